@@ -1,4 +1,4 @@
-"""The front of it all for an application: declare tasks, enqueue jobs, embed a worker."""
+"""The App: declare tasks, enqueue jobs, embed a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 from stowhand.app.built_in import built_in
 from stowhand.app.embedding import log_in_the_name_of, observed, report, seated, traced
 from stowhand.app.long_tasks import warn_of_long_tasks
-from stowhand.app.opening import open_installed, tell_listening
+from stowhand.app.opening import open_installed, report_listening
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.store import AppStore
@@ -56,11 +56,11 @@ class App:
 
     Without a URL: ``STOWHAND_CONNECTION``, ``stowhand.toml``, ``DATABASE_URL``, ``PGDATABASE``, else the file
     ``stowhand.db``, as on the command line; options too are read there where they are not given. ``memory://`` is for
-    trying out and for tests. A ``store`` that is given is used as it is, on whatever loop.
+    trying out and for tests. A ``store`` that is given is used as it is, on any loop.
 
     ``include``: modules that declare tasks, imported by a worker before it starts: ``"shop.mail"``, or
     ``"shop.tasks.*"`` for every module of a package. ``around_thread``: gives a context manager in which each attempt
-    of a ``def`` task is run, in its thread: what a thread must not keep from one job to the next is let go there.
+    of a ``def`` task is run, in its thread: there release what a thread must not keep from one job to the next.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class App:
         return declare if function is None else declare(function)
 
     def discover(self) -> None:
-        """Import the modules of ``include``, once. A worker does it, and whatever asks for a task by its name.
+        """Import the modules of ``include``, once. A worker does it, and ``add_job``.
 
         Raises ConfigurationError that names the module.
         """
@@ -196,14 +196,14 @@ class App:
         elif opening.done() and not opening.cancelled() and opening.exception() is None:
             return opening.result()
         try:
-            # Shielded: others may wait for the same connection.
+            # Shielded: other tasks may wait for the same connection.
             return await asyncio.shield(opening)
         finally:
             if opening.done() and (opening.cancelled() or opening.exception() is not None):
                 self._stores.pop(loop, None)
 
     async def close(self) -> None:
-        """Let the connections of this event loop go. Harmless when repeated; the next use connects anew."""
+        """Close the connections of this event loop. Harmless when repeated; the next use connects anew."""
         for handler in self._handlers:
             handler.close()
         self._handlers.clear()
@@ -222,11 +222,11 @@ class App:
 
     @property
     def own_store(self) -> OwnStore:
-        """What this app's arguments say of its store."""
+        """This app's arguments about its store."""
         return self._app_store.own
 
     def any_store(self) -> QueueStore:
-        """For what needs no connection of ours; the store itself where one was given."""
+        """A store that need not be open, for calls on the caller's connection; the given one if there is one."""
         if self._unconnected is None:
             self._unconnected = self._app_store.make()
         return self._unconnected
@@ -236,7 +236,7 @@ class App:
         try:
             await (open_installed(store) if install else store.open())
         except BaseException:
-            await store.close()  # what was opened half must not stay behind
+            await store.close()  # half-open connections must not stay behind
             raise
         return store
 
@@ -282,7 +282,7 @@ class App:
             worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events, clock=clock)
         else:
             worker = Worker(store, handler, chosen, events=events, clock=clock)
-        tell_listening(store, events, worker.id)
+        report_listening(store, events, worker.id)
         return worker
 
     @asynccontextmanager
@@ -326,7 +326,7 @@ def _check_each(jobs: Iterable[NewJob], check: Callable[[NewJob], NewJob]) -> It
 
 
 async def _check_each_async(jobs: AsyncIterable[NewJob], check: Callable[[NewJob], NewJob]) -> AsyncIterator[NewJob]:
-    """The same for jobs that have to be waited for."""
+    """The same for an asynchronous iterable."""
     number = 1
     try:
         async for job in jobs:

@@ -1,5 +1,6 @@
 """Tasks that every worker has without declaring them, so that a crontab line may name them. Their names are
-reserved: nobody declares a task of such a name, and only a crontab and an administrator enqueue one (limits.py).
+reserved: an application cannot declare a task of such a name, and only a crontab and an administrator enqueue one
+(limits.py).
 
 ``jobs:purge_completed``  deletes finished jobs by their age. Its payload (what is malformed in it counts as not given):
                           ``{"completed_older_than_days": 14, "failed_older_than_days": 30}``
@@ -39,9 +40,9 @@ def built_in(operator: Callable[[], Awaitable[Operator]]) -> Registry:
     """The tasks, on the store that this gives."""
 
     async def purge(payload: Any) -> dict[str, int]:
-        said = payload if isinstance(payload, dict) else {}
-        completed = _seconds(said.get("completed_older_than_days"), COMPLETED_DAYS)
-        failed = _seconds(said.get("failed_older_than_days"), FAILED_DAYS)
+        ages = payload if isinstance(payload, dict) else {}
+        completed = _seconds(ages.get("completed_older_than_days"), COMPLETED_DAYS)
+        failed = _seconds(ages.get("failed_older_than_days"), FAILED_DAYS)
         purged = await (await operator()).purge(Ages(completed=completed, failed=failed, canceled=completed))
         return {name: getattr(purged, name) for name in purged.__struct_fields__}
 
@@ -51,8 +52,8 @@ def built_in(operator: Callable[[], Awaitable[Operator]]) -> Registry:
 
 
 def _seconds(days: object, default: float) -> float:
-    """Of a number of days above 0: an hour at least, for whoever says less means something else, and a hundred years
-    at most, which is longer than anything is kept."""
+    """Of a number of days above 0: at least an hour (less is surely a mistake), at most a hundred years (nothing is
+    kept for longer)."""
     if isinstance(days, bool) or not isinstance(days, int | float) or math.isnan(days) or days <= 0:
         days = default
     return min(max(float(min(days, LONGEST_HISTORY / DAY)) * DAY, LEAST_AGE), LONGEST_HISTORY)

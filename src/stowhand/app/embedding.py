@@ -1,4 +1,4 @@
-"""What an App's workers have where nobody says otherwise: log lines, and an end that does not go unnoticed."""
+"""Defaults of an embedded worker: log lines, connections for its slots, and an error that is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 
 def report(running: asyncio.Task[None]) -> None:
-    """Tell the loop's exception handler why an embedded worker ended, if it ended by an error."""
+    """Call the loop's exception handler if an embedded worker ended by an error."""
     if not running.cancelled() and (error := running.exception()) is not None:
         running.get_loop().call_exception_handler(
             {"message": "stowhand: the embedded worker ended by itself", "exception": error, "task": running}
@@ -40,7 +40,7 @@ def events_that_log() -> Events:
 
 
 def seated(store: QueueStore, slots: int) -> None:
-    """Let the store have a connection for each slot; say so where it cannot. Raises ConfigurationError."""
+    """Let the store have a connection for each slot; warn where it cannot. Raises ConfigurationError."""
     from stowhand.observe.job_logger import core_logger
 
     if (shortage := store.seat(slots)) is not None:
@@ -48,11 +48,11 @@ def seated(store: QueueStore, slots: int) -> None:
 
 
 def traced(store: S, traces: Traces | None) -> S:
-    """The store; what is enqueued through it makes spans, where somebody wants any."""
+    """The store; what is enqueued through it makes spans, if ``traces`` is given."""
     return store if traces is None else traces.store(store)
 
 
 def observed(events: Events | None, traces: Traces | None) -> Events:
-    """The events, else some that log; the attempts of their workers make spans, where somebody wants any."""
+    """The events, else new ones that log; the attempts of their workers make spans, if ``traces`` is given."""
     events = events or events_that_log()
     return events if traces is None else traces.of(events)

@@ -1,4 +1,4 @@
-"""Tasks that may take longer than a stop leaves them."""
+"""Tasks whose timeout is longer than the grace of a stop."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ SHOWN = 20
 
 
 def warn_of_long_tasks(tasks: Iterable[TaskDefinition], preset: str, grace: float, option: str) -> None:
-    """Said at the start of a worker. Only with the preset ``service`` is a stop meant to let everything end; for the
-    others it is the doctor's to say."""
-    if preset == SERVICE and (said := cut_short(tasks, grace, option)) is not None:
-        core_logger().warning(said)
+    """Warn at the start of a worker. Only with the preset ``service`` is a stop meant to let everything end; for the
+    others ``stowhand doctor`` reports it."""
+    if preset == SERVICE and (warning := cut_short(tasks, grace, option)) is not None:
+        core_logger().warning(warning)
 
 
 def cut_short(tasks: Iterable[TaskDefinition], grace: float, option: str) -> str | None:
-    """What to say of tasks with a timeout of their own that is longer than the grace; ``None``: there are none.
+    """A warning about tasks with a timeout of their own that is longer than the grace; ``None``: there are none.
 
-    ``option``: how the grace is called where this is read.
+    ``option``: the name of the grace in the message.
     """
     longer = [one for one in tasks if one.timeout is not None and one.timeout > grace]
     if not longer:

@@ -1,4 +1,4 @@
-"""Open a store the way a worker does."""
+"""Opening a store the way a worker does, and its warnings and its listening as events."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ async def open_installed(store: QueueStore) -> None:
         )
 
 
-def tell_listening(store: QueueStore, events: Events, worker: str) -> None:
-    """Let it be an event how it stands with the connection on which the store hears wake-ups, and what it warns of."""
+def report_listening(store: QueueStore, events: Events, worker: str) -> None:
+    """Emit an event when the store's listening connection changes its state, and when the store warns."""
 
-    def told(state: str, error: BaseException | None) -> None:
+    def emit(state: str, error: BaseException | None) -> None:
         if events.wants(Listening):
             events.emit(Listening(worker, state, None if error is None else str(error)))
 
-    store.on_listening = told
-    tell_warnings(store, events)
+    store.on_listening = emit
+    report_warnings(store, events)
 
 
-def tell_warnings(store: QueueStore, events: Events) -> None:
-    """Let it be an event what a person should know of the store."""
+def report_warnings(store: QueueStore, events: Events) -> None:
+    """Emit an event when the store warns."""
     store.on_warning = lambda warning, mend: events.emit(StoreWarned(store.description, warning, mend))

@@ -1,4 +1,4 @@
-"""What can be said to an ``App`` and its workers by keyword, with every duration as a timedelta or in seconds."""
+"""The keywords of an ``App`` and of its workers. Every duration is a timedelta, seconds, or a phrase."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StoreKeywords(TypedDict, total=False):
     ca_file: str | None
     insecure: bool
     max_attempts: int | None
-    """Of jobs that do not say, and whose task does not."""
+    """Of jobs without a number of their own or of their task's."""
     preset: str | None
     """Defaults under one name: the number of attempts and what is kept, and what a worker of the App begins with."""
 
@@ -99,7 +99,7 @@ def _plain(whose: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[s
 
 
 def _read(whose: str, name: str, value: Any) -> Any:
-    """A duration in seconds; what is of another kind is refused by the options."""
+    """A duration in seconds; values of another type are left for the options to refuse."""
     try:
         return seconds(value) if isinstance(value, timedelta | str) else value
     except ValueError as error:

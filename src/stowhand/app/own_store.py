@@ -1,7 +1,7 @@
-"""Which store is meant: what was said on purpose, the store of an App, a file beside the code, the environment.
+"""Which store is meant: what was given on purpose, the store of an App, a file beside the code, the environment.
 
 A flag or ``STOWHAND_CONNECTION`` > the store that an App names > the settings file > ``DATABASE_URL``, ``PGDATABASE``,
-the default. What an App says besides (its schema, its history) holds for its own store, whoever names that.
+the default. An App's other arguments (its schema, its history) hold for its own store, whichever source names that.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import scrub
 from stowhand.stores.url import LENT, places, scheme_of, store_url
 
-NOBODY = "the default; -c or DATABASE_URL names another"
-"""The source of a store that nobody named."""
+UNNAMED = "the default; -c or DATABASE_URL names another"
+"""The source of a store that was not named."""
 OBJECT = "object"
 """The scheme of a store that an App was given ready made: only its own process can reach it."""
 ON_PURPOSE = 1
-"""Rank of the weakest source that outdoes an App: flags have 0, ``STOWHAND_*`` 1, the settings file 2."""
+"""Rank of the weakest source that takes precedence over an App: flags have 0, ``STOWHAND_*`` 1, the settings file 2."""
 _HERE = ("", "localhost", "127.0.0.1", "::1")
-"""Ways to say this machine. A socket's folder is another."""
+"""Names of this machine. A socket's folder is another."""
 
 
 class ResolvedStore(msgspec.Struct, frozen=True):
-    """Which store, and who said so."""
+    """Which store, and the source that named it."""
 
     url: str
     """May hold a password: for opening, never for printing."""
     source: str
     note: str = ""
-    """What a person may be surprised by."""
+    """A warning about the choice."""
     app: str | None = None
-    """``module:name`` of the App whose own store object it is; the URL only says so."""
+    """``module:name`` of the App whose own store object it is; the URL only names its kind."""
 
     @property
     def is_lent(self) -> bool:
-        """Somebody else keeps it, and lends it over HTTP."""
+        """It is kept elsewhere, and lent over HTTP."""
         return self.scheme in LENT
 
     @property
@@ -53,14 +53,14 @@ class ResolvedStore(msgspec.Struct, frozen=True):
 
 
 class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
-    """What an App says about its store, by its arguments."""
+    """An App's arguments about its store."""
 
     app: str = "App"
-    """Who says so: ``module:name``."""
+    """``module:name``."""
     url: str | None = None
-    """``None``: it names none, and takes what everybody else takes."""
+    """``None``: the App names none, and takes the default of the environment."""
     made: bool = False
-    """Its store is an object of its process; the URL only tells what kind."""
+    """Its store is an object of its process; the URL only names the kind."""
     options: Mapping[str, Any] = {}
     """Its options, by the names of settings."""
 
@@ -70,8 +70,8 @@ class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
         return f"the App of {self.app}" if self.app != "App" else "App"
 
 
-class Said(msgspec.Struct, frozen=True):
-    """The value of a setting, and who gave it."""
+class Given(msgspec.Struct, frozen=True):
+    """The value of a setting, and its source."""
 
     text: str
     source: str
@@ -79,25 +79,25 @@ class Said(msgspec.Struct, frozen=True):
     """0 is the strongest."""
 
 
-def choose(said: Said | None, own: OwnStore | None, environ: Mapping[str, str]) -> ResolvedStore:
-    """The store that is meant. ``said``: the strongest that names a connection. Raises ConfigurationError."""
+def choose(given: Given | None, own: OwnStore | None, environ: Mapping[str, str]) -> ResolvedStore:
+    """The store that is used. ``given``: the strongest source that names a connection. Raises ConfigurationError."""
     if own is None or own.url is None:
-        return _named(said.text, said.source) if said is not None else _of_the_environment(environ)
-    if said is None or said.rank > ON_PURPOSE:
+        return _named(given.text, given.source) if given is not None else _of_the_environment(environ)
+    if given is None or given.rank > ON_PURPOSE:
         place = own.app if own.made else None
-        return ResolvedStore(own.url, own.source, _passed_over(said, own, environ), place)
-    named = _named(said.text, said.source)
+        return ResolvedStore(own.url, own.source, _passed_over(given, own, environ), place)
+    named = _named(given.text, given.source)
     if same_store(named.url, own.url, environ):
         return named
     note = (
         f"{own.source} names another store, {scrub(own.url)}: what its tasks enqueue by themselves, and what its other"
-        f" processes enqueue, goes there and not here; {said.source} is what leads away from it"
+        f" processes enqueue, goes there and not here; {given.source} is what leads away from it"
     )
     return msgspec.structs.replace(named, note=note)
 
 
 def is_own(store: ResolvedStore, own: OwnStore | None, environ: Mapping[str, str]) -> bool:
-    """What the App says about its store holds for this one."""
+    """Whether the App's arguments hold for this store."""
     return own is not None and (own.url is None or same_store(store.url, own.url, environ))
 
 
@@ -127,15 +127,15 @@ def _of_the_environment(environ: Mapping[str, str]) -> ResolvedStore:
     note = "DATABASE_URL does not name a PostgreSQL database and was left alone" if database_url else ""
     if environ.get("PGDATABASE"):
         return ResolvedStore("postgresql://", "PGDATABASE and its companions", note)
-    return ResolvedStore(DEFAULT_STORE, NOBODY, note)
+    return ResolvedStore(DEFAULT_STORE, UNNAMED, note)
 
 
-def _passed_over(said: Said | None, own: OwnStore, environ: Mapping[str, str]) -> str:
-    """Who names another store and is not obeyed: production may have run on that one until now."""
+def _passed_over(given: Given | None, own: OwnStore, environ: Mapping[str, str]) -> str:
+    """A note about a source that names another store and is passed over: production may have run on that one before."""
     assert own.url is not None
     database_url = environ.get("DATABASE_URL", "")
-    if said is not None:
-        text, source, instead = said.text, said.source, "-c or STOWHAND_CONNECTION"
+    if given is not None:
+        text, source, instead = given.text, given.source, "-c or STOWHAND_CONNECTION"
     elif _names_postgres(database_url):
         text, source, instead = database_url, "DATABASE_URL", "App() without a URL, -c, or STOWHAND_CONNECTION"
     else:
@@ -160,12 +160,12 @@ def _file(url: str) -> Path:
 def _database(url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
     """Host, port and name, as libpq would find them."""
     parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query))
+    query = dict(parse_qsl(parts.query))
     hosts, ports = places(parts.netloc)
-    host = given.get("host") or unquote(hosts) or environ.get("PGHOST", "")
-    port = given.get("port") or ports or environ.get("PGPORT", "") or "5432"
-    user = given.get("user") or unquote(parts.username or "") or environ.get("PGUSER", "") or _login()
-    name = given.get("dbname") or unquote(parts.path.removeprefix("/")) or environ.get("PGDATABASE", "") or user
+    host = query.get("host") or unquote(hosts) or environ.get("PGHOST", "")
+    port = query.get("port") or ports or environ.get("PGPORT", "") or "5432"
+    user = query.get("user") or unquote(parts.username or "") or environ.get("PGUSER", "") or _login()
+    name = query.get("dbname") or unquote(parts.path.removeprefix("/")) or environ.get("PGDATABASE", "") or user
     return "" if host in _HERE or host.startswith(os.sep) else host.lower(), port, name
 
 

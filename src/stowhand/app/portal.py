@@ -18,7 +18,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 LAST_PATIENCE = 2.0
-"""Seconds that a program which ends gives its connections to close."""
+"""Seconds that connections have to close when the program ends."""
 CHUNK = 500
 """Items that cross from the calling thread at a time."""
 
@@ -26,8 +26,8 @@ CHUNK = 500
 class Portal:
     """Runs coroutines on a loop of its own, from any number of threads. The loop starts with the first of them.
 
-    ``farewell``: a last coroutine, before the loop ends, at the end of the program too. What a portal of anyio does not
-    do: it outlives a fork, its items are made in the calling thread, and it needs no block around it.
+    ``farewell``: a last coroutine, before the loop ends, at the end of the program too. Unlike a portal of anyio it
+    survives a fork, makes its items in the calling thread, and needs no block around it.
     """
 
     def __init__(self, farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -54,7 +54,7 @@ class Portal:
         A generator may use what belongs to its thread: a database cursor, the transaction it runs in.
         """
         _refuse_loop(instead)
-        remaining = iter(items)  # first: what cannot be iterated must not leave a coroutine that waits for it
+        remaining = iter(items)  # first: if it cannot be iterated, no coroutine may be waiting for it
         requests: SimpleQueue[asyncio.Future[list[S]] | None] = SimpleQueue()
         running = self._start(lambda: start(_arriving(requests)))
         running.add_done_callback(lambda _: requests.put(None))
@@ -67,7 +67,7 @@ class Portal:
         return _wait(running)
 
     def close(self) -> None:
-        """Say farewell and stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
+        """Run ``farewell`` and stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
         self._end(None)
 
     def _end(self, patience: float | None) -> None:
@@ -83,7 +83,7 @@ class Portal:
             thread.join(patience)
 
     def _end_with_the_program(self) -> None:
-        """Connections that are left open would each be complained about. A store that is silent keeps nobody."""
+        """Close connections, for open ones cause warnings. A store that does not answer is not waited for."""
         with suppress(Exception):
             self._end(LAST_PATIENCE)
 
@@ -122,7 +122,7 @@ def _wait(running: Future[T]) -> T:
     try:
         return running.result()
     except BaseException:
-        # Ctrl-C in the waiting thread: what it waited for must not go on unseen. Harmless when it has ended.
+        # Ctrl-C in the waiting thread: the coroutine must not go on unseen. Harmless when it has ended.
         running.cancel()
         raise
 

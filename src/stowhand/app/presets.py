@@ -1,4 +1,4 @@
-"""What a preset says of workers: the values of the table of settings, for those inside a program too."""
+"""Presets for workers inside a program: the values of the settings of that name, as fields of ``WorkerOptions``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from stowhand.retry import named
 GRACE = 25.0
 """Seconds."""
 SERVICE = "service"
-"""The preset with which a stop lets what runs end."""
+"""The preset whose grace is as long as the timeout, so that a stop lets running jobs end."""
 _NAMED = {"concurrency": "jobs", "job_timeout": "timeout"}
 """Fields of WorkerOptions that are called otherwise as settings."""
 
 
 def preset_options(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker inside a program has by its preset, by the fields of ``WorkerOptions``; what is given wins."""
-    said = PRESETS[preset]
+    """The options of a worker inside a program: its preset's, unless given."""
+    values_of_preset = PRESETS[preset]
     settings = {field: _NAMED.get(field, field) for field in WorkerOptions.__struct_fields__}
     values: dict[str, Any] = {
-        field: SETTINGS[name].parse(said[name]) for field, name in settings.items() if name in said
+        field: SETTINGS[name].parse(values_of_preset[name])
+        for field, name in settings.items()
+        if name in values_of_preset
     }
     values |= given
     if "backoff" in values:
@@ -31,5 +33,5 @@ def preset_options(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grace_of(preset: str, timeout: float | None) -> float:
-    """Where nobody says, in seconds. ``timeout``: of attempts."""
+    """The default grace, in seconds. ``timeout``: of attempts."""
     return (timeout if preset == SERVICE else None) or GRACE

@@ -1,4 +1,4 @@
-"""Where an App keeps its jobs: what its arguments say of that, checked at once, and the stores made of it."""
+"""The store of an App: its arguments, checked at once, and the stores made of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from stowhand.stores.opening import open_store
 from stowhand.stores.url import MEMORY, store_url
 
 _SETTINGS = {"pool_size": "max_pool_size"}
-"""Options that are called otherwise as settings."""
+"""Options whose settings have another name."""
 _NEEDED = ("open", "close", "enqueue", "claim", "settle", "heartbeats")
 
 
 class AppStore:
-    """What an App's arguments say of its store. Raises ConfigurationError."""
+    """An App's arguments about its store. Raises ConfigurationError."""
 
     def __init__(self, url: object, store: object, given: StoreKeywords) -> None:
         if store is not None and (url is not None or given):
@@ -55,14 +55,14 @@ class AppStore:
         return read_preset(self.own)
 
     def adopt(self, url: str, options: StoreOptions) -> bool:
-        """Use the store of the worker of this process, unless it is another than ours. Says whether it is used."""
+        """Use the store of this process's worker, unless the App names another. Gives whether it is used."""
         ours = self.object is None and (self.own.url is None or same_store(url, self.own.url, os.environ))
         if ours:
             self._adopted = url, options
         return ours
 
     def make(self) -> QueueStore:
-        """One that is not connected yet; or the object that was given."""
+        """A store that is not connected yet; or the object that was given."""
         if self.object is not None:
             return self.object
         if self._adopted is not None:
@@ -107,14 +107,14 @@ def _place_of(pool: object) -> str:
 
 
 def _as_settings(given: StoreKeywords, options: StoreOptions) -> dict[str, Any]:
-    """What was said, by the names and in the units of the settings."""
-    said: Mapping[str, Any] = given
-    found = {_SETTINGS.get(name, name): getattr(options, name) for name in said if name not in ("pool", "preset")}
+    """The options that were given, by the names and in the units of the settings."""
+    keywords: Mapping[str, Any] = given
+    found = {_SETTINGS.get(name, name): getattr(options, name) for name in keywords if name not in ("pool", "preset")}
     if "prepared_statements" in found:
         found["no_prepared_statements"] = not found.pop("prepared_statements")
-    if said.get("preset") is not None:
+    if keywords.get("preset") is not None:
         try:
-            found["preset"] = OneOf(*PRESETS)(str(said["preset"]))
+            found["preset"] = OneOf(*PRESETS)(str(keywords["preset"]))
         except ValueError as error:
             raise ConfigurationError(f"App: preset: {error}") from None
     return found

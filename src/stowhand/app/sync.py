@@ -1,4 +1,4 @@
-"""The face for code without an event loop: scripts, Django views, tests. Every method is the asynchronous one."""
+"""The App's methods for code without an event loop: scripts, Django views, tests. Each calls the asynchronous one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class OfTheStore(Generic[P, R]):
-    """A method of the store, waited for: its name, parameters and types are the protocol's, and not written again."""
+    """A method of the store, waited for. Its name, parameters and types are those of the protocol."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
         self.method = method
@@ -37,17 +37,17 @@ class OfTheStore(Generic[P, R]):
         name = self.method.__name__
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            asked = methodcaller(name, *args, **kwargs)
-            return cast("R", sync.wait_for_store(asked, f"await (await app.open()).{name}(…)"))
+            request = methodcaller(name, *args, **kwargs)
+            return cast("R", sync.wait_for_store(request, f"await (await app.open()).{name}(…)"))
 
         call.__name__, call.__doc__ = name, self.__doc__
         return call
 
 
 class Sync:
-    """Waits for what the app does, from any number of threads. A thread and connections of its own serve them all.
+    """Calls the app's methods and waits, from any number of threads; all share one loop thread and its connections.
 
-    Inside a running event loop it would hold that loop up: it refuses, and names what to await instead.
+    Inside a running event loop it would block that loop: it raises RuntimeError that names what to await instead.
     """
 
     def __init__(self, app: App) -> None:
@@ -79,19 +79,19 @@ class Sync:
         self._portal.run(lambda: self._app.open(install=True), "await app.open(install=True)")
 
     def close(self) -> None:
-        """Let the connections and the thread go. Harmless when repeated; the next use starts anew.
+        """Close the connections and end the thread. Harmless when repeated; the next use starts anew.
 
-        A program that ends without it is no worse for that.
+        Called by itself when the program ends.
         """
         self._portal.close()
 
     def wait_for_store(self, ask: Callable[[QueueStore], Any], instead: str) -> Any:
-        """What the store answers; ``instead``: how code in an event loop would ask."""
+        """Call ``ask`` with the open store; ``instead``: what to write in an event loop."""
 
-        async def asked() -> Any:
+        async def answer() -> Any:
             return await ask(await self._app.open())
 
-        return self._portal.run(asked, instead)
+        return self._portal.run(answer, instead)
 
     get = OfTheStore(QueueStore.get)
     list = OfTheStore(QueueStore.list)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from stowhand.app.own_store import NOBODY
+from stowhand.app.own_store import UNNAMED
 from stowhand.cli.options import settings_of
 from stowhand.errors import InvalidJob
 from stowhand.jobs.lease import JobId
@@ -105,7 +105,7 @@ def table_of(given: dict[str, Any]) -> TableStore[Any]:
         return options
     if not isinstance(options, TableOptions):
         raise click.UsageError(f"{target!r}: a {type(options).__qualname__}, not a TableStore or TableOptions")
-    if connection.source == NOBODY:
+    if connection.source == UNNAMED:
         raise click.UsageError("name the database: -c postgresql://…, -c sqlite:///file, or DATABASE_URL")
     if connection.note:
         click.echo(f"note: {connection.note}", err=True)

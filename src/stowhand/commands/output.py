@@ -8,17 +8,17 @@ from collections.abc import Callable
 from stowhand.commands.redaction import Redactor
 from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.text import clean
-from stowhand.tasks.program import Ear
+from stowhand.tasks.program import OutputReader
 
 LAST_LINES = 20
 """Lines of output in the error of a command that failed."""
 LAST_BYTES = 4 * 1024
 """The same in bytes."""
-_KEPT = OUT_LIMIT + 16  # a few more than are shown, so that whoever shortens it sees that something is missing
+_KEPT = OUT_LIMIT + 16  # a few more than are shown, so that shortening it shows that something is missing
 
 
 class Output:
-    """Bytes in (``program.Ear``), text out. ``changed`` is called when there is more."""
+    """Bytes in (``program.OutputReader``), text out. ``changed`` is called when there is more."""
 
     def __init__(self, redactor: Redactor, changed: Callable[[], None] = lambda: None) -> None:
         self._redactor = redactor
@@ -26,11 +26,11 @@ class Output:
         self._kept = bytearray()
         self._changed = changed
         self._ended = False
-        self._ear: Ear | None = None
+        self._ear: OutputReader | None = None
 
-    def tell(self, ear: Ear) -> None:
-        """Somebody hears it as it comes, besides."""
-        self._ear = ear
+    def attach(self, reader: OutputReader) -> None:
+        """Pass the output on to a second reader, as it arrives."""
+        self._ear = reader
 
     def feed(self, data: bytes) -> None:
         """Some more of it."""

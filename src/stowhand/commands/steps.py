@@ -28,7 +28,7 @@ T = TypeVar("T")
 PACE = 1.0
 """Seconds between two updates of an entry, at least."""
 PATIENCE = 30.0
-"""Seconds that the end of a step which was told to stop waits for a store that does not answer."""
+"""Seconds that the end of a stopped step waits for a store that does not answer."""
 LAST_TRY = 1.5
 """The same when the worker stops: it waits no longer for its handlers."""
 PAUSES = (0.1, 0.2, 0.5, 1.0)
@@ -83,7 +83,7 @@ class Step:
         self._ctx, self._key, self._command, self._clock = ctx, key, command, clock
         self._log = log_of(ctx)
         if isinstance(self._log, LoggedLog):
-            self.output.tell(self._log)
+            self.output.attach(self._log)
         self._started = (clock.pinned() or wall_clock()).astimezone(UTC)
         self._since = clock.monotonic()
         self._number = 0
@@ -103,7 +103,7 @@ class Step:
         await self._see_through(self._add())
 
     def broke(self, error: BaseException) -> None:
-        """It ended by an error, or because it was told to."""
+        """It ended by an error, or was stopped."""
         if isinstance(error, asyncio.CancelledError):
             self.output.add_line(f"[stopped: {_WHY.get(self._ctx.cancel_reason or '', 'it was cancelled')}]")
             return
@@ -111,14 +111,14 @@ class Step:
         self.output.add_line(f"[{_first_line(error)}]")
 
     async def end_after(self, error: BaseException) -> None:
-        """``end``, where the error is what counts: trouble with the log is only told."""
+        """``end``, after an error: trouble with the log is only reported, so that the error is raised."""
         if not self._number:
             return  # it has no entry
         patience = {"lost": 0.0, "returned": LAST_TRY}.get(self._ctx.cancel_reason or "", PATIENCE)
         try:
             await self.end(patience)
         except Exception as trouble:  # noqa: BLE001 - boundary: the error that ended the step is the one to raise
-            if not control_of(self._ctx).lost:  # nobody expects it to be stored then
+            if not control_of(self._ctx).lost:  # it cannot be stored then
                 self._warn("its log entry could not be stored", trouble)
 
     async def end(self, patience: float = math.inf) -> None:
@@ -198,7 +198,7 @@ class Step:
         raise cancelled
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Again and again while the store does not answer, until the deadline: once told to stop, there is one."""
+        """Repeat while the store does not answer, until the deadline: once it is stopped, there is one."""
         pauses = iter(PAUSES)
         while True:
             try:

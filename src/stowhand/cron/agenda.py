@@ -21,7 +21,7 @@ LOOK = 60.0
 
 Due = tuple[datetime, ParsedItem]
 OnError = Callable[[ParsedItem, Exception], None]
-"""Told when an item's own function raised: that minute is passed over. Of many minutes at once, the first is told."""
+"""Called when an item's own function raised: that minute is passed over. Of many minutes at once, for the first."""
 
 
 class Agenda:
@@ -82,24 +82,24 @@ class Agenda:
         """The item's first tick that was not looked at, if it is before ``end``."""
         try:
             return next(item.ticks(self.cursor(item), end), end)
-        except Exception:  # noqa: BLE001 - boundary: an item's own function; told when that minute has come
+        except Exception:  # noqa: BLE001 - boundary: an item's own function; reported when that minute has come
             return end
 
     def ticks(self, item: ParsedItem, start: datetime, end: datetime) -> Iterator[datetime]:
-        """As the item's own; minutes at which its function raises are passed over, and the first of them is told."""
+        """As the item's own; minutes at which its function raises are passed over, and the first is reported."""
         if not item.asks:
             yield from item.ticks(start, end)
             return
-        told = False
+        reported = False
         at = next_minute(start)
         while at < end:
             try:
                 is_due = item.due(at)
             except Exception as error:  # noqa: BLE001 - boundary: an item's own function must not stop the other items
                 is_due = False
-                if not told:
+                if not reported:
                     self._on_error(item, error)
-                told = True
+                reported = True
             if is_due:
                 yield at
             at += MINUTE

@@ -123,8 +123,8 @@ def _read_fill(period: object) -> int:
     if isinstance(period, bool) or not isinstance(period, int | float):
         raise ValueError(f"a {type(period).__qualname__}; give seconds or a timedelta")
     if not 0 <= period <= FILL_LIMIT:
-        said = say_phrase(int(period)) if 0 <= period < 10**12 else f"{period} seconds"
-        raise ValueError(f"{said} is not within 0 and 366d, as far as ticks are remembered")
+        shown = say_phrase(int(period)) if 0 <= period < 10**12 else f"{period} seconds"
+        raise ValueError(f"{shown} is not within 0 and 366d, as far as ticks are remembered")
     return math.ceil(period)
 
 
@@ -170,10 +170,10 @@ def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str
         "tz": tz if tz != "UTC" else None,
     }
     given = [f"{name}={quote(str(value), safe=_PLAIN)}" for name, value in options.items() if value is not None]
-    said = [when.spec if isinstance(when, Pattern) else _name(when), job.task]
-    said += [f"?{'&'.join(given)}"] if given else []
-    said += [json.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":"))] if payload else []
-    return " ".join(said)
+    words = [when.spec if isinstance(when, Pattern) else _name(when), job.task]
+    words += [f"?{'&'.join(given)}"] if given else []
+    words += [json.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":"))] if payload else []
+    return " ".join(words)
 
 
 def _name(match: Match) -> str:

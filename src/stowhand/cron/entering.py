@@ -1,4 +1,4 @@
-"""Makes jobs of ticks: in order, some hundreds a transaction, each at most once whoever else does the same."""
+"""Makes jobs of ticks: in order, some hundreds a transaction, each at most once however many schedulers there are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stowhand.events import CronConflict, CronScheduled, CronTrouble, Events
 from stowhand.protocols.queue_store import Entered, Tick, Timetable
 
 BATCH = 200
-"""Ticks in one transaction at most: short ones, so that a long backfill keeps nobody waiting."""
+"""Ticks in one transaction at most: short ones, so that a long backfill does not make others wait."""
 CONFLICT_EVERY = 3600.0
 """Seconds between two warnings about one identifier, at least."""
 
 
 class Entering:
-    """Writes ticks into the ledger of a store, and tells what became of them."""
+    """Writes ticks into the ledger of a store, and reports what became of them."""
 
     def __init__(self, store: Timetable, events: Events, clock: Clock) -> None:
         self._store, self._events, self._clock = store, events, clock

@@ -19,8 +19,8 @@ def parse_phrase(text: str) -> int:
 
 def say_phrase(seconds: int) -> str:
     """The phrase with the largest units that ``parse_phrase`` reads back as the same number."""
-    said = ""
+    phrase = ""
     for unit, size in UNITS.items():
         number, seconds = divmod(seconds, size)
-        said += f"{number}{unit}" if number else ""
-    return said or "0s"
+        phrase += f"{number}{unit}" if number else ""
+    return phrase or "0s"

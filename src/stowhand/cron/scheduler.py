@@ -1,4 +1,4 @@
-"""Makes a job of every tick of a crontab, once, whoever else does the same.
+"""Makes one job of every tick of a crontab, however many schedulers there are.
 
     begin     make the items known to the store, and enter what was missed, as far back as each item's ``fill``
     follow    whenever something is due by the store's clock, enter it; what is overdue comes first
@@ -24,9 +24,9 @@ from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.queue_store import KnownItem, Timetable
 
 MOVED = 10.0
-"""Seconds by which the store's clock may differ from what it should show without anybody being told."""
+"""Seconds by which the store's clock may differ from what it should show before that is reported."""
 LEAST_PAUSE = 0.005
-"""Seconds. The store's clock and ours never agree to the last bit: nobody asks it in a circle."""
+"""Seconds. The store's clock and ours never agree to the last bit: without a pause it would be asked in a busy loop."""
 
 
 class Scheduler:
@@ -62,7 +62,7 @@ class Scheduler:
         return 0.0 if since is None else max(self._clock.monotonic() - since, 0.0)
 
     async def run(self) -> None:
-        """Schedule until ``stop`` or until cancelled. Raises nothing: any error is told, and tried again."""
+        """Schedule until ``stop`` or until cancelled. Raises nothing: any error is reported, and the call repeated."""
         if self._stopped:
             return
         self._work = asyncio.get_running_loop().create_task(self._follow(), name="stowhand cron")
@@ -107,7 +107,7 @@ class Scheduler:
                     self._agenda.start(next_minute(now))
                     await self._begin(now)
                 await self._keep_up()
-            except Exception as error:  # noqa: BLE001 - boundary: the top of the scheduler; told, and tried again
+            except Exception as error:  # noqa: BLE001 - boundary: the top of the scheduler; reported, and tried again
                 self._failures += 1
                 pause = OUTAGE(self._failures)
                 if self._failures == 1:
@@ -163,7 +163,7 @@ class Scheduler:
         return made
 
     async def _look(self) -> datetime:
-        """The store's clock. When it is not where it should be, that is told; and nothing is repeated or forgotten."""
+        """The store's clock. When it is not where it should be, that is reported; no tick is repeated or forgotten."""
         asked = self._clock.monotonic()
         now = await self._store.now()
         answered = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Recurring items as people give them to an App, and a scheduler beside whatever works the jobs off."""
+"""Recurring items as an application gives them to an App, and a scheduler beside the worker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def scheduling(scheduler: Scheduler, *, once: bool = False) -> AsyncIterat
 
 
 def schedulable(items: tuple[ParsedItem, ...], store: Timetable) -> tuple[ParsedItem, ...]:
-    """The items, unless the store is lent and keeps no timetable for us: whoever works beside it schedules them."""
+    """The items, unless the store is lent and keeps no timetable for us: workers beside it schedule them."""
     if items and not getattr(store, "keeps_timetable", True):
         core_logger().warning(
             f"{len(items)} recurring tasks are not scheduled here: the store is lent, and keeps its own timetable."

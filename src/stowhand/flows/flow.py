@@ -23,7 +23,7 @@ from stowhand.flows.worker import FlowWorker
 from stowhand.jobs.durations import seconds
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
-from stowhand.observe.logs import configure_if_nobody_has
+from stowhand.observe.logs import configure_unless_configured
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import KEY_LIFE, FlowShape, Layout, Queue
 from stowhand.protocols.queue_store import Answer, QueueStore
@@ -132,7 +132,7 @@ class Flow(FlowWorkers):
         """Connect and check. ``quiet``: do not log the store's warnings. Raises StoreUnreachable, SchemaError."""
         if not self._opened:
             if self._logs and not self.events.wants(WorkerStarted):
-                configure_if_nobody_has()
+                configure_unless_configured()
                 LogListener(self.events)
             self._logs = False  # one listener, however often the flow is opened
             with bound(None):  # opened by a job perhaps, whose id must not be bound in tasks that outlive it

@@ -84,7 +84,7 @@ def configure_logging(
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.ERROR))
 
 
-def configure_if_nobody_has() -> None:
+def configure_unless_configured() -> None:
     """Our lines go to stderr in a program that has not said where log lines go. Nobody else's logger is touched."""
     ours = logging.getLogger(ROOT)
     if ours.hasHandlers():

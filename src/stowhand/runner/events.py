@@ -99,14 +99,14 @@ class WorkerEvents:
         self.once = cast("Subscribe", self._once)
         """Call the listener the next time it happens, and no more."""
         self.on_listener_error: Callable[[str], None] = core_logger().error
-        """Told, in words, what a listener raised."""
+        """Called with a message when a listener raises."""
 
     def off(self, name: str, listener: Listener) -> None:
         """Call it no more. Harmless when it was never there."""
         named = self._listeners.get(_known(name), [])
         found = next((one for one in named if listener in (one, getattr(one, "listener", None))), None)
         if found is not None:
-            # A new list: whoever is being told just now goes through the old one.
+            # A new list: an emit that is under way goes through the old one.
             self._listeners[name] = [one for one in named if one is not found]
 
     def wants(self, *names: str) -> bool:
@@ -114,13 +114,13 @@ class WorkerEvents:
         return any(self._listeners.get(name) for name in names)
 
     def emit(self, name: str, payload: msgspec.Struct) -> None:
-        """Tell those who listen. Never raises."""
+        """Call the listeners. Never raises."""
         for listener in tuple(self._listeners.get(name, ())):
             try:
                 result = listener(payload)
                 if inspect.isawaitable(result):
                     self._follow(name, result)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - boundary: somebody else's code
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - boundary: the application's code
                 self._complain(name, error)
 
     async def settled(self) -> None:
@@ -129,14 +129,14 @@ class WorkerEvents:
             await asyncio.wait(self._running)
 
     def watch(self, curious: Callable[[str], None]) -> None:
-        """Tell ``curious`` each name that is listened to, now and later."""
+        """Call ``curious`` with each name that has a listener, now and later."""
         self._curious.append(curious)
         for name, listeners in self._listeners.items():
             if listeners:
                 curious(name)
 
     def unwatch(self, curious: Callable[[str], None]) -> None:
-        """Tell it no more."""
+        """Stop calling it."""
         self._curious.remove(curious)
 
     def _on(self, name: str, listener: Listener, /) -> None:

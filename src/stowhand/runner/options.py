@@ -1,4 +1,4 @@
-"""What can be said to ``run`` and to ``make_worker_utils``, and the store that is meant. Mistakes come all at once."""
+"""The options of ``run`` and ``make_worker_utils``, and the store that they name. Mistakes are reported all at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from stowhand.app.built_in import with_built_in
 from stowhand.app.embedding import traced
-from stowhand.app.own_store import NOBODY
+from stowhand.app.own_store import UNNAMED
 from stowhand.app.settings.settings import read_setting, resolve_store_url
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.sources import declared, items_of
@@ -34,7 +34,7 @@ from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
 
 MILLISECONDS = 500
-"""A plain number from here on was surely meant in milliseconds."""
+"""A plain number from here on surely means milliseconds."""
 NO_STORE = "no store is named: give connection_string or pg_pool, or set DATABASE_URL, or PGDATABASE and its companions"
 NO_TASKS = "no tasks are named: give task_list or task_directory"
 
@@ -115,7 +115,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "logger": (Logger, "a stowhand.runner.Logger(log_factory)"),
 }
 WRONG = object()
-"""Stands for a store or a folder that cannot be read, so that it does not count as not given."""
+"""The value of a store or a folder that cannot be read: it does not count as not given."""
 _SOURCES = ("connection_string", "task_directory")
 
 
@@ -223,7 +223,7 @@ def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = Fals
 
 def _from_environment() -> str:
     found = resolve_store_url()
-    if found.source == NOBODY:
+    if found.source == UNNAMED:
         raise ConfigurationError(f"{NO_STORE}{'; ' * bool(found.note)}{found.note}")
     return found.url
 

@@ -14,7 +14,7 @@ import msgspec
 
 from stowhand.app.built_in import built_in_on
 from stowhand.app.embedding import report
-from stowhand.app.opening import open_installed, tell_warnings
+from stowhand.app.opening import open_installed, report_warnings
 from stowhand.cron.scheduler import Scheduler
 from stowhand.cron.sources import RecurringWorker
 from stowhand.errors import ConfigurationError, StowhandError
@@ -23,7 +23,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.listener import LogListener
-from stowhand.observe.logs import Scope, configure_if_nobody_has
+from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.protocols.handler import Policy
 from stowhand.protocols.options import WorkerOptions
 from stowhand.runner.events import WorkerEvents
@@ -65,7 +65,7 @@ async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
 
 
 async def _start(plan: Plan) -> Runner:
-    configure_if_nobody_has()
+    configure_unless_configured()
     try:
         await open_installed(plan.store)
         return Runner(plan)
@@ -100,7 +100,7 @@ class Runner:
         self._handler = self._make_handler(options.name)
         self._worker = self._make_worker(options, core)
         self._watch.listen(plan.store)
-        tell_warnings(plan.store, core)
+        report_warnings(plan.store, core)
         self._signals = self._handle_signals() if plan.signals else None
         self._watch.begin()
         self._running = self._loop.create_task(self._run(), name="stowhand runner")
@@ -179,13 +179,13 @@ class Runner:
     def _handle_signals(self) -> Signals:
         stopper = Stopper(self._worker, lambda: leave(self._plan.store, self._worker))
 
-        def heard(name: str) -> None:
+        def on_signal(name: str) -> None:
             if not self._asked:
                 self._asked = True
                 self._loop.call_soon_threadsafe(self._watch.terminated, name)
             stopper.request_stop()
 
-        signals = Signals(heard)
+        signals = Signals(on_signal)
         signals.install()
         return signals
 
@@ -216,45 +216,45 @@ class Runner:
         )
 
 
-_hearing: list[Signals] = []
+_listening: list[Signals] = []
 _before: dict[signal.Signals, Any] = {}
-"""What the signals did that are ours now."""
+"""The handlers from before."""
 
 
 class Signals:
-    """Tells ``heard`` the name of each signal, between any two steps of the loop's thread."""
+    """Calls ``on_signal`` with the name of each signal, between any two steps of the loop's thread."""
 
-    def __init__(self, heard: Callable[[str], None]) -> None:
-        self.heard = heard
+    def __init__(self, on_signal: Callable[[str], None]) -> None:
+        self.on_signal = on_signal
         self.loop = asyncio.get_running_loop()
 
     def install(self) -> None:
         """Raises ConfigurationError where no signal can be heard."""
         if threading.current_thread() is not threading.main_thread():
             raise ConfigurationError("signals are heard in the main thread only; give no_handle_signals=True")
-        # A HUP without a terminal is somebody's word to reread a configuration, and not ours to take.
+        # A HUP without a terminal asks the program to reread its configuration, and is left to it.
         for number in (signal.SIGTERM, signal.SIGINT, *[signal.SIGHUP] * has_terminal()):
             before = signal.getsignal(number)
-            if before is not _tell:
+            if before is not _dispatch:
                 _before[number] = before
                 self.loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
-                signal.signal(number, _tell)
-        _hearing.append(self)
+                signal.signal(number, _dispatch)
+        _listening.append(self)
 
     def restore(self) -> None:
-        """What was there before is there again, once nobody hears any more. Harmless when repeated."""
-        _hearing[:] = [one for one in _hearing if one is not self and not one.loop.is_closed()]
-        if _hearing:
+        """Restore the handlers from before, when no runner is left. Harmless when repeated."""
+        _listening[:] = [one for one in _listening if one is not self and not one.loop.is_closed()]
+        if _listening:
             return
         for number, before in _before.items():
             now = signal.getsignal(number)
             self.loop.remove_signal_handler(number)
-            # Somebody else may have taken it since.
-            signal.signal(number, now if now is not _tell else signal.SIG_DFL if before is None else before)
+            # The program may have set another since.
+            signal.signal(number, now if now is not _dispatch else signal.SIG_DFL if before is None else before)
         _before.clear()
 
 
-def _tell(number: int, _: FrameType | None) -> None:
-    for one in tuple(_hearing):
-        if not one.loop.is_closed():  # as one is whose program gave up in the middle
-            one.heard(signal.Signals(number).name)
+def _dispatch(number: int, _: FrameType | None) -> None:
+    for one in tuple(_listening):
+        if not one.loop.is_closed():  # the program may have given up in the middle
+            one.on_signal(signal.Signals(number).name)

@@ -81,7 +81,7 @@ class WorkerUtils:
         return await self._store.add_jobs(jobs)
 
     async def remove_job(self, job_key: str) -> Answer:
-        """Delete the job that bears the key; a running one loses it, and will not run again."""
+        """Delete the job that has the key; a running one loses it, and will not run again."""
         if job_key is not None:
             limits.check_name("job_key", job_key, limits.KEY_LIMIT)
         return await self._store.remove_key(job_key)

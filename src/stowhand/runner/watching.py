@@ -1,4 +1,4 @@
-"""From what the core says to ``WorkerEvents``. Nothing is watched that nobody listens to."""
+"""From the core's events to ``WorkerEvents``. Nothing is watched without a listener."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stowhand.tasks.dispatch import TaskHandler
 
 
 class Watch:
-    """One run, told to one emitter."""
+    """One run, reported to one emitter."""
 
     def __init__(self, emitter: WorkerEvents, core: Events, pool: WorkerPool, tasks: Tasks) -> None:
         self._emitter, self._core, self._pool, self._tasks = emitter, core, pool, tasks
@@ -39,7 +39,7 @@ class Watch:
         self._released = False
         self._jobs: dict[int, _Run] = {}
         self.wants_jobs = False
-        """Somebody listens to one of job:…"""
+        """Whether one of job:… has a listener."""
 
     # -- the run as a whole ----------------------------------------------------------------------
 
@@ -84,9 +84,9 @@ class Watch:
     # -- listening -------------------------------------------------------------------------------
 
     def listen(self, store: QueueStore) -> None:
-        """Be told how it stands with the store's listening connection."""
+        """Report the state of the store's listening connection."""
 
-        def told(state: str, error: BaseException | None) -> None:
+        def emit(state: str, error: BaseException | None) -> None:
             if self._core.wants(Listening):
                 self._core.emit(Listening(self._pool.worker_id, state, None if error is None else str(error)))
             client = getattr(store, "listener", None)  # only a store that listens on a connection has one
@@ -98,12 +98,12 @@ class Watch:
                 case _ if error is not None:
                     self._emitter.emit("pool:listen:error", names.PoolListenError(self._pool, error, client))
 
-        store.on_listening = told
+        store.on_listening = emit
 
     # -- claims ----------------------------------------------------------------------------------
 
     def _attach(self, name: str) -> None:
-        """Somebody listens to this name: watch what it takes."""
+        """Called when this name gets a listener: watch what it needs."""
         if name.startswith("job:"):
             self.wants_jobs = True
             self._once(JobEnded, self._ended)
@@ -177,14 +177,14 @@ class _Run:
         self.error: BaseException | None = None
 
     def why(self, text: str | None) -> BaseException:
-        """What the task raised. What told it to stop from outside is not that, nor is what it returned."""
+        """What the task raised; not a cancellation from outside, nor what it returned."""
         if isinstance(self.error, Exception):
             return self.error
         return names.TaskFailed((text or "failed").partition("\n")[0])
 
 
 class WatchedHandler:
-    """A handler whose attempts are watched, as long as somebody listens to them."""
+    """A handler whose attempts are watched, as long as they have listeners."""
 
     gives_coroutines = True
     """``handle`` is no coroutine function, but gives nothing else: a worker runs it as it is."""
@@ -194,7 +194,7 @@ class WatchedHandler:
         self.policy, self.encode = inner.policy, inner.encode
 
     def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
-        """Not a coroutine function: where nobody listens, no frame is added to any step of the task."""
+        """Not a coroutine function: without a listener no frame is added to any step of the task."""
         if self._watch.wants_jobs:
             return self._watch.run(self._inner, attempt)
         return self._inner.handle(attempt, job)

@@ -22,7 +22,7 @@ from functools import partial
 
 from stowhand.app.built_in import with_built_in
 from stowhand.app.embedding import observed, traced
-from stowhand.app.opening import tell_listening
+from stowhand.app.opening import report_listening
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import sleep_blocking
 from stowhand.cron.sources import scheduling
@@ -164,7 +164,7 @@ async def _work(
             events=events,
             host=Host(isolate, _leave_when_hung(settings.grace)),
         )
-        tell_listening(store, events, worker.id)
+        report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         leaving = partial(leave, store, worker, lambda: stopper.code)
         stopper: Stopper = Stopper(worker, leaving, partial(_leave_in_time, leaving))

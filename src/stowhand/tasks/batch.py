@@ -28,7 +28,7 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw])
 async def judge_batch(payload: str | None, returned: list[object], warn: Callable[[str], None]) -> object:
     """What a task's list means for a job with this payload: an outcome if elements failed, else the list itself.
 
-    Awaitables in it are awaited, all at once. ``warn`` is told of a list that cannot belong to the payload.
+    Awaitables in it are awaited, all at once. ``warn`` is called for a list that cannot belong to the payload.
     """
     if payload is None or not payload.lstrip().startswith("["):
         return returned
@@ -62,9 +62,9 @@ async def _finished(one: object) -> object:
 
 def _describe(failed: Mapping[int, Failed], count: int) -> str:
     """All their messages, and where the first of them arose."""
-    told = {number: _words(one).partition("\n")[0] for number, one in itertools.islice(failed.items(), SHOWN)}
-    title = f"{len(failed)} of {count} elements failed: {_joined(list(told.values()))}"
-    lines = [f"element {number + 1}: {words}" for number, words in told.items()]
+    messages = {number: _words(one).partition("\n")[0] for number, one in itertools.islice(failed.items(), SHOWN)}
+    title = f"{len(failed)} of {count} elements failed: {_joined(list(messages.values()))}"
+    lines = [f"element {number + 1}: {words}" for number, words in messages.items()]
     if len(failed) > SHOWN:
         lines.append(f"and {len(failed) - SHOWN} more")
     _, _, trace = _words(next(iter(failed.values()))).partition("\n")

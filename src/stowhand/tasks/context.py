@@ -25,32 +25,32 @@ class JobLogger(Protocol):
     """A logger that knows its job. Messages are taken as they are; further facts by name."""
 
     def debug(self, message: object, /, **facts: Any) -> None:
-        """For the one who looks for a mistake."""
+        """Details for debugging."""
 
     def info(self, message: object, /, **facts: Any) -> None:
-        """What happens."""
+        """The normal course of events."""
 
     def warning(self, message: object, /, **facts: Any) -> None:
-        """Somebody may want to look."""
+        """Something unexpected that needs no action at once."""
 
     def error(self, message: object, /, **facts: Any) -> None:
-        """Somebody must look."""
+        """A failure that needs action."""
 
 
 class ScopedJobLogger(JobLogger, Protocol):
     """What the worker's own loggers can do besides: facts may also be one mapping, and a scope can be widened."""
 
     def debug(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
-        """For the one who looks for a mistake."""
+        """Details for debugging."""
 
     def info(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
-        """What happens."""
+        """The normal course of events."""
 
     def warning(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
-        """Somebody may want to look."""
+        """Something unexpected that needs no action at once."""
 
     def error(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
-        """Somebody must look."""
+        """A failure that needs action."""
 
     def warn(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
         """As ``warning``."""
@@ -112,7 +112,7 @@ class Context:
 
     @property
     def logger(self) -> JobLogger:
-        """A logger whose lines bear the task's name and the job's id."""
+        """A logger whose lines name the task and the job's id."""
         if self._logger is None:
             self._logger = self._new_logger(self.job)
         return self._logger
@@ -154,7 +154,7 @@ class Helpers:
 
     @property
     def logger(self) -> ScopedJobLogger:
-        """A logger whose lines bear the task's name and the job's id."""
+        """A logger whose lines name the task and the job's id."""
         return cast("ScopedJobLogger", self._context.logger)
 
     async def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
@@ -198,7 +198,7 @@ class BlockingHelpers:
 
     @property
     def logger(self) -> ScopedJobLogger:
-        """A logger whose lines bear the task's name and the job's id."""
+        """A logger whose lines name the task and the job's id."""
         return self._helpers.logger
 
     def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:

@@ -3,7 +3,7 @@
 Python files are imported; any other file that may be executed is run as a program (executable.py).
 
 The code in the folder runs with the worker's rights, so nothing is taken from outside of it and nothing that any user
-of the machine may write to. What is passed over is said, so that nobody searches for a task that is not there.
+of the machine may write to. Files that are passed over are reported, so that a missing task can be explained.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
 
 
 def forget(load: int) -> None:
-    """Drop the modules of one load. What still runs goes on; nobody looks them up by name any more."""
+    """Drop the modules of one load. Running tasks go on; the modules cannot be looked up by name any more."""
     for name in [name for name in sys.modules if name.startswith(f"{MODULES}{load}.")]:
         del sys.modules[name]
 

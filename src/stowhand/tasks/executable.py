@@ -104,13 +104,13 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
         "JOB_RUN_AT": run_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     only_ours = {"JOB_QUEUE": job.queue, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
-    told = {THEIRS + name: value for name, value in facts.items()}
-    told |= {OURS + name: value for name, value in (facts | only_ours).items()}
+    variables = {THEIRS + name: value for name, value in facts.items()}
+    variables |= {OURS + name: value for name, value in (facts | only_ours).items()}
     if (context := handed_on()) is not None:
-        told[IN_ENVIRONMENT] = context
+        variables[IN_ENVIRONMENT] = context
     # A worker may itself have been started by a task: nothing of that task's job is passed on.
-    kept = {name: value for name, value in inherited.items() if name not in told}
-    return kept | {name: value for name, value in told.items() if value is not None}
+    kept = {name: value for name, value in inherited.items() if name not in variables}
+    return kept | {name: value for name, value in variables.items() if value is not None}
 
 
 def _any_payload(payload: Any = None) -> None:

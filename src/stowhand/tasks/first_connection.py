@@ -1,7 +1,7 @@
 """What becomes of a job that found no first connection in the pool: it goes back unspent, though not for ever.
 
 Which connections a task wants is known only when it runs. How often a job went back is kept in this worker's memory
-alone: it serves to tell of a pool that never has one, and is forgotten when the job has found one.
+alone: it serves to report a pool that never has one, and is forgotten when the job has found one.
 """
 
 from __future__ import annotations

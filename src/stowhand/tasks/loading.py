@@ -88,7 +88,7 @@ def _import(name: str, where: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise ConfigurationError(f"{where!r}: no module named {error.name!r}{_near(error.name, here)}") from error
         raise ConfigurationError(f"{where!r}: importing {name} failed: {error}") from error
-    except Exception as error:  # boundary: the module is somebody else's code, and may fail in any way
+    except Exception as error:  # boundary: the application's code, which may fail in any way
         raise ConfigurationError(f"{where!r}: importing {name} failed: {type(error).__name__}: {error}") from error
 
 

@@ -27,14 +27,14 @@ class EnqueueOptions(TypedDict, total=False):
     priority: int
     """Smaller runs first. 32 bits."""
     key: str | None
-    """At most one waiting job bears it: a repeat updates that one. 512 characters."""
+    """At most one waiting job has it: a repeat updates that one. 512 characters."""
     key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe"]
     """What a repeat does: every detail anew, every detail but the time, or nothing."""
     max_attempts: int
     max_resets: int | None
     """How often its worker may die under it."""
     flags: Sequence[str]
-    """Marks that a worker can be told to leave alone. 64 of 128 characters."""
+    """Marks that a worker can be configured to leave alone. 64 of 128 characters."""
 
 
 NAMES = tuple(EnqueueOptions.__annotations__)

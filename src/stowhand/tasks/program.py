@@ -1,8 +1,8 @@
-"""Running a program for a job: its input, what it says line by line, and its end, whichever way that comes.
+"""Running a program for a job: its input, its output line by line, and its end.
 
-The program gets a session of its own. Told to stop, its process group gets TERM, and KILL after a pause; what it leaves
-behind when it ends, and that holds its pipes, is killed, for nobody would ever hear of it again. When this process dies
-without a word, its programs are killed by a guardian (guarded.py).
+The program gets a session of its own. To stop it, its process group gets TERM, and KILL after a pause; processes that
+it leaves behind when it ends, and that hold its pipes, are killed, for they would run on unseen. When this process is
+killed, a guardian kills its programs (guarded.py).
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from stowhand.worker.guarded import GUARDED
 LINE_LIMIT = 16 * 1024
 """Bytes of one line; the rest of a longer one is dropped."""
 LAST_WORDS = 1.0
-"""Seconds in which what a program said last must have come, once it has ended."""
+"""Seconds within which the last output of a program must have arrived, once it has ended."""
 _LAST_BYTES = 0.2
-"""The same for one that was told to end: what it said while it ended."""
+"""The same for one that was stopped."""
 
 
-class Ear(Protocol):
-    """Takes what a program says, as it comes."""
+class OutputReader(Protocol):
+    """Takes the output of a program as it arrives."""
 
     def feed(self, data: bytes) -> None:
-        """Some more of it."""
+        """More output."""
 
     def end(self) -> None:
-        """That was all."""
+        """The output has ended."""
 
 
 class Lines:
     """Bytes in, lines of text out."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
         self._line = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Some more of it."""
+        """More output."""
         *ended, begun = data.split(b"\n")
         for piece in ended:
             self._add(piece)
@@ -53,28 +53,28 @@ class Lines:
         self._add(begun)
 
     def end(self) -> None:
-        """Tell of the line that has begun. Blank ones are nobody's business."""
+        """Report the line that has begun, unless it is blank."""
         cut = len(self._line) > LINE_LIMIT
         text = self._line[:LINE_LIMIT].decode("utf-8", "replace").rstrip() + "…" * cut
         self._line.clear()
         if text:
-            self._tell(text)
+            self._on_line(text)
 
     def _add(self, piece: bytes) -> None:
         self._line += piece[: LINE_LIMIT + 1 - len(self._line)]
 
 
 class Conversation(asyncio.SubprocessProtocol):
-    """What is heard from one program."""
+    """The pipes and the end of one program."""
 
-    def __init__(self, said: Ear, complained: Ear | None = None) -> None:
-        self._ears = {1: said} if complained is None else {1: said, 2: complained}
-        self.merged = complained is None
-        """Both outputs are one pipe, so that what comes first is heard first."""
+    def __init__(self, output: OutputReader, errors: OutputReader | None = None) -> None:
+        self._readers = {1: output} if errors is None else {1: output, 2: errors}
+        self.merged = errors is None
+        """Both outputs are one pipe, so that their lines stay in order."""
         self.ended = asyncio.Event()
-        """The process is gone, whoever still holds its pipes."""
+        """The process is gone, although others may still hold its pipes."""
         self.silent = asyncio.Event()
-        """Nobody can say anything more."""
+        """All its outputs have ended."""
         self.code: int | None = None
         """Its exit code once it is gone, negative for a signal."""
         self._transport: asyncio.SubprocessTransport | None = None
@@ -85,15 +85,15 @@ class Conversation(asyncio.SubprocessProtocol):
         GUARDED.add(self._transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Read at once, so that no program waits for us with a full pipe."""
-        self._ears[fd].feed(data)
+        """Read at once, so that no program waits with a full pipe."""
+        self._readers[fd].feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """A program may close its input unread: that is not for us to judge."""
-        ear = self._ears.pop(fd, None)  # none: its input
-        if ear is not None:
-            ear.end()
-        if not self._ears:
+        """A program may close its input unread: that is no error."""
+        reader = self._readers.pop(fd, None)  # none: its input
+        if reader is not None:
+            reader.end()
+        if not self._readers:
             self.silent.set()
 
     def process_exited(self) -> None:
@@ -205,7 +205,7 @@ def _interpreter(file: str) -> str | None:
 
 
 def kill_programs() -> None:
-    """Kill every program that runs for this process: it is about to leave without a word. From any thread."""
+    """Kill every program that runs for this process, which is about to exit. From any thread."""
     GUARDED.kill()
 
 
@@ -229,5 +229,5 @@ async def _within(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _signal(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # gone, or become somebody else by setuid
+    with suppress(ProcessLookupError, PermissionError):  # gone, or of another user by setuid
         os.killpg(group, number)

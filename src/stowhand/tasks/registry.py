@@ -127,9 +127,10 @@ class Registry:
         return apply_options(msgspec.structs.replace(definition.template, payload=payload), options)
 
     def declared(self, job: NewJob) -> NewJob:
-        """The job of somebody who may not know what its task declares: that holds where the job says nothing.
+        """The job with what its task declares, where the job leaves a field at its default: for enqueuers that may not
+        know the task.
 
-        A job says nothing of what it leaves at the default. Raises InvalidJob, also where the task does not take the
+        Raises InvalidJob, also where the task does not take the
         payload.
         """
         if job.task not in self._definitions:

@@ -84,7 +84,7 @@ class Shape:
         return arguments
 
     def _read_again(self, text: str, error: UndecodablePayload) -> Any:
-        """Names that begin with ``_`` belong to whoever enqueued (``_cron``) and are no argument unless declared."""
+        """Names that begin with ``_`` belong to the enqueuer (``_cron``) and are no argument unless declared."""
         if self.whole is None and isinstance(error.__cause__, msgspec.ValidationError):
             value = strict_json.decode(text)
             if isinstance(value, dict):
@@ -212,7 +212,7 @@ def _refuse_kind(task: str, one: inspect.Parameter) -> None:
 
 
 def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter) -> Any:
-    """The annotation as an object. One by one, because an unresolvable return type is nobody's business."""
+    """The annotation as an object. One by one, because an unresolvable return type does not matter."""
     if one.annotation is inspect.Parameter.empty:
         return inspect.Parameter.empty
     inner = inmost(function)

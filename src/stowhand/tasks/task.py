@@ -124,7 +124,7 @@ class Task(ConfiguredTask[P], Generic[P, R_co]):
 
 
 class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
-    """A task whose first parameter is a Context: given by whoever calls it directly, never enqueued."""
+    """A task whose first parameter is a Context: given by the caller in a direct call, never enqueued."""
 
     def __init__(self, definition: TaskDefinition, producer: Producer) -> None:
         super().__init__(definition, producer)

@@ -29,8 +29,8 @@ class Threads:
     async def run(self, call: Callable[[], T], *, left_behind: Callable[[], None]) -> T:
         """Call it in a thread, under a copy of the current context variables, and wait for what it returns.
 
-        When the waiting is cancelled, the call goes on (a thread cannot be stopped), ``left_behind`` is told, and
-        what it returns or raises is ignored.
+        When the waiting is cancelled, the call goes on (a thread cannot be stopped), ``left_behind`` is called, and
+        its result or error is ignored.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -91,14 +91,14 @@ class _Thread:
         stays = True
         while stays and (item := self._inbox.get()) is not None:
             work, loop = item
-            tell = work()
-            # Back in the pool before anybody hears of the end, so that the next task finds this thread.
+            report = work()
+            # Back in the pool before the end is reported, so that the next task finds this thread.
             stays = self._put_back(self)
             try:
-                loop.call_soon_threadsafe(tell)
+                loop.call_soon_threadsafe(report)
             except RuntimeError:
-                # The loop is closed: the call was left behind long ago and nobody waits for it.
-                del tell
+                # The loop is closed: the call was left behind long ago, and is not awaited.
+                del report
 
 
 def _succeed(future: asyncio.Future[T], result: T) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.app.opening import tell_listening
+from stowhand.app.opening import report_listening
 from stowhand.errors import SchemaError, SchemaMissing
 from stowhand.events import Events, JobEnded, StoreTrouble, StoreWarned
 from stowhand.jobs.job import Job, NewJob, State
@@ -58,7 +58,7 @@ class AtWork:
         events.on(StoreWarned, self.warned.append)
         events.on(StoreTrouble, lambda event: self.trouble.put_nowait(event.error))
         self.worker = Worker(self.store, _nothing, WorkerOptions(poll_interval=60), events=events)
-        tell_listening(self.store, events, self.worker.id)
+        report_listening(self.store, events, self.worker.id)
 
 
 async def _nothing(ctx: Attempt[Job], job: Job) -> None:

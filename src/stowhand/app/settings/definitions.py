@@ -1,4 +1,4 @@
-"""The table of settings: name, spelling, parser, default and one sentence each."""
+"""The definitions of all settings: name, spelling, parser, default and one sentence each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     everywhere: bool = False
     """An option of every command that opens a store; the others are the worker's."""
     lending: bool = False
-    """Of those who lend a store."""
+    """An option of ``stowhand serve``, which lends a store."""
     enqueueing: bool = False
     """Matters when a job is added from the command line: a worker takes jobs as they are."""
 
@@ -81,7 +81,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return (self.name, *others)
 
 
-_TABLE = (
+_DEFINITIONS = (
     Setting(
         name="connection",
         short=("-c",),
@@ -324,6 +324,6 @@ _TABLE = (
     ),
 )
 
-SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
-CALLED = {name: setting for setting in _TABLE for name in setting.names}
-"""The same by every name that a file may use."""
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _DEFINITIONS}
+CALLED = {name: setting for setting in _DEFINITIONS for name in setting.names}
+"""The same by every name that the settings file may use."""

@@ -85,7 +85,7 @@ def schema_name(text: str) -> str:
 
 
 def listen_address(text: str) -> str:
-    """A PostgreSQL store, in one spelling. A mistake in it would only make the worker slower, and nobody notice."""
+    """A PostgreSQL store, in one spelling. Checked, for a wrong one would only make the worker slower, unnoticed."""
     try:
         url = store_url(text)
     except ConfigurationError as error:

@@ -1,8 +1,8 @@
-"""What a person can set, in one table. Options, environment variables and file keys are derived from it.
+"""Resolves the settings from all their sources (definitions.py lists them).
 
-The first that says something wins: a flag, ``STOWHAND_<NAME>``, what an App says of its own store, ``stowhand.toml``
-(or ``[tool.stowhand]`` in ``pyproject.toml``) in the current folder, the preset, the default. Which store that is:
-own_store.py. Inside a program an App's arguments come first. Problems are reported all at once.
+The first source that gives a value wins: a flag, ``STOWHAND_<NAME>``, an App's arguments for its own store,
+``stowhand.toml`` (or ``[tool.stowhand]`` in ``pyproject.toml``) in the current folder, the preset, the default. Which
+store that is: own_store.py. Inside a program an App's arguments come first. Problems are reported all at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.app.own_store import ON_PURPOSE, OwnStore, ResolvedStore, Said, choose, is_own, same_store
+from stowhand.app.own_store import ON_PURPOSE, Given, OwnStore, ResolvedStore, choose, is_own, same_store
 from stowhand.app.presets import GRACE, grace_of
 from stowhand.app.settings.definitions import CALLED, PREFIX, PRESETS, SETTINGS, Setting
 from stowhand.app.settings.file import SettingsFile, read_settings_file
@@ -28,7 +28,7 @@ from stowhand.stores.url import store_url
 
 _KEPT = ("schema", "history", "failed_retention", "synchronous")
 NOT_REMOTE = (*_KEPT, "no_prepared_statements", "crontab", "max_pool_size", "listen_url")
-"""What is settled where a lent store is kept."""
+"""Set where a lent store is kept, not where it is used."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: float | None = 86_400.0
     failed_retention: float | None = None
     max_pool_size: int = 4 + RESERVED_CONNECTIONS
-    """Where nobody says, the worker's slots and the connections that it keeps for itself."""
+    """By default the worker's slots and the connections that it reserves."""
     no_prepared_statements: bool = False
     listen_url: str | None = None
     synchronous: str = "FULL"
@@ -48,7 +48,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     insecure: bool = False
     max_attempts: int | None = None
-    """Of jobs that are made here and do not say; ``None``: the store's own default."""
+    """Of jobs that are made here without a number of their own; ``None``: the store's default."""
 
     @property
     def url(self) -> str:
@@ -56,7 +56,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.connection.url
 
     def options(self) -> StoreOptions:
-        """The same, as a store wants it."""
+        """The same as options of a store."""
         return StoreOptions(
             schema=self.schema,
             history=self.history,
@@ -98,7 +98,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval: float | None = None
     """Seconds. ``None``: 2 s, stretched to 10 s while wake-ups are heard."""
     grace: float = GRACE
-    """Where nobody says: the preset ``service`` lets what runs end within its timeout."""
+    """The default of the preset ``service`` is the timeout, so that running jobs can end."""
     timeout: float | None = None
     backoff: str = "natural"
     fair: bool = False
@@ -108,7 +108,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "text"
     otel: bool = False
     tokens: str | None = None
-    """The file of tokens of whoever lends a store."""
+    """The file of tokens with which a store is lent."""
     http: str | None = None
     """HOST:PORT on which metrics and health are shown; ``None``: nowhere."""
     metrics_labels: int = 100
@@ -116,7 +116,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pool_shortage(self) -> str | None:
-        """What to say of a pool that was given fewer connections than there are slots."""
+        """A warning if the pool has fewer connections than there are slots."""
         if self.store.connection.scheme != "postgresql":
             return None
         return pool_shortage(f"--max-pool-size {self.store.max_pool_size}", self.store.max_pool_size, self.jobs)
@@ -147,12 +147,12 @@ def read_settings(
 ) -> WorkerSettings:
     """Put all sources together. ``flags``: what was typed, as text, by setting name; ``None`` means not typed.
 
-    ``own_store``: what the App of that name says of its store; ``None``: nobody is asked. Raises one
+    ``own_store``: gives the store of the App of that name; ``None``: Apps do not count. Raises one
     ConfigurationError for everything that is wrong.
     """
     reading = _Reading(flags or {}, os.environ if environ is None else environ, folder or Path())
     one_of = reading.tasks_or_app()
-    connection = reading.connection(None if own_store is None else reading.asked(own_store, one_of))
+    connection = reading.connection(None if own_store is None else reading.own_store(own_store, one_of))
     values = reading.values() | one_of
     reading.check(values, connection)
     if values["max_pool_size"] is None:
@@ -228,17 +228,17 @@ class _Reading:
         self._environ = environ
         self._file: SettingsFile = read_settings_file(folder)
         self._owned: Mapping[str, Any] = {}
-        """What an App says of the store that is meant."""
+        """Values that an App gives for the store that is used."""
         self._outdone_by = ON_PURPOSE
-        """The weakest rank that outdoes the App."""
+        """The weakest rank that takes precedence over the App."""
         self._foreign: int | None = None
-        """The rank that speaks of another store."""
+        """The rank whose values are for another store."""
         self._found: list[str] = [*self._file.problems]
         self._of_the_store: list[str] = []
 
     @property
     def problems(self) -> list[str]:
-        """All of them; those of the store last: it is asked for first, so that its App is heard."""
+        """All of them; those of the store last, although it is resolved first, for its App gives values too."""
         return [*self._found, *self._of_the_store]
 
     def values(self, names: Iterable[str] = SETTINGS) -> dict[str, Any]:
@@ -250,17 +250,17 @@ class _Reading:
         }
         return {**values, "preset": preset}
 
-    def asked(self, own_store: Callable[[str], OwnStore], one_of: Mapping[str, Any]) -> OwnStore | None:
-        """What the App that is named says of its store; ``None``: none is named."""
-        said = next(self._sayings(SETTINGS["app"]), None)
-        rival = next(self._sayings(SETTINGS["tasks"]), None)
-        contradicted = said is None or "app" in one_of or (rival is not None and rival.rank == said.rank)
-        return None if said is None or contradicted else own_store(said.text)
+    def own_store(self, own_store: Callable[[str], OwnStore], one_of: Mapping[str, Any]) -> OwnStore | None:
+        """The store of the App that is named; ``None``: none is named."""
+        given = next(self._values_given(SETTINGS["app"]), None)
+        rival = next(self._values_given(SETTINGS["tasks"]), None)
+        contradicted = given is None or "app" in one_of or (rival is not None and rival.rank == given.rank)
+        return None if given is None or contradicted else own_store(given.text)
 
     def connection(self, own: OwnStore | None) -> ResolvedStore | None:
-        """The store; ``None`` when what was said cannot be one, which is then among the problems."""
+        """The store; ``None`` when what was given cannot be one, which is then among the problems."""
         try:
-            store = choose(next(self._sayings(SETTINGS["connection"]), None), own, self._environ)
+            store = choose(next(self._values_given(SETTINGS["connection"]), None), own, self._environ)
         except ConfigurationError as error:
             self._of_the_store = [str(error)]
             return None
@@ -270,29 +270,29 @@ class _Reading:
         return store
 
     def lead(self, own: OwnStore) -> None:
-        """The App comes first, and what is said of another store is not heard."""
+        """Let the App take precedence, and ignore values for another store."""
         self._owned, self._outdone_by = own.options, -1
-        said = next(self._sayings(SETTINGS["connection"]), None)
-        if said is None or own.url is None:
+        given = next(self._values_given(SETTINGS["connection"]), None)
+        if given is None or own.url is None:
             return
         try:
-            if not same_store(store_url(said.text), own.url, self._environ):
-                self._foreign = said.rank
+            if not same_store(store_url(given.text), own.url, self._environ):
+                self._foreign = given.rank
         except (ConfigurationError, UnicodeError):
-            self._foreign = said.rank
+            self._foreign = given.rank
 
     def _with_its_schema(self, store: ResolvedStore, own: OwnStore) -> ResolvedStore:
-        said = next(self._sayings(SETTINGS["schema"]), None)
+        given = next(self._values_given(SETTINGS["schema"]), None)
         kept = own.options.get("schema", "stowhand" if own.url is not None else None)
-        if store.scheme != "postgresql" or said is None or said.rank > ON_PURPOSE or kept in (None, said.text):
+        if store.scheme != "postgresql" or given is None or given.rank > ON_PURPOSE or kept in (None, given.text):
             return store
         note = (
-            f"{said.source} {said.text} outdoes the schema of {own.source}, {kept}: its other processes enqueue there"
+            f"{given.source} {given.text} outdoes the schema of {own.source}, {kept}: its other processes enqueue there"
         )
         return msgspec.structs.replace(store, note="; ".join(filter(None, (store.note, note))))
 
     def check(self, values: Mapping[str, Any], connection: ResolvedStore | None) -> None:
-        """What only several settings together can get wrong."""
+        """Check settings against each other."""
         pool = values["max_pool_size"]
         if connection is not None and connection.scheme == "postgresql" and pool is not None:
             refusal = pool_refusal(f"--max-pool-size {pool}", pool)
@@ -301,40 +301,40 @@ class _Reading:
             self._found.extend(_in_memory(connection, values["processes"]))
         if connection is not None and connection.is_lent:
             for name in NOT_REMOTE:
-                if (said := next(self._sayings(SETTINGS[name]), None)) is not None:
+                if (given := next(self._values_given(SETTINGS[name]), None)) is not None:
                     self._found.append(
-                        f"{said.source}: means nothing for {connection.url}, which somebody else keeps;"
+                        f"{given.source}: means nothing for {connection.url}, which somebody else keeps;"
                         " it is set where 'stowhand serve' runs"
                     )
 
     def _parsed(self, setting: Setting, preset: Mapping[str, str]) -> Any:
-        said = next(self._sayings(setting), None)
-        if setting.name in self._owned and (said is None or said.rank > self._outdone_by):
+        given = next(self._values_given(setting), None)
+        if setting.name in self._owned and (given is None or given.rank > self._outdone_by):
             return self._owned[setting.name]
-        text = said.text if said is not None else preset.get(setting.name, setting.default)
+        text = given.text if given is not None else preset.get(setting.name, setting.default)
         if text is None:
             return None
         try:
             return setting.parse(text)
         except ValueError as error:
-            self._found.append(f"{said.source if said else setting.name}: {error}")
+            self._found.append(f"{given.source if given else setting.name}: {error}")
             return setting.parse(setting.default) if setting.default is not None else None
 
-    def _sayings(self, setting: Setting) -> Iterator[Said]:
-        """Who says something about a setting, strongest first. An empty environment variable says nothing."""
+    def _values_given(self, setting: Setting) -> Iterator[Given]:
+        """The values given for a setting, strongest first. An empty environment variable gives none."""
         of_a_store = setting.name in _OF_A_STORE
         flag = self._flags.get(setting.name)
         if flag is not None:
-            yield Said(_as_text(flag), setting.option, 0)
+            yield Given(_as_text(flag), setting.option, 0)
         for name in (PREFIX + called.upper() for called in setting.names):
             if (variable := self._environ.get(name)) and not (of_a_store and self._foreign == 1):
-                yield Said(variable, name, 1)
+                yield Given(variable, name, 1)
         if setting.name in self._file.values and not (of_a_store and self._foreign == 2):
-            yield Said(self._file.values[setting.name], f"{self._file.name}: {setting.name}", 2)
+            yield Given(self._file.values[setting.name], f"{self._file.name}: {setting.name}", 2)
 
     def tasks_or_app(self) -> dict[str, Any]:
         """One of the two: a stronger source silences the other; the same source may not name both."""
-        tasks, app = (next(self._sayings(SETTINGS[name]), None) for name in ("tasks", "app"))
+        tasks, app = (next(self._values_given(SETTINGS[name]), None) for name in ("tasks", "app"))
         if tasks is None or app is None:
             return {}
         if tasks.rank == app.rank:
@@ -355,13 +355,13 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _is_of_others(name: str, value: str) -> bool:
-    """What a program that runs as a task is told of its job; what Kubernetes tells of a Service called stowhand."""
-    told = name in _NO_SETTINGS or name.startswith("STOWHAND_JOB_")
-    return told or bool(_SERVICE.search(name)) or (name.startswith("STOWHAND_PORT") and "://" in value)
+    """Set for a program that runs as a task, or by Kubernetes for a Service called stowhand."""
+    is_of_a_task = name in _NO_SETTINGS or name.startswith("STOWHAND_JOB_")
+    return is_of_a_task or bool(_SERVICE.search(name)) or (name.startswith("STOWHAND_PORT") and "://" in value)
 
 
 def _in_memory(store: ResolvedStore, processes: int) -> Iterator[str]:
-    """Jobs in memory belong to one process, and to whoever put them there."""
+    """Jobs in memory belong to the process that enqueued them."""
     if store.app is None:
         yield f"{store.source}: a store in memory ends with its process: name it in the App of a worker, App('memory://')"
     if processes > 1:

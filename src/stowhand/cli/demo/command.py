@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from stowhand.app.own_store import NOBODY, ResolvedStore
+from stowhand.app.own_store import UNNAMED, ResolvedStore
 from stowhand.app.settings.settings import resolve_store_url
 from stowhand.cli.demo.run import Demo, DemoResult, Progress
 from stowhand.observe.safe_text import escape, fit, telling_line
@@ -55,7 +55,7 @@ def _store(connection: str | None, state: Path) -> ResolvedStore:
     resolved = resolve_store_url(connection)
     if resolved.scheme != "sqlite":
         return resolved
-    if resolved.source == NOBODY:
+    if resolved.source == UNNAMED:
         file, source = (state / "queue.db").resolve(), "the embedded default"
     else:
         named = Path(resolved.url.removeprefix("sqlite:///").partition("?")[0])
