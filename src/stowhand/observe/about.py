@@ -1,5 +1,5 @@
-"""Which attempt a log line is about, and which span it belongs to: for lines that are written inside an attempt that
-is traced, and for those that say what became of one.
+"""Which attempt a log line is about, and which span it belongs to: for lines written inside a traced attempt, and for
+lines that report its outcome.
 
 OpenTelemetry is asked only in a program that has loaded it itself.
 """
@@ -29,8 +29,8 @@ class About(msgspec.Struct, frozen=True):
     task: str | None = None
     job_id: JobId | None = None
     attempt: int | None = None
-    told: bool = False
-    """By somebody else than the attempt, in whose span the line does not stand."""
+    from_outside: bool = False
+    """Reported by the worker: not written within the attempt's span."""
 
 
 class SpanIds(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ _writing = threading.Lock()
 
 
 def about() -> About:
-    """What a line that is written here is about."""
+    """The attempt that a line written here is about."""
     return _now.get()
 
 
@@ -64,10 +64,10 @@ def bind(what: About) -> None:
 
 
 @contextmanager
-def telling(event: Any) -> Iterator[None]:
+def about_job_of(event: Any) -> Iterator[None]:
     """Lines of the block are about the job of this event."""
     facts: dict[str, Any] = {name: getattr(event, name, None) for name in _FACTS}
-    token = _now.set(About(**facts, told=True))
+    token = _now.set(About(**facts, from_outside=True))
     try:
         yield
     finally:
@@ -84,10 +84,10 @@ def remember(worker: str, job_id: JobId, ids: SpanIds) -> None:
 
 
 def span_ids() -> SpanIds | None:
-    """Of the attempt that is told about, else of the span that is current here; ``None``: nothing is traced."""
+    """Of the attempt that the line is about, else of the current span; ``None``: nothing is traced."""
     what = _now.get()
     known = None if what.worker is None or what.job_id is None else _spans.get((what.worker, what.job_id))
-    return (known or _current()) if what.told else (_current() or known)
+    return (known or _current()) if what.from_outside else (_current() or known)
 
 
 def _current() -> SpanIds | None:

@@ -1,4 +1,4 @@
-"""The span of one attempt: it stands around the handler, and is ended when it is known how the attempt was recorded."""
+"""The span of one attempt: entered around the handler, and ended when the outcome of the attempt is recorded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AttemptSpan:
                 self._close(self._span, error)
 
     def end(self, outcome: str, error: str | None, status: str | None) -> None:
-        """It was recorded so. ``error``: its whole text, sanitised; ``status``: the line of it that says the most."""
+        """End the span. ``error``: its whole text, sanitised; ``status``: the most informative line of it."""
         with guarded():
             if self._span is not None:
                 self._end(self._span, outcome, error, status)
@@ -51,14 +51,14 @@ class AttemptSpan:
         span.set_attribute("stowhand.outcome", outcome)
         if error is not None:
             if self._raised is not None:
-                told = {"exception.message": status or "", "exception.stacktrace": error}
-                span.add_event("exception", {"exception.type": self._raised, **told}, self._ended_at)
+                failure = {"exception.message": status or "", "exception.stacktrace": error}
+                span.add_event("exception", {"exception.type": self._raised, **failure}, self._ended_at)
             span.set_attribute("error.type", self._raised or outcome)
             span.set_status(Status(StatusCode.ERROR, status))
         span.end(self._ended_at or None)
 
     def abandon(self) -> None:
-        """The process ends, and nobody has heard how the attempt does; harmless where that is known."""
+        """End the span with an unknown outcome, for the process ends. Harmless if it has ended."""
         with guarded():
             if self._span is not None and self._span.is_recording():
                 self.end("unknown", None, None)
@@ -102,14 +102,14 @@ class AttemptSpan:
             carried = {TRACE_PARENT: trace_parent(span), CORRELATION: self._carried.get(CORRELATION)}
             then[:] = [load(job, carried) for job in then]
         if isinstance(error, ChildCrashed):
-            self.end("lost", str(error), str(error))  # the job is reset; of this attempt nothing will be told
+            self.end("lost", str(error), str(error))  # the job is reset: no event will report this attempt
         else:
             self._keep(self)
 
 
 def _carried(record: object) -> dict[str, str]:
-    """What the record carries of whoever enqueued it: a job among its flags, a flow's job in Redis by itself."""
+    """The enqueuer's trace context and correlation id: a job has them among its flags, a flow's job in Redis itself."""
     if isinstance(record, Job):
         return unload(record.flags)
-    told: Callable[[object], dict[str, str]] | None = getattr(type(record), "carried_along", None)
-    return {} if told is None else told(record)
+    carried: Callable[[object], dict[str, str]] | None = getattr(type(record), "carried_along", None)
+    return {} if carried is None else carried(record)

@@ -1,4 +1,4 @@
-"""The correlation id of a log line: of the job in whose execution it was written. Our own lines bear it by themselves.
+"""The correlation id of a log line: of the job in whose execution it was written. Our own lines have it anyway.
 
 handler = logging.StreamHandler()
 handler.addFilter(CorrelationFilter("-"))
@@ -18,8 +18,8 @@ FIELD = "correlation_id"
 class CorrelationFilter(logging.Filter):
     """Sets ``record.correlation_id``, for handlers of your own; lets every line through.
 
-    ``default``: what it says of a line that belongs to no job. Add it to the handler, not to a logger, whose filters
-    do not see what the loggers below it write. On a ``QueueHandler`` it keeps the id for whoever writes the line later.
+    ``default``: for a line that belongs to no job. Add it to the handler, not to a logger, whose filters
+    do not see what the loggers below it write. On a ``QueueHandler`` it keeps the id for the thread that writes later.
     """
 
     def __init__(self, default: str | None = None) -> None:
@@ -32,12 +32,12 @@ class CorrelationFilter(logging.Filter):
         if found is None:
             found = self._default
         elif isinstance(found, str):
-            found = escape(found)  # one line stays one line: whoever created the job has chosen the text
+            found = escape(found)  # one line stays one line: the text was chosen by the enqueuer
         setattr(record, FIELD, found)
         return True
 
 
 def correlation_of(record: logging.LogRecord) -> object:
-    """What the record says of itself, else the id that is bound here; ``None``: it belongs to no job."""
-    said: object = getattr(record, FIELD, None)
-    return current() if said is None else said
+    """The record's own, else the id that is bound here; ``None``: it belongs to no job."""
+    own: object = getattr(record, FIELD, None)
+    return current() if own is None else own

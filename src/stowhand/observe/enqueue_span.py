@@ -20,7 +20,7 @@ WIDTH = 500
 
 
 class EnqueueSpan:
-    """``enqueue <task>``. ``task``: ``None`` where it is told later; ``more``: further attributes."""
+    """``enqueue <task>``. ``task``: ``None`` if it is set later; ``more``: further attributes."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class EnqueueSpan:
             self._span = tracer.start_span(name, context, SpanKind.PRODUCER, attributes)
 
     def carried(self) -> dict[str, str | None]:
-        """What its jobs take along (carried.py)."""
+        """What its jobs carry (propagation.py)."""
         return {TRACE_PARENT: trace_parent(self._span), CORRELATION: current()}
 
     def made(self, job_id: object) -> None:
-        """This job is there."""
+        """Note the job that was made."""
         with guarded():
             self._span.set_attribute("messaging.message.id", str(job_id))
 
     def made_many(self, jobs: int, task: str | None = None) -> None:
-        """So many are there; ``task``: the only one that they are of."""
+        """Note how many jobs were made; ``task``: the task of all of them, if it is one."""
         with guarded():
             self._span.set_attribute("messaging.batch.message_count", jobs)
             if task is not None:
@@ -54,7 +54,7 @@ class EnqueueSpan:
                 self._span.set_attribute("stowhand.task", task)
 
     def end(self) -> None:
-        """It went well."""
+        """End the span without an error."""
         with guarded():
             self._span.end()
 

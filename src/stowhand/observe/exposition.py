@@ -1,7 +1,7 @@
 """All metrics of a worker as text: of one process, or of several that write theirs into one folder.
 
 Prometheus' own multiprocess mode does the latter; it must be chosen (``multiprocess``) before the client is imported.
-What a process has counted is kept when it has died; what it was doing is not.
+The counters of a process that has died are kept; its gauges are not.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Exposition:
         QueueMetrics(figures, oldest_due, self._queue, labels=labels)
 
     def text(self) -> bytes:
-        """As Prometheus reads it."""
-        # Asked without the lock: the store may be slow, and who buries the dead must not wait for it.
+        """In Prometheus' text format."""
+        # Without the lock: the store may be slow, and ``bury`` must not wait for it.
         return generate_latest(self._queue) + self._processes()
 
     def _processes(self) -> bytes:
@@ -69,7 +69,7 @@ class Exposition:
             return generate_latest(self._registry)
 
     def bury(self, pid: int) -> None:
-        """This process has died: keep its sums, in one place however many die, and forget what it was doing."""
+        """Keep the counters of a process that has died, in one file for all of them, and delete its gauges."""
         with self._lock:
             self._bury(pid)
 
@@ -117,7 +117,7 @@ def _pid_of(file: Path) -> int:
 
 
 def _lives(pid: int) -> bool:
-    with suppress(PermissionError):  # somebody else's: its number was given away again
+    with suppress(PermissionError):  # of another user: the number has been reused
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

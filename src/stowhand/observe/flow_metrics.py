@@ -12,7 +12,7 @@
 | ``stowhand_flow_resets_total`` | flow |
 | ``stowhand_flow_queue_jobs`` | flow, queue, priority, state (waiting, processing, delayed, parked); by the monitor |
 
-Whoever works on the flow counts what it does itself; the monitor, which one process runs, counts what stands where. A
+Each worker of the flow counts its own attempts; the monitor, which one process runs, counts the jobs in each queue. A
 parent is counted at each of its turns: when it fans out, and when it gathers.
 """
 
@@ -32,23 +32,23 @@ LOST = "lost"
 
 
 class Names(Protocol):
-    """What of a flow's engine is asked."""
+    """What is needed of a flow's engine."""
 
     def task(self, queue: FlowQueue) -> str:
-        """What the events call this queue."""
+        """The queue's name in events."""
 
 
 class Watched(Protocol):
-    """What of a flow's monitor is asked."""
+    """What is needed of a flow's monitor."""
 
     on_look: list[Callable[[Sequence[Any]], None]]
-    """Told what each look has counted: objects with queue, priority, and a number for each state."""
+    """Called with the counts of each look: objects with queue, priority, and a number for each state."""
     returned: int
     """Jobs that its looks have taken back from workers that are gone."""
 
 
 class Flowing(Protocol):
-    """What is asked of a flow (``Flow``)."""
+    """What is needed of a ``Flow``."""
 
     events: Events
 
@@ -58,11 +58,11 @@ class Flowing(Protocol):
 
     @property
     def engine(self) -> Names:
-        """What calls them by another name."""
+        """Knows their names in events."""
 
     @property
     def monitor(self) -> Watched:
-        """Who looks at them."""
+        """Looks at them."""
 
 
 class FlowMetrics:
@@ -79,7 +79,7 @@ class FlowMetrics:
         self._standing = Gauge(name, words, [*labels, "priority", "state"], registry=registry)
 
     def of_flow(self, flow: Flowing) -> None:
-        """Count what the events of this flow say, and what its monitor sees. Once for each flow."""
+        """Count the events of this flow, and what its monitor sees. Called once for each flow."""
         name = flow.shape.name
         queues = {flow.engine.task(queue): queue.name for queue in flow.shape.all_queues()}
         self._begin(name, queues.values())
@@ -100,7 +100,7 @@ class FlowMetrics:
         return looked
 
     def _begin(self, flow: str, queues: Iterable[str]) -> None:
-        """From 0, so that the first failure is a rise and not a beginning."""
+        """Start series at 0, so that the first failure is an increase."""
         self._resets.labels(flow)
         for queue in queues:
             self._seconds.labels(flow, queue)

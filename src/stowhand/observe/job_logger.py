@@ -16,22 +16,22 @@ Facts = Mapping[str, Any] | None
 
 
 class LineLogger(Protocol):
-    """What lines are written with: the standard ``logging`` (below), or a program's own (log_factory.py)."""
+    """Writes log lines: to the standard ``logging`` (below), or to a program's own (log_factory.py)."""
 
     def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """For the one who looks for a mistake."""
+        """Details for debugging."""
 
     def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """What happens."""
+        """The normal course of events."""
 
     def warning(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Somebody may want to look."""
+        """Something unexpected that needs no action at once."""
 
     def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Somebody must look."""
+        """A failure that needs action."""
 
-    def tell(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
-        """A line about an event: what it says in words, the same as facts, and where an attempt failed."""
+    def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+        """A line about an event: the message, the same as facts, and the traceback of a failed attempt."""
 
     def enabled(self, level: str) -> bool:
         """Would a message of this level be written?"""
@@ -50,25 +50,25 @@ class ScopedLogger:
         self._logger = logger_of(scope.label)
 
     def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """For the one who looks for a mistake."""
+        """Details for debugging."""
         self._log(logging.DEBUG, message, meta, facts)
 
     def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """What happens."""
+        """The normal course of events."""
         self._log(logging.INFO, message, meta, facts)
 
     def warning(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Somebody may want to look."""
+        """Something unexpected that needs no action at once."""
         self._log(logging.WARNING, message, meta, facts)
 
     def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Somebody must look."""
+        """A failure that needs action."""
         self._log(logging.ERROR, message, meta, facts)
 
     warn = warning
 
-    def tell(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
-        """A line about an event; its ``facts`` are fields of a line of JSON, and stand in the message otherwise."""
+    def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+        """A line about an event; its ``facts`` are fields of a line of JSON; a line of text has them in the message."""
         number = logging.getLevelName(level.upper())
         if self._logger.isEnabledFor(number):
             extra = {

@@ -1,4 +1,4 @@
-"""What happens to a lent store, as log lines: ``[lending] INFO: …``, and the audit as ``[lending(audit)] INFO: …``."""
+"""The events of a lent store as log lines: ``[lending] INFO: …``, and the audit as ``[lending(audit)] INFO: …``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 200
 
 
 class LendingListener:
-    """Made once per server; what the level keeps back is never made."""
+    """Made once per server; an event below the level is never made."""
 
     def __init__(self, events: Events, new_logger: Callable[[Scope], LineLogger] = ScopedLogger) -> None:
         self._log, self._audit = new_logger(Scope("lending")), new_logger(Scope("lending", "audit"))

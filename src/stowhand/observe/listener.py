@@ -3,7 +3,7 @@
     [core] INFO: Worker connected and looking for jobs... (task names: 'hello')
     [worker(worker-7327)] INFO: Completed task 1 (hello) with success (0.16ms)
 
-A listener is registered only for what the level lets through: an event nobody wants is never made.
+A listener is registered only for what the level lets through: an event without a listener is never made.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from stowhand.events import (
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.jobs.outcomes import describe
-from stowhand.observe.about import telling
+from stowhand.observe.about import about_job_of
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope
 from stowhand.observe.phrases import (
@@ -82,17 +82,17 @@ OF_A_JOB = (
     LoopBlocked,
     ConnectionAwaited,
 )
-"""Their lines are about the job that they name."""
+"""Events whose lines are about the job that they name."""
 DONE = {"beat": "renew the lease of", "release": "hand back", "reset": "take back"}
 EACH = 3
-"""Jobs of one event that are told one by one; more are told in one line, with their number."""
+"""Jobs of one event that have a line each; more share one line, with their number."""
 WORKERS_SHOWN = 5
 LATE = 60.0
-"""Seconds after which a scheduled tick is said to be late."""
+"""Seconds after which a scheduled tick counts as late."""
 
 
 class LogListener:
-    """Writes a line for whatever happens. Made once per worker process."""
+    """Writes a line for each event. Made once per worker process."""
 
     def __init__(self, events: Events, new_logger: Callable[[Scope], LineLogger] = ScopedLogger) -> None:
         self._new_logger = new_logger
@@ -155,18 +155,18 @@ class LogListener:
         failed = facts | {"max_attempts": event.max_attempts}
         match event.ended:
             case Ended.OK:
-                logger.tell("info", f"Completed task {what} with success ({took})", facts)
+                logger.log_event("info", f"Completed task {what} with success ({took})", facts)
             case Ended.SNOOZED:
-                logger.tell("info", f"Snoozed task {what} ({took})", facts)
+                logger.log_event("info", f"Snoozed task {what} ({took})", facts)
             case Ended.CANCELED:
-                logger.tell("info", f"Canceled task {what}{because(event.error)} ({took})", facts)
+                logger.log_event("info", f"Canceled task {what}{because(event.error)} ({took})", facts)
             case Ended.RETRY:
                 words = f"Failed task {what}, {attempt(event)}, to be tried again{because(event.error)} ({took})"
-                logger.tell("error", words, failed, traceback_of(event.error))
+                logger.log_event("error", words, failed, traceback_of(event.error))
             case Ended.FAILED | Ended.POISON:
                 word = " as poison" if event.ended is Ended.POISON else ""
                 words = f"Failed task {what} for good{word}, {attempt(event)}{because(event.error)} ({took})"
-                logger.tell("error", words, failed, traceback_of(event.error))
+                logger.log_event("error", words, failed, traceback_of(event.error))
 
     def _job_lost(self, event: JobLost) -> None:
         self._worker(event.worker).warning(f"Lost the lease of task {job(event)}, nothing was recorded: {event.why}")
@@ -219,7 +219,7 @@ class LogListener:
         )
         words = f"Took back {len(event.jobs)} tasks: their workers{whose} are gone; {became}: {shown(event)}"
         facts = {"outcome": "reset", "jobs": len(event.jobs), "failed": len(failed)}
-        self._core.tell("error" if failed else "warning", words, facts)
+        self._core.log_event("error" if failed else "warning", words, facts)
 
     def _said(self, event: JobSaid) -> None:
         if event.job_id is None:
@@ -244,13 +244,13 @@ class LogListener:
         error = shorten(telling_line(event.error), ERROR_WIDTH)
         what = "No answer about forbidden flags" if event.doing == FLAGS else f"Store trouble ({event.doing})"
         facts = {"doing": event.doing, "retry_in": round(event.retry_in, 3), "error": event.error}
-        self._worker(event.worker).tell("error", f"{what}, again in {event.retry_in:.1f}s: {error}", facts)
+        self._worker(event.worker).log_event("error", f"{what}, again in {event.retry_in:.1f}s: {error}", facts)
 
     def _recovered(self, event: StoreRecovered) -> None:
         times = "1 failure" if event.failures == 1 else f"{event.failures} failures"
         who = "The answer about forbidden flags" if event.doing == FLAGS else "The store"
         facts = {"doing": event.doing, "failures": event.failures}
-        self._worker(event.worker).tell("info", f"{who} is back ({event.doing}, after {times})", facts)
+        self._worker(event.worker).log_event("info", f"{who} is back ({event.doing}, after {times})", facts)
 
     def _warned(self, event: StoreWarned) -> None:
         mend = f"; mend it with:\n{event.mend.rstrip()}" if event.mend else ""
@@ -336,8 +336,8 @@ class LogListener:
                 self._core.error(f"  {short(line)}")
 
     def _quieted(self, event: WorkerQuieted) -> None:
-        said = f"Quiet: takes nothing new; running: {event.running}" if event.quiet else "Takes jobs again"
-        self._worker(event.worker).info(said)
+        words = f"Quiet: takes nothing new; running: {event.running}" if event.quiet else "Takes jobs again"
+        self._worker(event.worker).info(words)
 
     def _stopping(self, event: WorkerStopping) -> None:
         if event.now:
@@ -367,13 +367,13 @@ def complain(logger: LineLogger, listener: object, event: Event, error: BaseExce
     """A listener raised."""
     name = getattr(listener, "__qualname__", type(listener).__name__)
     words = f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}"
-    logger.tell("error", words, {"event": type(event).__name__}, traceback_of(describe(error)))
+    logger.log_event("error", words, {"event": type(event).__name__}, traceback_of(describe(error)))
 
 
-def _about_its_job(tell: Callable[[Any], None]) -> Callable[[Any], None]:
-    @wraps(tell)
+def _about_its_job(report: Callable[[Any], None]) -> Callable[[Any], None]:
+    @wraps(report)
     def listener(event: Any) -> None:
-        with telling(event):
-            tell(event)
+        with about_job_of(event):
+            report(event)
 
     return listener

@@ -1,4 +1,4 @@
-"""A logger that writes wherever the program wants: ``Logger(log_factory)``, for the runner and its tasks.
+"""A logger that writes to the program's own logging: ``Logger(log_factory)``, for the runner and its tasks.
 
 ``log_factory(scope)`` is called once per scope and gives a function ``log(level, message, meta)``. A scope is a dict
 that may have the keys ``label`` ("core", "worker", "job"), ``worker_id``, ``task_identifier``, ``job_id``, and whatever
@@ -24,7 +24,7 @@ _NAMES = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_id"}
 class Logger:
     """Four levels and a scope. Without a factory it writes to the standard ``logging``, below ``stowhand``.
 
-    Nothing that a factory or its functions raise reaches a task or the worker; it is told to the standard ``logging``.
+    What a factory or its functions raise reaches neither a task nor the worker; the standard ``logging`` logs it.
     """
 
     def __init__(self, log_factory: LogFactory | None = None, scope: Mapping[str, Any] | None = None) -> None:
@@ -33,25 +33,25 @@ class Logger:
         self._write = self._made()
 
     def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Somebody must look."""
+        """A failure that needs action."""
         self._log("error", message, meta, facts)
 
     def warn(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Somebody may want to look."""
+        """Something unexpected that needs no action at once."""
         self._log("warning", message, meta, facts)
 
     warning = warn
 
     def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """What happens."""
+        """The normal course of events."""
         self._log("info", message, meta, facts)
 
     def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """For the one who looks for a mistake. Without a factory: only with ``STOWHAND_DEBUG=1`` or as configured."""
+        """Details for debugging. Without a factory: only with ``STOWHAND_DEBUG=1`` or as configured."""
         self._log("debug", message, meta, facts)
 
-    def tell(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
-        """A line about an event: its facts, and where an attempt failed, are the meta of the program's function."""
+    def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+        """A line about an event: its facts and traceback are the ``meta`` of the program's function."""
         self._log(level, message, facts, {} if traceback is None else {"traceback": traceback})
 
     def scope(self, extra: Mapping[str, Any] | None = None, /, **facts: Any) -> Logger:
@@ -72,7 +72,7 @@ class Logger:
             return _Standard(self._scope)
         try:
             return self._factory(dict(self._scope))
-        except Exception as error:  # noqa: BLE001 - boundary: somebody else's code must not end a job
+        except Exception as error:  # noqa: BLE001 - boundary: the program's code must not end a job
             _complain(error)
             return _Standard(self._scope)
 

@@ -3,8 +3,8 @@
 Text:  ``[job(worker-1: hello{1})] INFO: Hello, Bobby Tables``
 JSON:  ``{"time": …, "level": "info", "scope": "job", "worker": "worker-1", "task": "hello", "job_id": 1, …}``
 
-A line that is written while a correlation id is bound bears it: ``(correlation_id=…)``, ``"correlation_id": …``. Where
-OpenTelemetry has a span, lines of JSON bear ``trace_id`` and ``span_id``; those of the format ``traced``, ``trace_id``.
+A line that is written while a correlation id is bound has it: ``(correlation_id=…)``, ``"correlation_id": …``. Where
+OpenTelemetry has a span, lines of JSON have ``trace_id`` and ``span_id``; those of the format ``traced``, ``trace_id``.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LOG_ENTRY_LIMIT = 64 * 1024
 """Characters of one message."""
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
-_TALKATIVE = ("asyncio", "watchfiles")
-"""Libraries below us, whose good news nobody asked for."""
-_TOLD_BY_US = ("psycopg", "psycopg.pool")
-"""What fails there is an error or an event of ours, and a question of ours that took too long is no warning."""
+_VERBOSE = ("asyncio", "watchfiles")
+"""Libraries whose lines at level info are of no interest."""
+_REPORTED_BY_US = ("psycopg", "psycopg.pool")
+"""Libraries whose failures are errors or events of ours, and whose warnings about slow calls are not wanted."""
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Who speaks."""
+    """Who writes the line."""
 
     label: str
     worker: str | None = None
@@ -63,7 +63,7 @@ class Scope(msgspec.Struct, frozen=True):
 def configure_logging(
     level: str = "info", fmt: str = "text", stream: TextIO | None = None, color: bool | None = None
 ) -> None:
-    """Send log lines to ``stream`` (stderr). For a process that is ours; an embedding program has its own ideas.
+    """Send log lines to ``stream`` (stderr). For a process of the command line; an embedding program has its own.
 
     ``fmt``: ``text``, ``timed`` (text that begins with the moment, UTC), ``traced`` (text with the ids of traces), or
     ``json``.
@@ -78,14 +78,14 @@ def configure_logging(
     _replace_handler(logging.getLogger(), handler)
     logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
-    for name in _TALKATIVE:
+    for name in _VERBOSE:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.WARNING))
-    for name in _TOLD_BY_US:
+    for name in _REPORTED_BY_US:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.ERROR))
 
 
 def configure_unless_configured() -> None:
-    """Our lines go to stderr in a program that has not said where log lines go. Nobody else's logger is touched."""
+    """Send our lines to stderr in a program that has not configured logging. No other logger is changed."""
     ours = logging.getLogger(ROOT)
     if ours.hasHandlers():
         return
@@ -96,7 +96,7 @@ def configure_unless_configured() -> None:
 
 
 def wants_color(stream: TextIO) -> bool:
-    """A terminal, and nobody who objects (NO_COLOR, TERM=dumb)."""
+    """Whether it is a terminal, and colours are not turned off (NO_COLOR, TERM=dumb)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -106,7 +106,7 @@ def logger_of(label: str) -> logging.Logger:
 
 
 def debugging() -> bool:
-    """Does somebody want tracebacks?"""
+    """Whether tracebacks are wanted."""
     return os.environ.get("STOWHAND_DEBUG", "") not in ("", "0") or logging.getLogger(ROOT).isEnabledFor(logging.DEBUG)
 
 
@@ -168,7 +168,7 @@ class JsonLines(logging.Formatter):
 
 
 def _replace_handler(logger: logging.Logger, handler: logging.Handler) -> None:
-    """Ours only: a second call takes the first one's place, and nobody else's handler is touched."""
+    """Replace our own handler, if a call before added one; no other handler is changed."""
     for present in logger.handlers[:]:
         if isinstance(present.formatter, TextLines | JsonLines):
             logger.removeHandler(present)
@@ -221,7 +221,7 @@ def _encode(entry: dict[str, Any]) -> str:
 
 
 def _words(value: object) -> str:
-    """``str(value)``, whatever the value thinks of that; without lone surrogates, which no stream takes."""
+    """``str(value)``, even if that raises; without lone surrogates, which no stream takes."""
     try:
         text = str(value)
     except Exception as trouble:  # noqa: BLE001  boundary: the same

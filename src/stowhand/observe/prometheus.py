@@ -1,4 +1,4 @@
-"""The one door to ``prometheus-client``: without it (extra ``metrics``), whoever asks is told what to install."""
+"""The one import of ``prometheus-client``. Raises ConfigurationError where it (extra ``metrics``) is not installed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 """Upper bounds of durations of which nothing is known beforehand."""
 MmapedDict: Any = mmap_dict.MmapedDict
 MultiProcessCollector: Any = multiprocess.MultiProcessCollector
-"""These two bear no types."""
+"""These two have no types."""
 
 
 def exponential(first: float, factor: float, number: int) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""How long the queue is, as metrics: asked when somebody looks, and absent rather than wrong when nobody knows."""
+"""The length of the queue as metrics: asked for at each scrape, and absent when there is no answer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ OTHER = "other"
 
 
 class QueueMetrics(Collector):
-    """What a queue store says of itself. Each gauge is there when its own question was answered.
+    """The figures of a queue store. Each gauge is there if its own question was answered.
 
     ``figures`` and ``oldest_due`` (seconds): the answers, soon; ``None`` when there is none now. Called in the thread
-    of whoever looks. ``labels``: so many tasks and queues have series of their own, the largest, at most 100 of each.
+    of the scrape. ``labels``: so many tasks and queues have series of their own, the largest, at most 100 of each.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class QueueMetrics(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """The names, without asking anybody."""
+        """The names, without asking the store."""
         return [*_families(), _oldest()]
 
     def collect(self) -> Iterable[Metric]:

@@ -12,7 +12,7 @@ _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
 # What closes a list of pairs, `(user=a, password=b)`, is no part of the last one.
 _IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+?(?=[),\]}]*(?:[\s&;'\"]|$)))")
 _SECRET = re.compile(r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|api_?key|authorization|credentials?)$")
-"""How the name of a fact ends whose value is nobody's business."""
+"""How the name of a fact ends whose value is a secret."""
 
 
 def escape(text: str) -> str:
@@ -58,7 +58,7 @@ def _is_secret(name: object) -> bool:
 
 
 def telling_line(error: str) -> str:
-    """The line of an error text that says the most: its first, or, of a traceback, the last that is not indented."""
+    """The most informative line of an error text: its first, or, of a traceback, the last that is not indented."""
     lines = [line for line in error.splitlines() if line.strip()]
     if not lines:
         return ""

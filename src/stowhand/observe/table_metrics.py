@@ -35,7 +35,7 @@ PATIENCE = 5.0
 
 
 class Counted(Protocol):
-    """What a sampler asks (``TableStore``)."""
+    """What a sampler needs of a ``TableStore``."""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class TableMetrics:
         self._errors = Counter(f"{start}_errors", "Looks that failed", labels, registry=registry)
 
     def of_worker(self, worker: str, events: Events) -> Events:
-        """Count what these events say, under that name. Give them to the worker afterwards, and to nobody else.
+        """Count these events under that name. Give them to this worker afterwards, and to no other.
 
         The worker's own sweep counts as the resetter of that name.
         """
@@ -87,7 +87,7 @@ class TableMetrics:
         return events
 
     def of_resetter(self, resetter: str, events: Events) -> Events:
-        """Count what these events say of resets, under that name."""
+        """Count the resets of these events under that name."""
         for counter in (self._resets, self._failures, self._errors):
             counter.labels(resetter)
 
@@ -104,7 +104,7 @@ class TableMetrics:
         return events
 
     def of_store(self, events: Events) -> Events:
-        """Count what these events say of calls: ``TableStore(…, events=metrics.of_store(Events()))``."""
+        """Count the calls of these events: ``TableStore(…, events=metrics.of_store(Events()))``."""
 
         def called(event: StoreCalled) -> None:
             self._store.count(event.store, event.operation, event.seconds, failed=event.failed)
@@ -209,6 +209,6 @@ class _Most:
         self._peaks.append((now, self._now))
 
     def _most(self) -> float:
-        """In the thread of whoever scrapes: it changes nothing."""
+        """Called in the thread of the scrape: it changes nothing."""
         oldest = self._clock.monotonic() - WINDOW
         return max([self._now, *(most for moment, most in tuple(self._peaks) if moment >= oldest)])

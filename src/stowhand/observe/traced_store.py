@@ -43,8 +43,8 @@ class TracedStore:
         return self._store.on_listening  # type: ignore[no-any-return]
 
     @on_listening.setter
-    def on_listening(self, told: Callable[[str, BaseException | None], None] | None) -> None:
-        self._store.on_listening = told
+    def on_listening(self, callback: Callable[[str, BaseException | None], None] | None) -> None:
+        self._store.on_listening = callback
 
     @property
     def on_warning(self) -> Callable[[str, str], None] | None:
@@ -52,8 +52,8 @@ class TracedStore:
         return self._store.on_warning  # type: ignore[no-any-return]
 
     @on_warning.setter
-    def on_warning(self, told: Callable[[str, str], None] | None) -> None:
-        self._store.on_warning = told
+    def on_warning(self, callback: Callable[[str, str], None] | None) -> None:
+        self._store.on_warning = callback
 
     async def enqueue(self, job: NewJob) -> Job:
         """``enqueue <task>``"""

@@ -3,10 +3,10 @@
     app = App("postgresql:///shop", traces=Traces())      # or: stowhand worker --otel
     worker = Worker(store, handler, events=Traces().of(Events()))
 
-    enqueue <task>   PRODUCER, within whatever span is current; its context travels among the job's flags (carried.py)
+    enqueue <task>   PRODUCER, within whatever span is current; its context travels in the job's flags (propagation.py)
     run <task>       CONSUMER, a trace of its own that is linked to the enqueueing span, or, with ``parent``, within it
 
-Where no SDK is set up OpenTelemetry's own no-op provider makes the spans, and nothing travels.
+Where no SDK is set up OpenTelemetry's own no-op provider makes the spans, and jobs carry nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NEEDED = "traces need opentelemetry-api: pip install 'stowhand[otel]'"
 STATUS_WIDTH = 500
 """Characters of a span's status."""
 FLUSH = 1.0
-"""Seconds that a process which ends itself without a word gives its last spans."""
+"""Seconds that a process which exits at once gives its last spans."""
 _FAILED = (Ended.RETRY, Ended.FAILED, Ended.POISON)
 
 
@@ -64,7 +64,7 @@ class Traces:
         self._ended_spans: dict[tuple[str, JobId], AttemptSpan] = {}
         """Their handlers have ended; what became of them is not recorded yet."""
         self._spans = WeakSet[AttemptSpan]()
-        """All that somebody may still end."""
+        """All that may not have ended yet."""
 
     def of(self, events: Events) -> Events:
         """Trace the attempts of the workers that are made with these events from now on. Gives the events."""
@@ -86,11 +86,11 @@ class Traces:
         return cast("S", self._new_engine(engine, self._tracer))
 
     def within(self, traceparent: str | None) -> AbstractContextManager[None]:
-        """The span that is named so, of another process, is current in the block; where it is none, nothing changes."""
+        """Make a span of another process current in the block; without one nothing changes."""
         return self._within(traceparent)
 
     def flush(self, seconds: float = FLUSH) -> bool:
-        """Hand over what has ended, within so many seconds whatever an exporter does; ``False``: it takes longer."""
+        """Export the spans that have ended, within so many seconds; ``False``: the exporter takes longer."""
         flush: Callable[[int], object] | None = getattr(self._provider(), "force_flush", None)
         if flush is None:
             return True
@@ -105,7 +105,7 @@ class Traces:
         return not handing.is_alive()
 
     def leave(self) -> None:
-        """The process ends without a word: what still runs ends here, and all is handed over within a second."""
+        """End the spans of attempts that still run, and export all within a second: the process exits."""
         with suppress(RuntimeError):  # another thread begins one just now
             for span in list(self._spans):
                 span.abandon()
@@ -117,8 +117,8 @@ class Traces:
         return span
 
     def _keep(self, span: AttemptSpan) -> None:
-        """Its handler has ended: how, is told later, or never."""
-        self._finish(span.worker, span.job_id, "unknown")  # an attempt before it, of which nothing was heard
+        """Keep the span of a handler that has ended, until an event reports its outcome, if one does."""
+        self._finish(span.worker, span.job_id, "unknown")  # an attempt before it whose outcome was not reported
         self._ended_spans[span.worker, span.job_id] = span
 
     def _job_ended(self, event: JobEnded) -> None:

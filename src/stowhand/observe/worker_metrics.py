@@ -4,7 +4,7 @@
     worker = app.worker(events=metrics.of(Events()))
     # and, to serve them: prometheus_client.start_http_server(9090)
 
-What one is to be warned of is 0 from the start: Prometheus sees no increase in a series that begins with 1.
+Counters to alert on are 0 from the start: Prometheus sees no increase in a series that begins with 1.
 Every name is in docs/reference/metrics.md. They are right across several processes in prometheus' multiprocess mode.
 """
 
@@ -42,7 +42,7 @@ LATE_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 OTHER = "other"
 MOST_KINDS = 100
-"""Kinds that have series of their own, if nobody says otherwise: those that come later count as ``other``."""
+"""Kinds that have series of their own, by default: those that come later count as ``other``."""
 
 
 class WorkerMetrics:
@@ -52,7 +52,7 @@ class WorkerMetrics:
         """``labels``: so many kinds have series of their own."""
         self._kinds = _Kinds(labels)
         self._at_work: dict[tuple[str, JobId], str] = {}
-        """As what kind each began: one that was ``other`` then may have a name when it leaves."""
+        """The kind under which each began: one that was ``other`` then may have a series of its own when it ends."""
         words = "Attempts that have ended"
         self._processed = Counter(f"{START}_jobs_processed", words, ["kind", "outcome"], registry=registry)
         words, buckets = "How long handlers took", JOB_SECONDS
@@ -78,7 +78,7 @@ class WorkerMetrics:
         self._info = Gauge(f"{START}_info", words, ["version", "store"], registry=registry, multiprocess_mode="livemax")
 
     def of(self, events: Events) -> Events:
-        """Count what these events say, and give them back for a worker. Some are told in the heart's thread."""
+        """Count these events, and give them back for a worker. Some are emitted in the heartbeat's thread."""
         events.on(WorkerStarted, lambda event: self._learn(event.tasks))
         events.on(TasksReloaded, lambda event: self._learn(event.tasks))
         events.on(JobStarted, self._began)
@@ -94,11 +94,11 @@ class WorkerMetrics:
         return events
 
     def introduce(self, store: str) -> None:
-        """Say which version works on which kind of store (``postgresql``, ``sqlite``, ``https``)."""
+        """Show which version works on which kind of store (``postgresql``, ``sqlite``, ``https``)."""
         self._info.labels(version("stowhand"), store).set(1)
 
     def lag(self, seconds: float) -> None:
-        """The event loop was late by so much, at the most, since this was last said."""
+        """Record the largest lag of the event loop since the last call."""
         self._lag.observe(max(seconds, 0.0))
 
     def _learn(self, tasks: tuple[str, ...] | None) -> None:

@@ -60,7 +60,7 @@ class Child:
         """Of the latest process, by the stopwatch."""
         self.quick_deaths = 0
 
-    def tell(self, word: str) -> None:
+    def send(self, word: str) -> None:
         """Send one line, unless the child has died."""
         if self.process is not None and self.process.stdin is not None and not self.process.stdin.is_closing():
             self.process.stdin.write(word.encode() + b"\n")
@@ -118,26 +118,26 @@ class Supervisor:
         """Pause claiming in all children; called again: resume."""
         self._quiet = not self._quiet
         for child in self.children:
-            child.tell("quiet" if self._quiet else "take")
+            child.send("quiet" if self._quiet else "take")
 
     def _stop(self) -> None:
         self._stopped.set()
         for child in self.children:
-            self._tell(child)
+            self._send_orders(child)
         if self._stop_requests.count > 2:
             self._code = exit_codes.FAILURE
             self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
         bound = (self._settings.grace if self._stop_requests.count == 1 else 0.0) + STOPPED - LAST_LOOK
         self._clock.call_later(bound, self._kill_all)
 
-    def _tell(self, child: Child) -> None:
+    def _send_orders(self, child: Child) -> None:
         """Send what was requested so far. A child that is just being made receives it after its order."""
         if self._stop_requests.count > 2:
             child.kill()
         elif self._stop_requests.count:
-            child.tell("drain" if self._stop_requests.count == 1 else "now")
+            child.send("drain" if self._stop_requests.count == 1 else "now")
         elif self._quiet:
-            child.tell("quiet")
+            child.send("quiet")
 
     def _kill_all(self) -> None:
         for child in self.children:
@@ -170,8 +170,8 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        child.tell(msgspec.json.encode(Order(self._settings, child.name, self._folder)).decode())
-        self._tell(child)
+        child.send(msgspec.json.encode(Order(self._settings, child.name, self._folder)).decode())
+        self._send_orders(child)
 
     def _ends_with(self, child: Child, code: int) -> bool:
         """Whether this slot is done: asked to stop, drained, or unable to start."""
