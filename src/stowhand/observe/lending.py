@@ -69,7 +69,9 @@ class LendingListener:
         self._audit.info(f"{event.call} by {_name(event.who) or 'anybody'} from {_name(event.address)}{worker}: {what}")
 
     def _wrong(self, event: WrongTokens) -> None:
-        self._log.warning(f"{event.count} wrong tokens within a minute from {_name(event.address)}; it is told to wait")
+        self._log.warning(
+            f"{event.count} wrong tokens within a minute from {_name(event.address)}; it is refused for a minute"
+        )
 
     def _trouble(self, event: TokensTrouble) -> None:
         self._log.error(f"The file of tokens cannot be read, so the tokens known before still hold: {event.error}")

@@ -174,7 +174,7 @@ class LogListener:
     def _job_unknown(self, event: JobUnknown) -> None:
         if event.ended is not None:
             how = "ended well" if event.ended is Ended.OK else f"ended ({event.ended})"
-            words = "the store could not be told before the worker stopped; it comes back when its lease ends"
+            words = "its end could not be recorded before the worker stopped; it comes back when its lease ends"
             self._worker(event.worker).error(f"Not recorded: task {job(event)} {how}, and {words}")
             return
         self._worker(event.worker).warning(

@@ -36,7 +36,7 @@ async def judge_batch(payload: str | None, returned: list[object], warn: Callabl
     elements = _elements.decode(payload)
     if len(results) != len(elements):
         warn(
-            f"returned a list of {len(results)} for a payload of {len(elements)} elements, so nobody can say which of"
+            f"returned a list of {len(results)} for a payload of {len(elements)} elements, so it is not known which of"
             " them failed; the job counts as done"
         )
         return results

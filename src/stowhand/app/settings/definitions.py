@@ -110,7 +110,7 @@ _DEFINITIONS = (
         default="false",
         parse=yes_or_no,
         everywhere=True,
-        doc="A lent store: send the token over http:// to another machine, readable to whoever listens.",
+        doc="A lent store: send the token over http:// to another machine, readable to anyone on the way.",
     ),
     Setting(
         name="schema",
@@ -227,7 +227,7 @@ _DEFINITIONS = (
         metavar="FLAG",
         many=True,
         parse=flag_names,
-        doc="Leave jobs alone that bear one of these flags. Several: repeated, or with commas between them.",
+        doc="Leave jobs alone that have one of these flags. Several: repeated, or with commas between them.",
     ),
     Setting(
         name="history",
@@ -241,7 +241,7 @@ _DEFINITIONS = (
         metavar="DURATION",
         default="handled",
         parse=kept_until,
-        doc="How long failed jobs are kept; handled: until somebody retries or removes them.",
+        doc="How long failed jobs are kept; handled: until they are retried or removed.",
     ),
     Setting(
         name="listen_url",
@@ -285,7 +285,7 @@ _DEFINITIONS = (
         name="http",
         metavar="[HOST:]PORT",
         parse=http_address,
-        doc="Show /metrics, /healthz and /readyz there, to whoever asks; without a host on this machine alone.",
+        doc="Show /metrics, /healthz and /readyz there, to anyone who asks; without a host on this machine alone.",
     ),
     Setting(
         name="metrics_labels",
