@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from stowhand.tasks.program import Conversation, Lines, run_program
-from stowhand.worker.guarded import GUARDED, Guarded
+from stowhand.worker.program_groups import GUARDED, Guarded
 from tests.conftest import Run
 
 PATIENCE = 20

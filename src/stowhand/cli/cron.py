@@ -15,7 +15,7 @@ from stowhand.cli.add import read_when
 from stowhand.cli.cron_store import list_items, run_item
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option
-from stowhand.cli.tables import table
+from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.sources import read_crontab

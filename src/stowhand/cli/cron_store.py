@@ -14,7 +14,7 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.moments import iso
 from stowhand.cli.options import crontab_options, json_option, otel_option, settings_of, store_options
 from stowhand.cli.session import with_store
-from stowhand.cli.tables import table
+from stowhand.cli.text_table import table
 from stowhand.cron.agenda import this_minute
 from stowhand.cron.crontab import parse_crontab, refuse_duplicates
 from stowhand.cron.item import ParsedItem

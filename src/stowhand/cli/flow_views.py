@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stowhand.cli.screen import output_width
-from stowhand.cli.tables import table
+from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.flows import Position, QueueCount
 from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line

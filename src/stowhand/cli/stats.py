@@ -13,7 +13,7 @@ import msgspec
 from stowhand.cli.moments import ago, iso, say_span
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
-from stowhand.cli.tables import table
+from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts, total_ended
 from stowhand.protocols.operating import WorkerRow

@@ -15,14 +15,14 @@ from stowhand.cli.moments import say
 from stowhand.cli.options import completing, connection_options, json_option
 from stowhand.cli.screen import output_width
 from stowhand.cli.table_target import named_options, of_key, target_options, with_table
-from stowhand.cli.tables import table
+from stowhand.cli.text_table import table
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.observe.safe_text import escape, escape_lines, telling_line
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import TableStore
-from stowhand.stores.table.shown import LIVE, MOST, PAGE, ShownRecord
+from stowhand.stores.table.record_view import LIVE, MOST, PAGE, ShownRecord
 
 HEADINGS = ("ID", "STATE", "FAILURES", "RESETS", "DUE", "STARTED", "WORKER", "LAST ERROR")
 TO_THE_RIGHT = ("ID", "FAILURES", "RESETS")

@@ -14,7 +14,7 @@ from stowhand.app.settings.definitions import SETTINGS
 from stowhand.app.settings.settings import read_setting
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option
-from stowhand.cli.tables import table
+from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits

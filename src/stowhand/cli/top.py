@@ -15,7 +15,7 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen, pressed_keys
 from stowhand.cli.session import with_store
 from stowhand.cli.stats import OTHERS, Stats, TaskLine, read_stats, state_line, stats_json
-from stowhand.cli.tables import table
+from stowhand.cli.text_table import table
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.job import Job, State

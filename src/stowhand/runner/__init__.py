@@ -1,7 +1,7 @@
 """The worker and the queue as a library, function by function: for programs that prefer functions to an ``App``.
 
 running.py   run, run_once, run_migrations, and the Runner
-utils.py     make_worker_utils, quick_add_job, WorkerUtils: enqueueing and administration without a worker
+worker_utils.py   make_worker_utils, quick_add_job, WorkerUtils: enqueueing and administration without a worker
 options.py   what can be said to them, and where the store is
 events.py    WorkerEvents, the emitter; payloads.py: every name, and what its listeners get
 watching.py  from the core's events to those names
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stowhand.observe.log_factory import Logger
     from stowhand.runner.events import WorkerEvents
     from stowhand.runner.running import Runner, run, run_migrations, run_once
-    from stowhand.runner.utils import WorkerUtils, make_worker_utils, quick_add_job
+    from stowhand.runner.worker_utils import WorkerUtils, make_worker_utils, quick_add_job
 
 _ROOM_OF = {
     "CronDate": "cron.item",
@@ -29,11 +29,11 @@ _ROOM_OF = {
     "Logger": "observe.log_factory",
     "Runner": "runner.running",
     "WorkerEvents": "runner.events",
-    "WorkerUtils": "runner.utils",
-    "make_worker_utils": "runner.utils",
+    "WorkerUtils": "runner.worker_utils",
+    "make_worker_utils": "runner.worker_utils",
     "parse_cron_items": "cron.crontab",
     "parse_crontab": "cron.crontab",
-    "quick_add_job": "runner.utils",
+    "quick_add_job": "runner.worker_utils",
     "run": "runner.running",
     "run_migrations": "runner.running",
     "run_once": "runner.running",

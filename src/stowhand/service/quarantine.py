@@ -90,7 +90,7 @@ class Quarantine:
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "stowhand.service.quarantined",
+                "stowhand.service.quarantine_child",
                 stdin=asyncio.subprocess.PIPE,
                 pass_fds=(writing,),
                 start_new_session=True,

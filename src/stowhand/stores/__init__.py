@@ -6,7 +6,7 @@ database/     connections and named statements; does not know what a job is
 postgres/, sqlite/    queue/: the store that we own; table/: a table of a user's
 table/        what any table of a user's is, whichever database holds it
 memory/       the specification as an example
-explaining.py, outlook.py    what the stores that we own judge alike
+explaining.py, foreign_leases.py    what the stores that we own judge alike
 
 A store that is lent over HTTP is remote/client, the one of flows on Redis is flows/redis.
 """

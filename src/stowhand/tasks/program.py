@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from stowhand.worker.guarded import GUARDED
+from stowhand.worker.program_groups import GUARDED
 
 LINE_LIMIT = 16 * 1024
 """Bytes of one line; the rest of a longer one is dropped."""

@@ -35,13 +35,13 @@ from stowhand.worker.claimer import Claimer
 from stowhand.worker.default_log import log_by_default
 from stowhand.worker.endings import Endings
 from stowhand.worker.executor import Executor
-from stowhand.worker.guarded import GUARDED
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.internals import Host, Internals
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases, Phase
 from stowhand.worker.liveness import Liveness
+from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.settler import Settler
 from stowhand.worker.slot import Stop
 from stowhand.worker.wakeups import Wakeups

@@ -23,7 +23,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from stowhand.errors import ConfigurationError
-from stowhand.remote.server.places import STRANGERS_WAIT, Places
+from stowhand.remote.server.connection_limits import STRANGERS_WAIT, Places
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.wire import Kind
 

@@ -23,7 +23,7 @@ from psycopg.rows import dict_row, tuple_row
 from stowhand.errors import StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import holding, turn
-from stowhand.stores.database.places import Places
+from stowhand.stores.database.pool_places import Places
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.database.trouble import ends_connection
 

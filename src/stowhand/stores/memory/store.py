@@ -45,11 +45,11 @@ from stowhand.protocols.validation import (
     validate_reschedule,
     validate_workers,
 )
+from stowhand.stores.foreign_leases import ForeignLeases
 from stowhand.stores.memory import acting, enqueueing, leasing, operating, timetable
 from stowhand.stores.memory.flow_tables import MemoryFlowTables
 from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.stores.memory.rows import Refuses, Row, Rows
-from stowhand.stores.outlook import Outlook
 
 SCHEMA = 1
 LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
@@ -73,7 +73,7 @@ class MemoryStore:
         self._options = options or StoreOptions()
         self._rows = Rows(self._options.history, self._options.max_attempts)
         self._flows = MemoryFlowTables(self, keeps=self._options.history is not None)
-        self._outlook = Outlook()
+        self._foreign_leases = ForeignLeases()
         self._installed = True
         self._lock = threading.RLock()
         self._sleepers: dict[asyncio.Future[bool], asyncio.AbstractEventLoop] = {}
@@ -88,7 +88,7 @@ class MemoryStore:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         refuse_conditions(request.conditions)
-        self._outlook.ask(request)
+        self._foreign_leases.ask(request)
         with self.transaction() as (rows, now):
             return [claimed(row) for row in leasing.claim(rows, request, now)]
 
@@ -100,12 +100,12 @@ class MemoryStore:
         with self.transaction() as (rows, now):
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
             due = [row.run_at for row in waiting if not rows.is_paused(row)]
-            if (question := self._outlook.take()) is not None:
-                self._outlook.see(leasing.foreign(rows, question.ours, question.slack, now).ends_in)
+            if (question := self._foreign_leases.take()) is not None:
+                self._foreign_leases.see(leasing.foreign(rows, question.ours, question.slack, now).ends_in)
             return max((min(due) - now).total_seconds(), 0.0) if due else None
 
     def foreign(self) -> Foreign | None:
-        return self._outlook.take_answer()
+        return self._foreign_leases.take_answer()
 
     async def wait(self, timeout: float) -> bool:
         loop = asyncio.get_running_loop()

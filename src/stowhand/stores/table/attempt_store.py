@@ -21,9 +21,9 @@ from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.table.asking import read_after, read_conditions, read_states
 from stowhand.stores.table.backend import AttemptTools
-from stowhand.stores.table.calls import Calls
 from stowhand.stores.table.keys import Key, read_key
 from stowhand.stores.table.records import Records
+from stowhand.stores.table.timed_calls import Calls
 
 R = TypeVar("R")
 _MOST = 2**31 - 1

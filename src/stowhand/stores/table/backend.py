@@ -24,7 +24,7 @@ from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
-from stowhand.stores.table.shown import ShownRecord
+from stowhand.stores.table.record_view import ShownRecord
 
 MOST_RESETS = 999_999
 """What is added to an epoch at most: less than a second."""

@@ -25,14 +25,14 @@ from stowhand.retry import constant
 from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Taken
-from stowhand.stores.table.calls import Calls, TimedHeartbeats
 from stowhand.stores.table.due import Due
 from stowhand.stores.table.keys import ANY_KEY, read_key
 from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.opening import Pinned, backend_of
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.record_view import LIVE, MOST, PAGE, ShownRecord
 from stowhand.stores.table.records import Records, rows_of, shown_log
-from stowhand.stores.table.shown import LIVE, MOST, PAGE, ShownRecord
+from stowhand.stores.table.timed_calls import Calls, TimedHeartbeats
 
 R = TypeVar("R")
 

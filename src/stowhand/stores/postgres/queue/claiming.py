@@ -16,7 +16,7 @@ from stowhand.jobs.job import Job
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Link, Row
-from stowhand.stores.outlook import Outlook, Question
+from stowhand.stores.foreign_leases import ForeignLeases, Question
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.listener import Listener
 from stowhand.stores.postgres.queue.rows import plain_array, read_claim
@@ -64,13 +64,13 @@ class Claims:
         self._idle = False
         """The last claim found nothing, and no notification has come since."""
         self._answer = _NO_ANSWER
-        self._outlook = Outlook()
+        self._foreign_leases = ForeignLeases()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
         self._context.worker = request.worker
         self._context.patience = min(max(request.lease / 4, 1.0), DEADLINE)
-        self._outlook.ask(request)
+        self._foreign_leases.ask(request)
         if request.limit < 1 or (request.suspects and self._answered(request.tasks) and not self._answer.suspects):
             return []
         if request.suspects:
@@ -85,7 +85,7 @@ class Claims:
         self._idle = False
 
     async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        asked = self._outlook.take()
+        asked = self._foreign_leases.take()
         values = (
             *self._about_foreign(asked),
             *(request.worker, request.token, request.limit, request.lease),
@@ -98,7 +98,7 @@ class Claims:
             wait = None if due is None else max((due - now).total_seconds(), 0.0)
             self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
             if asked is not None:
-                self._outlook.see(ends_in)
+                self._foreign_leases.see(ends_in)
             return []
         if found[0][0] == _UNFINISHED:
             return await self._claim(request)
@@ -127,17 +127,17 @@ class Claims:
         if self._answered(tasks):
             due, self._answer = self._answer.due, _NO_ANSWER
             return due
-        asked = self._outlook.take()
+        asked = self._foreign_leases.take()
         values = (_listed(tasks), self._context.now(), *self._about_foreign(asked))
         with self._context.translated():
             ((due, ends_in),) = await self._link.rows(self._context.statements["next_due"], values)
         if asked is not None:
-            self._outlook.see(ends_in)
+            self._foreign_leases.see(ends_in)
         return None if due is None else float(due)
 
     def foreign(self) -> Foreign | None:
         """What the last claim or ``next_due`` saw of foreign leases."""
-        return self._outlook.take_answer()
+        return self._foreign_leases.take_answer()
 
     async def close(self) -> None:
         """Close the connection."""

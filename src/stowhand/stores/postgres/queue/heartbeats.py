@@ -15,7 +15,7 @@ from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.database import trouble
 from stowhand.stores.database.blocking import BlockingLink, Row
-from stowhand.stores.database.halving import halved_blocking
+from stowhand.stores.database.refused_rows import halved_blocking
 from stowhand.stores.database.repeating import repeated_blocking
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import in_id_order, pairs, plain_array, text_array

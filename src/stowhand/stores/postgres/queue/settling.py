@@ -16,8 +16,8 @@ from stowhand.jobs.lifecycle import COMPLETED, WAITING, Settlement, turned
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
-from stowhand.stores.database.halving import halved
 from stowhand.stores.database.link import Connection, Link, Row, rows
+from stowhand.stores.database.refused_rows import halved
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext

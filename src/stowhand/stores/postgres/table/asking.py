@@ -12,7 +12,7 @@ from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.table.shown import ShownRecord, shown
+from stowhand.stores.table.record_view import ShownRecord, shown
 
 
 async def requeue(context: TableContext, session: Session, record_id: JobId, after: datetime | float | None) -> Answer:

@@ -23,7 +23,7 @@ from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.names import OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.shown import FIELDS
+from stowhand.stores.table.record_view import FIELDS
 
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 """What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""

@@ -16,7 +16,7 @@ from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool
 from stowhand.stores.postgres.table.composing import Composer
-from stowhand.stores.table.begun import Begun
+from stowhand.stores.table.claim_starts import Begun
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import TOKEN, Shape
 from stowhand.stores.table.options import TableOptions

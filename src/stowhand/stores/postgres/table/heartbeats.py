@@ -14,7 +14,7 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.database import trouble
 from stowhand.stores.database.blocking import BlockingLink, Row
-from stowhand.stores.database.halving import halved_blocking
+from stowhand.stores.database.refused_rows import halved_blocking
 from stowhand.stores.database.repeating import repeated_blocking
 from stowhand.stores.postgres.table.context import TableContext, mark_of, marks
 

@@ -35,16 +35,7 @@ from stowhand.protocols.operating import (
     read_queue,
     read_task,
 )
-from stowhand.protocols.queue_store import (
-    NEWEST,
-    Answer,
-    Entered,
-    JobFilter,
-    KnownItem,
-    Reschedule,
-    SchemaStatus,
-    Tick,
-)
+from stowhand.protocols.queue_store import NEWEST, Answer, Entered, JobFilter, KnownItem, Reschedule, SchemaStatus, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, StoreOptions, whole_batch
 from stowhand.protocols.validation import (
     refuse_default_attempts,
@@ -56,7 +47,7 @@ from stowhand.protocols.validation import (
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.sqlite_trouble import find_damage
 from stowhand.stores.database.sqlite_writable import WriteProbe
-from stowhand.stores.outlook import Outlook
+from stowhand.stores.foreign_leases import ForeignLeases
 from stowhand.stores.sqlite.queue import (
     administer,
     claim,
@@ -93,7 +84,7 @@ class SqliteStore:
         self._connections = Connections(path, options.synchronous, moment.clock(options.pinned))
         self._options = options
         self._history, self._failed_retention = options.history, options.failed_retention
-        self._outlook = Outlook()
+        self._foreign_leases = ForeignLeases()
         self.on_listening: Callable[[str, BaseException | None], None] | None = None
         """Never called: there is no connection to listen on."""
 
@@ -129,7 +120,7 @@ class SqliteStore:
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Move up to ``limit`` due jobs to processing."""
         refuse_conditions(request.conditions)
-        self._outlook.ask(request)
+        self._foreign_leases.ask(request)
         # Transactions of bounded length: after a flood of new queues their heads take several.
         while True:
             claimed = await self._connections.write(lambda connection, now: _claim(connection, now, request))
@@ -148,18 +139,18 @@ class SqliteStore:
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
-        question = self._outlook.take()
+        question = self._foreign_leases.take()
 
         def look(connection: sqlite3.Connection, now: Moment) -> float | None:
             if question is not None:
-                self._outlook.see(find_foreign(connection, now, question.ours, question.slack).ends_in)
+                self._foreign_leases.see(find_foreign(connection, now, question.ours, question.slack).ends_in)
             return claim.next_due(connection, now, tasks)
 
         return await self._connections.read(look)
 
     def foreign(self) -> Foreign | None:
         """What ``next_due`` has just found out about foreign leases."""
-        return self._outlook.take_answer()
+        return self._foreign_leases.take_answer()
 
     async def wait(self, timeout: float) -> bool:
         """Until any process has committed something."""

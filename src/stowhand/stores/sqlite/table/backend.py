@@ -37,7 +37,7 @@ from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.passed_over import PassedOver
-from stowhand.stores.table.shown import ShownRecord
+from stowhand.stores.table.record_view import ShownRecord
 
 T = TypeVar("T")
 AT_ONCE = 500

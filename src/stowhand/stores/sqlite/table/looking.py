@@ -18,7 +18,7 @@ from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, after, to_micros
 from stowhand.stores.sqlite.table.table import Table
-from stowhand.stores.table.shown import ShownRecord, shown
+from stowhand.stores.table.record_view import ShownRecord, shown
 
 AT_ONCE = 1000
 """Waiting records looked at for the next due time; what is beyond is a poll's to find."""

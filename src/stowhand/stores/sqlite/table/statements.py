@@ -19,7 +19,7 @@ from stowhand.stores.sqlite.table.moments import SECOND, Kind, kind_of
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.names import TOKEN, Shape, quote
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.shown import FIELDS
+from stowhand.stores.table.record_view import FIELDS
 
 MOMENTS = ("queued_at", "started_at", "finished_at", "process_after", "last_heartbeat_at")
 A_TOKEN = "/????????-????-????-????-????????????"

@@ -12,7 +12,7 @@ from stowhand.stores.database.sqlite_connection import Connection
 from stowhand.stores.sqlite.table.moments import parameters
 from stowhand.stores.sqlite.table.selecting import Selecting
 from stowhand.stores.sqlite.table.statements import Kinds, Statements
-from stowhand.stores.table.begun import Begun
+from stowhand.stores.table.claim_starts import Begun
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions

@@ -22,7 +22,7 @@ class Question(msgspec.Struct, frozen=True):
     slack: float
 
 
-class Outlook:
+class ForeignLeases:
     """Of one store, used by one worker's loop."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The child of quarantine.py: ``python -m stowhand.service.quarantined`` with an Assignment on its standard input."""
+"""The child of quarantine.py: ``python -m stowhand.service.quarantine_child``, an Assignment on its standard input."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The process groups of programs that run for this process, and the guardian that ends them if this process dies.
 
-The guardian (guardian.py) is started with the first program, and dismissed when a worker has ended and no program runs.
+The guardian (program_guardian.py) starts with the first program, and ends when a worker has ended and no program runs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Guarded:
             if self._guardian.poll() is None:
                 return
             _end(self._guardian)
-        source = (files("stowhand.worker") / "guardian.py").read_text("utf-8")
+        source = (files("stowhand.worker") / "program_guardian.py").read_text("utf-8")
         self._guarded_pid = os.getpid()
         # A service manager may signal all processes of a service; the guardian is to outlive this one. A signal that is
         # blocked here is blocked there from its first moment.
