@@ -17,12 +17,12 @@ from stowhand.events import Events, JobsReturned, WorkerStopped
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
+from stowhand.protocols.isolation import ChildCrashed, ChildUnable
 from stowhand.protocols.store import Claim
 from stowhand.remote.client import HttpStore
 from stowhand.service import process
 from stowhand.testing import MemoryStore
 from stowhand.worker.hooks import enclosed
-from stowhand.worker.slot import ChildCrashed, ChildUnable
 from tests.conftest import Run
 from tests.support.spans import Spans, facts_of, links_of, work
 

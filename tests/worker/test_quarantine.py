@@ -7,8 +7,8 @@ import asyncio
 from stowhand.events import JobEnded, JobsReset, JobStarted
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.handler import Attempt
+from stowhand.protocols.isolation import ChildCrashed
 from stowhand.testing import FakeClock
-from stowhand.worker.slot import ChildCrashed
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 

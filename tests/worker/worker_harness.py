@@ -18,13 +18,13 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt, Handler, handler
+from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply, Verdict
 from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.stores.memory.rows import Row
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.internals import Host
-from stowhand.worker.slot import Isolate
 from stowhand.worker.worker import Worker
 
 E = TypeVar("E", bound=Event)

@@ -14,8 +14,8 @@ from stowhand.jobs.job import Job
 from stowhand.observe.about import About, SpanIds, bind, remember
 from stowhand.observe.spans import context_of, guarded, message_attributes, name_of, trace_parent
 from stowhand.protocols.correlation import bind as bind_correlation
+from stowhand.protocols.isolation import ChildCrashed
 from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, hand_on, load, unload
-from stowhand.worker.slot import ChildCrashed
 
 
 class AttemptSpan:

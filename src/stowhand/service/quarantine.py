@@ -22,10 +22,10 @@ from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snoo
 from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.protocols import correlation
 from stowhand.protocols.handler import Attempt
+from stowhand.protocols.isolation import ChildCrashed, ChildUnable
 from stowhand.protocols.propagation import handed_on
 from stowhand.protocols.store import Claim
 from stowhand.tasks.dispatch import TaskHandler
-from stowhand.worker.slot import ChildCrashed, ChildUnable
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0

@@ -21,9 +21,10 @@ from stowhand.jobs.lifecycle import Cancel, Outcome, Retry
 from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.isolation import ChildCrashed, ChildUnable, Isolate
 from stowhand.protocols.store import Claim
 from stowhand.worker.leases import Held, Leases
-from stowhand.worker.slot import ChildCrashed, ChildUnable, Ending, Isolate, Slot, Stop
+from stowhand.worker.slot import Ending, Slot, Stop
 
 YIELD_AFTER = 0.005
 """Seconds of jobs that never wait, after which the event loop gets a turn."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from stowhand.jobs.lease import Lease
+from stowhand.protocols.isolation import Isolate
 from stowhand.worker.liveness import Liveness
-from stowhand.worker.slot import Isolate
 
 
 class Host(msgspec.Struct, frozen=True):

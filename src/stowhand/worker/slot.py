@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from stowhand.clock import Cancelable
 from stowhand.jobs.lifecycle import Outcome
-from stowhand.protocols.handler import Attempt
 from stowhand.worker.leases import Held
 
 
@@ -27,19 +25,6 @@ class Stop(StrEnum):
     """The child process that ran it died."""
     UNABLE = "unable"
     """The child process could not start it."""
-
-
-class ChildCrashed(Exception):
-    """Raised by an isolating handler: the child process died before it reported how the attempt ended."""
-
-
-class ChildUnable(Exception):
-    """Raised by an isolating handler: the child process never started the job (no store, no such task any more). That
-    is no death: the job is returned without using an attempt."""
-
-
-Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
-"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed, ChildUnable."""
 
 
 class Ending(Protocol):
