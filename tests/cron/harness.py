@@ -135,7 +135,7 @@ class Harness:
 
 @asynccontextmanager
 async def in_harness(at: str = "2030-01-01T00:00:00") -> AsyncIterator[Harness]:
-    """A desk that leaves nothing behind."""
+    """A harness that leaves nothing behind."""
     before = asyncio.all_tasks()
     harness = Harness(at)
     try:

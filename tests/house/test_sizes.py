@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tests.support.sources import ROOT, Source, package_sources, sources_of_tests
@@ -27,6 +28,25 @@ def test_every_module_has_a_docstring() -> None:
         if source.text.strip() and ast.get_docstring(source.tree) is None
     ]
     assert not silent, f"say at the top what the module is: {silent}"
+
+
+def test_a_room_lists_files_that_it_has() -> None:
+    unknown = [
+        f"{source.name}: {name}"
+        for source in package_sources()
+        if source.path.name == "__init__.py"
+        for name in _listed(ast.get_docstring(source.tree) or "")
+        if name not in {path.stem for path in source.path.parent.rglob("*")}
+    ]
+    assert not unknown, unknown
+
+
+def _listed(docstring: str) -> Iterator[str]:
+    """``claim.py``, and the words before two spaces at the beginning of a line: ``rows, roles   what they are``."""
+    yield from re.findall(r"\b([a-z_]+)\.(?:py|sql|lua)\b", docstring)
+    for line in docstring.splitlines()[1:]:
+        if first := re.match(r"([a-z_]+(?:, [a-z_]+)*)  +", line):
+            yield from first.group(1).split(", ")
 
 
 def _functions(source: Source) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, int]]:

@@ -7,7 +7,6 @@ item.py        an item, when it is due, and the job of one tick
 fields.py      the five fields: which minutes of the wall clock match
 zones.py       time zones: which real minutes those are, skipped and repeated ones included
 phrases.py     time phrases such as 4w3d2h1m
-backfill.py    which ticks a scheduler that has been away makes up for
 agenda.py      what a scheduler has still to look at
 ---
 entering.py    ticks into the store's ledger

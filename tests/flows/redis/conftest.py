@@ -29,16 +29,16 @@ def redis_cluster(shared_cluster: RedisCluster) -> Iterator[RedisCluster]:
 @pytest.fixture(params=VARIANTS)
 def harness(request: pytest.FixtureRequest, redis_server: LiveRedis, redis_url: str) -> Iterator[Harness]:
     """An empty flow, in each layout."""
-    yield from _desk(redis_server, redis_url, request.param)
+    yield from _harness(redis_server, redis_url, request.param)
 
 
 @pytest.fixture
-def plain_desk(redis_server: LiveRedis, redis_url: str) -> Iterator[Harness]:
+def plain_harness(redis_server: LiveRedis, redis_url: str) -> Iterator[Harness]:
     """An empty flow in the classic layout, where the layout does not matter."""
-    yield from _desk(redis_server, redis_url, "classic")
+    yield from _harness(redis_server, redis_url, "classic")
 
 
-def _desk(server: LiveRedis, url: str, variant: str) -> Iterator[Harness]:
+def _harness(server: LiveRedis, url: str, variant: str) -> Iterator[Harness]:
     with server.client() as client:
         harness = Harness(url, client, variant)
         yield harness

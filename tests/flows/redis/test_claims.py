@@ -64,31 +64,31 @@ def test_a_ghost_is_dropped_and_the_next_is_taken(harness: Harness) -> None:
     assert harness.lock("first", ghost) is None
 
 
-def test_a_hash_of_no_wanted_attribute_is_no_ghost(plain_desk: Harness) -> None:
-    job_id = plain_desk.keys.new_id()
-    plain_desk.client.hset(plain_desk.keys.job(job_id), "else", "1")
-    plain_desk.client.rpush(plain_desk.keys.waiting("first"), job_id)
-    assert plain_desk.take().job_id == job_id
+def test_a_hash_of_no_wanted_attribute_is_no_ghost(plain_harness: Harness) -> None:
+    job_id = plain_harness.keys.new_id()
+    plain_harness.client.hset(plain_harness.keys.job(job_id), "else", "1")
+    plain_harness.client.rpush(plain_harness.keys.waiting("first"), job_id)
+    assert plain_harness.take().job_id == job_id
 
 
-def test_thousands_of_ghosts_do_not_hide_a_job(plain_desk: Harness) -> None:
-    plain_desk.client.rpush(plain_desk.keys.waiting("first"), *(f"ghost{number}" for number in range(4500)))
-    job_id = plain_desk.add()
-    assert plain_desk.take().job_id == job_id
+def test_thousands_of_ghosts_do_not_hide_a_job(plain_harness: Harness) -> None:
+    plain_harness.client.rpush(plain_harness.keys.waiting("first"), *(f"ghost{number}" for number in range(4500)))
+    job_id = plain_harness.add()
+    assert plain_harness.take().job_id == job_id
 
 
-def test_more_than_one_page_is_claimed_at_once(plain_desk: Harness) -> None:
-    ids = plain_desk.add_many(1100)
-    assert [claim.lease.job_id for claim in plain_desk.claim(limit=1090)] == ids[:1090]
-    assert len(plain_desk.ids()) == 10
+def test_more_than_one_page_is_claimed_at_once(plain_harness: Harness) -> None:
+    ids = plain_harness.add_many(1100)
+    assert [claim.lease.job_id for claim in plain_harness.claim(limit=1090)] == ids[:1090]
+    assert len(plain_harness.ids()) == 10
 
 
-def test_an_id_that_stands_there_twice_is_taken_once(plain_desk: Harness) -> None:
-    job_id = plain_desk.add()
-    plain_desk.client.rpush(plain_desk.keys.waiting("first"), job_id)
-    (claim,) = plain_desk.claim()
-    assert str(plain_desk.settle(claim.lease, ended())) == "settled"
-    assert plain_desk.where(job_id) == []
+def test_an_id_that_stands_there_twice_is_taken_once(plain_harness: Harness) -> None:
+    job_id = plain_harness.add()
+    plain_harness.client.rpush(plain_harness.keys.waiting("first"), job_id)
+    (claim,) = plain_harness.claim()
+    assert str(plain_harness.settle(claim.lease, ended())) == "settled"
+    assert plain_harness.where(job_id) == []
 
 
 def test_an_abandoned_token_claims_nothing_more_and_gives_back_in_order(harness: Harness) -> None:
@@ -124,36 +124,36 @@ def test_next_due_counts_from_the_servers_clock(harness: Harness) -> None:
     assert due() == 0
 
 
-def test_scripts_that_the_server_has_forgotten_are_sent_again(plain_desk: Harness) -> None:
-    lease = plain_desk.start()
-    plain_desk.client.script_flush()
-    assert str(plain_desk.settle(lease, ERRORED)) == "settled"
-    plain_desk.client.script_flush()
-    plain_desk.heartbeats().abandon("t")
-    assert plain_desk.take().job_id == lease.job_id
+def test_scripts_that_the_server_has_forgotten_are_sent_again(plain_harness: Harness) -> None:
+    lease = plain_harness.start()
+    plain_harness.client.script_flush()
+    assert str(plain_harness.settle(lease, ERRORED)) == "settled"
+    plain_harness.client.script_flush()
+    plain_harness.heartbeats().abandon("t")
+    assert plain_harness.take().job_id == lease.job_id
 
 
-def test_bytes_that_are_no_text_hurt_nobody_else(plain_desk: Harness) -> None:
+def test_bytes_that_are_no_text_hurt_nobody_else(plain_harness: Harness) -> None:
     strange = b"\xff\xfe"
-    plain_desk.client.hset(b"job:demo:" + strange, mapping={"userId": b"\xff"})
-    plain_desk.client.rpush(plain_desk.keys.waiting("first"), strange)
-    plain_desk.add(userId=1)
-    odd, plain = plain_desk.claim()
+    plain_harness.client.hset(b"job:demo:" + strange, mapping={"userId": b"\xff"})
+    plain_harness.client.rpush(plain_harness.keys.waiting("first"), strange)
+    plain_harness.add(userId=1)
+    odd, plain = plain_harness.claim()
     assert odd.record.values["userId"] == "\udcff"
     batch = [(odd.lease, ERRORED), (plain.lease, ended())]
-    assert [str(one) for one in plain_desk.run(plain_desk.store().settle(batch))] == ["settled"] * 2
-    assert plain_desk.client.llen(plain_desk.keys.processing("first")) == 0
-    assert plain_desk.take().job_id == odd.lease.job_id
+    assert [str(one) for one in plain_harness.run(plain_harness.store().settle(batch))] == ["settled"] * 2
+    assert plain_harness.client.llen(plain_harness.keys.processing("first")) == 0
+    assert plain_harness.take().job_id == odd.lease.job_id
 
 
 @pytest.mark.parametrize(
     "asked", [{"conditions": (Where("n", "=", 1),)}, {"forbidden_flags": ("heavy",)}], ids=["conditions", "flags"]
 )
-def test_conditions_and_flags_are_refused(plain_desk: Harness, asked: dict[str, Any]) -> None:
-    job_id = plain_desk.add()
+def test_conditions_and_flags_are_refused(plain_harness: Harness, asked: dict[str, Any]) -> None:
+    job_id = plain_harness.add()
     with pytest.raises(ConfigurationError, match="takes no conditions"):
-        plain_desk.claim(**asked)
-    assert plain_desk.ids() == [job_id]
+        plain_harness.claim(**asked)
+    assert plain_harness.ids() == [job_id]
 
 
 def test_a_suspect_is_taken_only_when_asked_for_alone(harness: Harness) -> None:

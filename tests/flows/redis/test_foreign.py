@@ -33,22 +33,22 @@ def limited(harness: Harness, *keys: str, readable: str) -> FlowStore:
 
 
 @pytest.fixture
-def guarded(plain_desk: Harness) -> Iterator[Harness]:
+def guarded(plain_harness: Harness) -> Iterator[Harness]:
     """A desk on whose server a login is limited."""
-    yield plain_desk
-    plain_desk.client.acl_deluser("limited")
+    yield plain_harness
+    plain_harness.client.acl_deluser("limited")
 
 
 @pytest.mark.parametrize("text", ["x", "-3", "9" * 5000, "inf", ""], ids=["text", "negative", "long", "inf", "empty"])
-def test_retries_that_are_no_number_count_as_none(plain_desk: Harness, text: str) -> None:
-    others = [plain_desk.start(), plain_desk.start()]
-    lease = plain_desk.start()
-    plain_desk.client.hset(plain_desk.hash("first", lease.job_id), "retries:first", text)
+def test_retries_that_are_no_number_count_as_none(plain_harness: Harness, text: str) -> None:
+    others = [plain_harness.start(), plain_harness.start()]
+    lease = plain_harness.start()
+    plain_harness.client.hset(plain_harness.hash("first", lease.job_id), "retries:first", text)
     ends = [(others[0], ended("second")), (lease, ERRORED), (others[1], ended("second"))]
-    assert set(plain_desk.run(plain_desk.store().settle(ends))) == {Verdict.SETTLED}
-    assert plain_desk.ids("second") == [other.job_id for other in others]
-    assert plain_desk.where(lease.job_id) == ["first waiting"]
-    assert plain_desk.values(lease.job_id)["retries:first"] == 1
+    assert set(plain_harness.run(plain_harness.store().settle(ends))) == {Verdict.SETTLED}
+    assert plain_harness.ids("second") == [other.job_id for other in others]
+    assert plain_harness.where(lease.job_id) == ["first waiting"]
+    assert plain_harness.values(lease.job_id)["retries:first"] == 1
 
 
 @pytest.mark.parametrize("harness", ["classic", "priority"], indirect=True)
@@ -72,61 +72,63 @@ def test_a_priority_that_is_none_is_brought_into_the_next_queues(harness: Harnes
     assert harness.where(lease.job_id) == ["second waiting"]
 
 
-def test_without_priorities_that_attribute_is_the_users_own(plain_desk: Harness) -> None:
-    lease = plain_desk.start()
-    plain_desk.client.hset(plain_desk.hash("first", lease.job_id), "priority", "7")
-    assert plain_desk.settle(lease, ended("second")) is Verdict.SETTLED
-    assert plain_desk.client.hget(plain_desk.hash("first", lease.job_id), "priority") == "7"
+def test_without_priorities_that_attribute_is_the_users_own(plain_harness: Harness) -> None:
+    lease = plain_harness.start()
+    plain_harness.client.hset(plain_harness.hash("first", lease.job_id), "priority", "7")
+    assert plain_harness.settle(lease, ended("second")) is Verdict.SETTLED
+    assert plain_harness.client.hget(plain_harness.hash("first", lease.job_id), "priority") == "7"
 
 
-def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_desk: Harness) -> None:
-    leases = [plain_desk.start() for _ in range(3)]
-    plain_desk.client.set(plain_desk.keys.waiting("second"), "somebody else's")
+def test_a_next_queue_that_is_no_list_fails_those_jobs_and_no_other(plain_harness: Harness) -> None:
+    leases = [plain_harness.start() for _ in range(3)]
+    plain_harness.client.set(plain_harness.keys.waiting("second"), "somebody else's")
     ends = [ended("second"), ended("once"), ended("second")]
-    first, second, third = plain_desk.run(plain_desk.store().settle(list(zip(leases, ends, strict=True))))
+    first, second, third = plain_harness.run(plain_harness.store().settle(list(zip(leases, ends, strict=True))))
     assert second is Verdict.SETTLED
     assert [getattr(one, "state", one) for one in (first, third)] == [State.FAILED] * 2
-    plain_desk.client.delete(plain_desk.keys.waiting("second"))
-    assert [plain_desk.where(lease.job_id) for lease in leases] == [[], ["once waiting"], []]
+    plain_harness.client.delete(plain_harness.keys.waiting("second"))
+    assert [plain_harness.where(lease.job_id) for lease in leases] == [[], ["once waiting"], []]
     for lease in (leases[0], leases[2]):
-        values = plain_desk.values(lease.job_id)
+        values = plain_harness.values(lease.job_id)
         assert (values["failed"], values["failedQueue"]) == (True, "first")
         assert "WRONGTYPE" in values["failedErrorMsg"]
-        assert plain_desk.lock("first", lease.job_id) is None
+        assert plain_harness.lock("first", lease.job_id) is None
 
 
-def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_desk: Harness) -> None:
-    lease = plain_desk.start("parent")
-    plain_desk.client.set(plain_desk.keys.waiting("parent:kid"), "somebody else's")
-    park(plain_desk, lease, recorded=State.FAILED)
-    plain_desk.client.delete(plain_desk.keys.waiting("parent:kid"))
-    assert plain_desk.where(lease.job_id) == []
-    assert "WRONGTYPE" in plain_desk.values(lease.job_id, "parent")["failedErrorMsg"]
+def test_a_childs_queue_that_is_no_list_fails_its_parent(plain_harness: Harness) -> None:
+    lease = plain_harness.start("parent")
+    plain_harness.client.set(plain_harness.keys.waiting("parent:kid"), "somebody else's")
+    park(plain_harness, lease, recorded=State.FAILED)
+    plain_harness.client.delete(plain_harness.keys.waiting("parent:kid"))
+    assert plain_harness.where(lease.job_id) == []
+    assert "WRONGTYPE" in plain_harness.values(lease.job_id, "parent")["failedErrorMsg"]
 
 
 @pytest.mark.parametrize("text", ["x", "1.5", "0", "-4"])
-def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_desk: Harness, text: str) -> None:
-    lease = plain_desk.start("parent")
-    (queue, _), *_ = park(plain_desk, lease, ["kid"])
-    plain_desk.client.hset(plain_desk.hash("parent", lease.job_id), "children:parent:open", text)
-    assert plain_desk.settle(plain_desk.take(queue), ended(), queue) is Verdict.SETTLED
-    assert plain_desk.where(lease.job_id) == ["parent parked"]
-    plain_desk.client.zadd(plain_desk.keys.parked("parent"), {lease.job_id: 1})
-    plain_desk.sweep("parent", looks=1)
-    assert plain_desk.where(lease.job_id) == ["parent waiting"]
+def test_a_count_of_children_that_is_none_is_made_anew_by_the_sweep(plain_harness: Harness, text: str) -> None:
+    lease = plain_harness.start("parent")
+    (queue, _), *_ = park(plain_harness, lease, ["kid"])
+    plain_harness.client.hset(plain_harness.hash("parent", lease.job_id), "children:parent:open", text)
+    assert plain_harness.settle(plain_harness.take(queue), ended(), queue) is Verdict.SETTLED
+    assert plain_harness.where(lease.job_id) == ["parent parked"]
+    plain_harness.client.zadd(plain_harness.keys.parked("parent"), {lease.job_id: 1})
+    plain_harness.sweep("parent", looks=1)
+    assert plain_harness.where(lease.job_id) == ["parent waiting"]
 
 
-def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_desk: Harness) -> None:
-    held, *_ = [plain_desk.add("limited", group="bad"), plain_desk.add("limited", group="bad")]
-    free = plain_desk.add("limited", group="good")
-    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // (WINDOW * 1000)}", "x")
-    before = plain_desk.ids("limited")
-    (claim,) = plain_desk.claim("limited", 1)
+def test_a_limiters_counter_of_a_wrong_type_holds_up_its_group_alone(plain_harness: Harness) -> None:
+    held, *_ = [plain_harness.add("limited", group="bad"), plain_harness.add("limited", group="bad")]
+    free = plain_harness.add("limited", group="good")
+    plain_harness.client.rpush(
+        f"{plain_harness.keys.calls('limited')}bad:{plain_harness.now_ms() // (WINDOW * 1000)}", "x"
+    )
+    before = plain_harness.ids("limited")
+    (claim,) = plain_harness.claim("limited", 1)
     assert claim.lease.job_id == free
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        plain_desk.claim("limited", 5)
-    assert plain_desk.ids("limited") == before[:2]
-    assert plain_desk.lock("limited", held) is None
+        plain_harness.claim("limited", 5)
+    assert plain_harness.ids("limited") == before[:2]
+    assert plain_harness.lock("limited", held) is None
 
 
 @pytest.mark.parametrize("harness", ["priority"], indirect=True)
@@ -186,67 +188,67 @@ def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Harness) ->
     assert guarded.settle(held, ended("second")) is Verdict.SETTLED
 
 
-def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_desk: Harness) -> None:
-    plain_desk.client.set(plain_desk.hash("parent", "u1"), "somebody else's")
-    plain_desk.client.zadd(plain_desk.keys.parked("parent"), {"u1": 1})
-    plain_desk.client.rpush(plain_desk.keys.processing("parent"), plain_desk.add("parent", push=False))
-    assert len(plain_desk.sweep("parent")) == 1
-    assert plain_desk.ids("parent", "parked") == []
+def test_a_parked_id_whose_hash_is_something_else_is_dropped(plain_harness: Harness) -> None:
+    plain_harness.client.set(plain_harness.hash("parent", "u1"), "somebody else's")
+    plain_harness.client.zadd(plain_harness.keys.parked("parent"), {"u1": 1})
+    plain_harness.client.rpush(plain_harness.keys.processing("parent"), plain_harness.add("parent", push=False))
+    assert len(plain_harness.sweep("parent")) == 1
+    assert plain_harness.ids("parent", "parked") == []
 
 
 @pytest.mark.parametrize(
     "end", [judged(Retry("no", 3.0 * 86_400)), judged(Snooze(3.0 * 86_400))], ids=["retry", "snooze"]
 )
-def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_desk: Harness, end: Settlement) -> None:
-    lease = plain_desk.start()
-    plain_desk.client.pexpire(plain_desk.hash("first", lease.job_id), DAY)
-    assert plain_desk.settle(lease, end) is Verdict.SETTLED
-    assert plain_desk.client.pttl(plain_desk.hash("first", lease.job_id)) > 3 * DAY
-    other = plain_desk.start()
-    plain_desk.client.pexpire(plain_desk.hash("first", other.job_id), DAY)
-    assert plain_desk.settle(other, SNOOZED) is Verdict.SETTLED
-    assert plain_desk.client.pttl(plain_desk.hash("first", other.job_id)) <= DAY
+def test_who_waits_longer_than_it_would_live_lives_until_it_is_ready(plain_harness: Harness, end: Settlement) -> None:
+    lease = plain_harness.start()
+    plain_harness.client.pexpire(plain_harness.hash("first", lease.job_id), DAY)
+    assert plain_harness.settle(lease, end) is Verdict.SETTLED
+    assert plain_harness.client.pttl(plain_harness.hash("first", lease.job_id)) > 3 * DAY
+    other = plain_harness.start()
+    plain_harness.client.pexpire(plain_harness.hash("first", other.job_id), DAY)
+    assert plain_harness.settle(other, SNOOZED) is Verdict.SETTLED
+    assert plain_harness.client.pttl(plain_harness.hash("first", other.job_id)) <= DAY
 
 
-def test_a_counter_below_nothing_delays_into_the_next_window(plain_desk: Harness) -> None:
-    plain_desk.client.set(f"{plain_desk.keys.enqueued('limited')}g", -50)
+def test_a_counter_below_nothing_delays_into_the_next_window(plain_harness: Harness) -> None:
+    plain_harness.client.set(f"{plain_harness.keys.enqueued('limited')}g", -50)
     for _ in range(4):
-        plain_desk.add("limited", group="g")
-    assert len(plain_desk.claim("limited", 10)) == 3
+        plain_harness.add("limited", group="g")
+    assert len(plain_harness.claim("limited", 10)) == 3
     (ready,) = (
-        score for _, score in plain_desk.client.zrange(plain_desk.keys.delayed("limited"), 0, -1, withscores=True)
+        score for _, score in plain_harness.client.zrange(plain_harness.keys.delayed("limited"), 0, -1, withscores=True)
     )
-    assert ready > plain_desk.now_ms()
+    assert ready > plain_harness.now_ms()
 
 
-def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_desk: Harness) -> None:
-    leases = [plain_desk.start() for _ in range(3)]
-    plain_desk.client.set(plain_desk.keys.waiting("first"), "somebody else's")
-    plain_desk.client.zadd(plain_desk.keys.delayed("first"), {plain_desk.add(push=False): 1})
-    plain_desk.heartbeats().release(leases[:1])
-    plain_desk.heartbeats().abandon(leases[1].token)
-    plain_desk.client.delete(plain_desk.keys.lock("first", leases[2].job_id))
+def test_what_cannot_go_back_to_the_queue_stays_where_it_is_found(plain_harness: Harness) -> None:
+    leases = [plain_harness.start() for _ in range(3)]
+    plain_harness.client.set(plain_harness.keys.waiting("first"), "somebody else's")
+    plain_harness.client.zadd(plain_harness.keys.delayed("first"), {plain_harness.add(push=False): 1})
+    plain_harness.heartbeats().release(leases[:1])
+    plain_harness.heartbeats().abandon(leases[1].token)
+    plain_harness.client.delete(plain_harness.keys.lock("first", leases[2].job_id))
     for _ in range(3):
         with pytest.raises(StoreError, match="WRONGTYPE"):
-            plain_desk.sweep()
-    plain_desk.client.delete(plain_desk.keys.waiting("first"))
-    assert len(plain_desk.sweep(looks=3)) == 3
-    assert {lease.job_id for lease in leases} < set(plain_desk.ids())
-    assert [plain_desk.values(lease.job_id)["resets:first"] for lease in leases] == [1, 1, 1]
-    assert len(plain_desk.ids()) == 4
+            plain_harness.sweep()
+    plain_harness.client.delete(plain_harness.keys.waiting("first"))
+    assert len(plain_harness.sweep(looks=3)) == 3
+    assert {lease.job_id for lease in leases} < set(plain_harness.ids())
+    assert [plain_harness.values(lease.job_id)["resets:first"] for lease in leases] == [1, 1, 1]
+    assert len(plain_harness.ids()) == 4
 
 
-def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_desk: Harness) -> None:
-    lease = plain_desk.start("parent")
-    (queue, _), *_ = park(plain_desk, lease, ["kid"])
-    plain_desk.client.set(plain_desk.keys.waiting("parent"), "somebody else's")
-    assert plain_desk.settle(plain_desk.take(queue), ended(), queue) is Verdict.SETTLED
-    plain_desk.client.zadd(plain_desk.keys.parked("parent"), {lease.job_id: 1})
+def test_a_parent_whose_list_takes_nothing_stays_parked_until_it_does(plain_harness: Harness) -> None:
+    lease = plain_harness.start("parent")
+    (queue, _), *_ = park(plain_harness, lease, ["kid"])
+    plain_harness.client.set(plain_harness.keys.waiting("parent"), "somebody else's")
+    assert plain_harness.settle(plain_harness.take(queue), ended(), queue) is Verdict.SETTLED
+    plain_harness.client.zadd(plain_harness.keys.parked("parent"), {lease.job_id: 1})
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        plain_desk.sweep("parent", looks=1)
-    plain_desk.client.delete(plain_desk.keys.waiting("parent"))
-    plain_desk.sweep("parent", looks=1)
-    assert plain_desk.where(lease.job_id) == ["parent waiting"]
+        plain_harness.sweep("parent", looks=1)
+    plain_harness.client.delete(plain_harness.keys.waiting("parent"))
+    plain_harness.sweep("parent", looks=1)
+    assert plain_harness.where(lease.job_id) == ["parent waiting"]
 
 
 @pytest.mark.parametrize("harness", ["priority"], indirect=True)
@@ -260,39 +262,41 @@ def test_a_sweep_looks_at_every_list_it_can(harness: Harness) -> None:
     assert [reset.job_id for reset in harness.sweep(looks=1)] == [job_id]
 
 
-def test_a_claim_that_cannot_move_ids_takes_nothing(plain_desk: Harness) -> None:
-    ids = plain_desk.add_many(3)
-    plain_desk.client.set(plain_desk.keys.processing("first"), "somebody else's")
+def test_a_claim_that_cannot_move_ids_takes_nothing(plain_harness: Harness) -> None:
+    ids = plain_harness.add_many(3)
+    plain_harness.client.set(plain_harness.keys.processing("first"), "somebody else's")
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        plain_desk.claim()
-    assert plain_desk.ids() == ids
-    assert plain_desk.client.keys("lock:*") == []
+        plain_harness.claim()
+    assert plain_harness.ids() == ids
+    assert plain_harness.client.keys("lock:*") == []
 
 
 @pytest.mark.parametrize("good", [1, LARGEST_CLAIM], ids=["some", "a_page"])
-def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_desk: Harness, good: int) -> None:
+def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_harness: Harness, good: int) -> None:
     """However many stand before it, and on the page after."""
-    ids = plain_desk.add_many(good, "limited", group={"of": "its own"})
-    plain_desk.client.rpush(f"{plain_desk.keys.enqueued('limited')}bad", "x")
-    plain_desk.client.rpush(f"{plain_desk.keys.calls('limited')}bad:{plain_desk.now_ms() // (WINDOW * 1000)}", "x")
-    plain_desk.add_many(2000, "limited", group="bad")
+    ids = plain_harness.add_many(good, "limited", group={"of": "its own"})
+    plain_harness.client.rpush(f"{plain_harness.keys.enqueued('limited')}bad", "x")
+    plain_harness.client.rpush(
+        f"{plain_harness.keys.calls('limited')}bad:{plain_harness.now_ms() // (WINDOW * 1000)}", "x"
+    )
+    plain_harness.add_many(2000, "limited", group="bad")
     for job_id in ids:
-        plain_desk.client.hset(plain_desk.hash("limited", job_id), "group", f'"{job_id}"')
-    assert len(plain_desk.claim("limited", good + 5)) == good
-    assert len(plain_desk.ids("limited")) == 2000
+        plain_harness.client.hset(plain_harness.hash("limited", job_id), "group", f'"{job_id}"')
+    assert len(plain_harness.claim("limited", good + 5)) == good
+    assert len(plain_harness.ids("limited")) == 2000
 
 
-def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_desk: Harness) -> None:
-    plain_desk.add_many(LARGEST_CLAIM + 77)
+def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_harness: Harness) -> None:
+    plain_harness.add_many(LARGEST_CLAIM + 77)
 
     async def check() -> None:
-        async with RedisProxy(plain_desk.url) as proxy:
-            store = plain_desk.another("first", url=proxy.url)
+        async with RedisProxy(plain_harness.url) as proxy:
+            store = plain_harness.another("first", url=proxy.url)
             proxy.cut("reply", b"\r\n77\r\n")
             with pytest.raises(StoreUnreachable):
                 await store.claim(ClaimRequest(worker="w", token="lost", limit=LARGEST_CLAIM + 77, lease=LEASE))
 
-    plain_desk.run(check())
-    assert len(plain_desk.ids(kind="processing")) == LARGEST_CLAIM + 77
-    assert plain_desk.heartbeats().abandon("lost")
-    assert len(plain_desk.ids()) == LARGEST_CLAIM + 77
+    plain_harness.run(check())
+    assert len(plain_harness.ids(kind="processing")) == LARGEST_CLAIM + 77
+    assert plain_harness.heartbeats().abandon("lost")
+    assert len(plain_harness.ids()) == LARGEST_CLAIM + 77

@@ -114,8 +114,10 @@ def test_beside_the_original_what_has_not_ended_is_renewed_with_its_lookups(
     run(check())
 
 
-def test_beside_the_original_children_that_have_ended_live_as_long_as_a_parent_that_waits(plain_desk: Harness) -> None:
-    harness = plain_desk
+def test_beside_the_original_children_that_have_ended_live_as_long_as_a_parent_that_waits(
+    plain_harness: Harness,
+) -> None:
+    harness = plain_harness
     lease = harness.start("parent")
     (_, kid), *_ = park(harness, lease)
     harness.settle(harness.take("parent:kid"), ended(), "parent:kid")
@@ -126,17 +128,17 @@ def test_beside_the_original_children_that_have_ended_live_as_long_as_a_parent_t
     assert all(harness.client.ttl(key) > 86_000 for key in keys)
 
 
-def test_a_long_list_is_renewed_page_by_page(plain_desk: Harness) -> None:
-    ids = plain_desk.add_many(4500)
-    with plain_desk.client.pipeline() as pipe:
+def test_a_long_list_is_renewed_page_by_page(plain_harness: Harness) -> None:
+    ids = plain_harness.add_many(4500)
+    with plain_harness.client.pipeline() as pipe:
         for job_id in ids:
-            pipe.expire(plain_desk.hash("first", job_id), 1000)
+            pipe.expire(plain_harness.hash("first", job_id), 1000)
         pipe.execute()
-    plain_desk.sweep(looks=1)
-    first, last = (plain_desk.client.ttl(plain_desk.hash("first", ids[at])) for at in (0, -1))
+    plain_harness.sweep(looks=1)
+    first, last = (plain_harness.client.ttl(plain_harness.hash("first", ids[at])) for at in (0, -1))
     assert (first <= 1000, last > 86_000) == (True, True)
-    plain_desk.sweep(looks=4)
-    assert all(plain_desk.client.ttl(plain_desk.hash("first", job_id)) > 86_000 for job_id in ids[::50])
+    plain_harness.sweep(looks=4)
+    assert all(plain_harness.client.ttl(plain_harness.hash("first", job_id)) > 86_000 for job_id in ids[::50])
 
 
 @pytest.mark.parametrize("layout", [{}, OWN[0]], ids=["classic", "priority"])

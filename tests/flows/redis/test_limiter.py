@@ -108,8 +108,8 @@ def test_jobs_without_a_group_share_one_and_numbers_are_groups(harness: Harness)
     assert len(harness.client.keys(f"{harness.keys.calls('limited')}7:*")) == 1
 
 
-def test_a_claim_looks_past_thousands_that_must_wait(plain_desk: Harness) -> None:
-    plain_desk.add_many(2500, "limited", group="g0")
-    plain_desk.add("limited", group="other")
-    assert len(plain_desk.claim("limited", 10)) == 4
-    assert plain_desk.client.zcard(plain_desk.keys.delayed("limited")) == 2497
+def test_a_claim_looks_past_thousands_that_must_wait(plain_harness: Harness) -> None:
+    plain_harness.add_many(2500, "limited", group="g0")
+    plain_harness.add("limited", group="other")
+    assert len(plain_harness.claim("limited", 10)) == 4
+    assert plain_harness.client.zcard(plain_harness.keys.delayed("limited")) == 2497

@@ -60,8 +60,8 @@ SILENT = {"release", "abandon"}
 
 
 @pytest.mark.parametrize("pair", list(itertools.combinations_with_replacement(ACTS, 2)), ids="-".join)
-def test_one_of_two_wins(plain_desk: Harness, pair: tuple[str, str]) -> None:
-    harness = plain_desk
+def test_one_of_two_wins(plain_harness: Harness, pair: tuple[str, str]) -> None:
+    harness = plain_harness
     stores = [harness.another("first") for _ in pair]
     for turn in range(ROUNDS):
         lease = harness.start()
@@ -78,8 +78,8 @@ def test_one_of_two_wins(plain_desk: Harness, pair: tuple[str, str]) -> None:
         harness.client.flushdb()
 
 
-def test_two_claims_never_share_a_job(plain_desk: Harness) -> None:
-    harness = plain_desk
+def test_two_claims_never_share_a_job(plain_harness: Harness) -> None:
+    harness = plain_harness
     ids = harness.add_many(200)
     stores = [harness.another("first") for _ in range(4)]
 
@@ -95,8 +95,8 @@ def test_two_claims_never_share_a_job(plain_desk: Harness) -> None:
     assert sorted(harness.run(scene())) == sorted(ids)
 
 
-def test_a_parent_goes_on_exactly_once_however_its_children_end(plain_desk: Harness) -> None:
-    harness = plain_desk
+def test_a_parent_goes_on_exactly_once_however_its_children_end(plain_harness: Harness) -> None:
+    harness = plain_harness
     stores = [harness.another("parent:kid") for _ in range(4)]
     sweeper = harness.another("parent")
     for _ in range(5):

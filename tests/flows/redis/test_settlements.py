@@ -166,16 +166,16 @@ def not_in_processing(harness: Harness, lease: Lease) -> None:
 @pytest.mark.parametrize(
     "trouble", [lost_lock, somebody_elses, an_originals, not_in_processing], ids=lambda one: one.__name__
 )
-def test_without_lock_and_place_nothing_is_written(plain_desk: Harness, trouble: object, how: str) -> None:
-    lease, other = plain_desk.start(), plain_desk.start()
+def test_without_lock_and_place_nothing_is_written(plain_harness: Harness, trouble: object, how: str) -> None:
+    lease, other = plain_harness.start(), plain_harness.start()
     assert callable(trouble)
-    trouble(plain_desk, lease)
-    before = plain_desk.image()
-    assert plain_desk.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
-    assert plain_desk.heartbeats().release([lease]) == []
-    assert list(plain_desk.heartbeats().reset_lease(lease)) == []
-    assert plain_desk.image() == before
-    assert plain_desk.settle(other, ERRORED) is Verdict.SETTLED
+    trouble(plain_harness, lease)
+    before = plain_harness.image()
+    assert plain_harness.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
+    assert plain_harness.heartbeats().release([lease]) == []
+    assert list(plain_harness.heartbeats().reset_lease(lease)) == []
+    assert plain_harness.image() == before
+    assert plain_harness.settle(other, ERRORED) is Verdict.SETTLED
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
@@ -223,30 +223,30 @@ def test_a_repeat_is_known_and_changes_nothing(harness: Harness, how: str) -> No
     assert harness.image() == before
 
 
-def test_a_repeated_batch_tells_each_as_it_was(plain_desk: Harness) -> None:
-    good, bad = plain_desk.start(), plain_desk.start()
-    plain_desk.client.delete(plain_desk.keys.lock("first", bad.job_id))
+def test_a_repeated_batch_tells_each_as_it_was(plain_harness: Harness) -> None:
+    good, bad = plain_harness.start(), plain_harness.start()
+    plain_harness.client.delete(plain_harness.keys.lock("first", bad.job_id))
     batch = [(bad, ERRORED), (good, ended("second"))]
-    store = plain_desk.store()
-    assert list(plain_desk.run(store.settle(batch))) == [Verdict.LOST, Verdict.SETTLED]
-    assert list(plain_desk.run(store.settle(batch, repeat=True))) == [Verdict.LOST, Verdict.ALREADY_SETTLED]
+    store = plain_harness.store()
+    assert list(plain_harness.run(store.settle(batch))) == [Verdict.LOST, Verdict.SETTLED]
+    assert list(plain_harness.run(store.settle(batch, repeat=True))) == [Verdict.LOST, Verdict.ALREADY_SETTLED]
 
 
-def test_a_repeat_for_a_job_that_has_vanished_is_unknown(plain_desk: Harness) -> None:
-    lease = plain_desk.start()
-    plain_desk.client.flushdb()
-    assert plain_desk.settle(lease, ERRORED) is Verdict.LOST
-    assert plain_desk.settle(lease, ERRORED, repeat=True) is Verdict.UNKNOWN
+def test_a_repeat_for_a_job_that_has_vanished_is_unknown(plain_harness: Harness) -> None:
+    lease = plain_harness.start()
+    plain_harness.client.flushdb()
+    assert plain_harness.settle(lease, ERRORED) is Verdict.LOST
+    assert plain_harness.settle(lease, ERRORED, repeat=True) is Verdict.UNKNOWN
 
 
-def test_a_repeat_whose_mark_may_have_expired_is_unknown(plain_desk: Harness) -> None:
-    lease = plain_desk.start()
-    settlements = plain_desk.store()._settlements
-    plain_desk.settle(lease, ERRORED)
-    plain_desk.client.delete(*plain_desk.client.keys("settled:*"))
-    assert plain_desk.settle(lease, ERRORED, repeat=True) is Verdict.LOST
+def test_a_repeat_whose_mark_may_have_expired_is_unknown(plain_harness: Harness) -> None:
+    lease = plain_harness.start()
+    settlements = plain_harness.store()._settlements
+    plain_harness.settle(lease, ERRORED)
+    plain_harness.client.delete(*plain_harness.client.keys("settled:*"))
+    assert plain_harness.settle(lease, ERRORED, repeat=True) is Verdict.LOST
     settlements._unanswered[digest_of([(lease.job_id, lease.token)])] = float("-inf")
-    assert plain_desk.settle(lease, ERRORED, repeat=True) is Verdict.UNKNOWN
+    assert plain_harness.settle(lease, ERRORED, repeat=True) is Verdict.UNKNOWN
 
 
 # -- none sinks another --------------------------------------------------------------------------
@@ -266,53 +266,53 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("why", UNWRITABLE)
-def test_what_cannot_be_written_fails_that_job_alone(plain_desk: Harness, why: str) -> None:
-    leases = [plain_desk.start() for _ in range(3)]
+def test_what_cannot_be_written_fails_that_job_alone(plain_harness: Harness, why: str) -> None:
+    leases = [plain_harness.start() for _ in range(3)]
     ends = [ended("second"), UNWRITABLE[why], ERRORED]
-    verdicts = plain_desk.run(plain_desk.store().settle(list(zip(leases, ends, strict=True))))
+    verdicts = plain_harness.run(plain_harness.store().settle(list(zip(leases, ends, strict=True))))
     assert [getattr(reply, "state", reply) for reply in verdicts] == [Verdict.SETTLED, State.FAILED, Verdict.SETTLED]
-    assert [plain_desk.where(lease.job_id) for lease in leases] == [["second waiting"], [], ["first waiting"]]
-    assert "its end could not be written: " in plain_desk.values(leases[1].job_id)["failedErrorMsg"]
+    assert [plain_harness.where(lease.job_id) for lease in leases] == [["second waiting"], [], ["first waiting"]]
+    assert "its end could not be written: " in plain_harness.values(leases[1].job_id)["failedErrorMsg"]
 
 
-def test_a_message_with_anything_in_it_is_kept(plain_desk: Harness) -> None:
-    lease = plain_desk.start()
+def test_a_message_with_anything_in_it_is_kept(plain_harness: Harness) -> None:
+    lease = plain_harness.start()
     said = 'line\n"quoted" \\ ü €'
-    plain_desk.settle(lease, Settlement(State.FAILED, Ended.FAILED, error=said))
-    assert plain_desk.values(lease.job_id)["failedErrorMsg"] == said
+    plain_harness.settle(lease, Settlement(State.FAILED, Ended.FAILED, error=said))
+    assert plain_harness.values(lease.job_id)["failedErrorMsg"] == said
 
 
-def test_a_batch_of_any_size_is_settled_in_parts(plain_desk: Harness) -> None:
-    ids = plain_desk.add_many(700)
-    leases = [claim.lease for claim in plain_desk.claim(limit=700)]
+def test_a_batch_of_any_size_is_settled_in_parts(plain_harness: Harness) -> None:
+    ids = plain_harness.add_many(700)
+    leases = [claim.lease for claim in plain_harness.claim(limit=700)]
     large = "x" * 400_000
     batch = [(lease, ended("second", text=large) if n < 5 else ended("second")) for n, lease in enumerate(leases)]
-    assert set(plain_desk.run(plain_desk.store().settle(batch))) == {Verdict.SETTLED}
-    assert plain_desk.ids("second") == ids
-    assert len(plain_desk.client.keys("settled:*")) == 2 + -(-696 // BATCH)
-    assert set(plain_desk.run(plain_desk.store().settle(batch, repeat=True))) == {Verdict.ALREADY_SETTLED}
+    assert set(plain_harness.run(plain_harness.store().settle(batch))) == {Verdict.SETTLED}
+    assert plain_harness.ids("second") == ids
+    assert len(plain_harness.client.keys("settled:*")) == 2 + -(-696 // BATCH)
+    assert set(plain_harness.run(plain_harness.store().settle(batch, repeat=True))) == {Verdict.ALREADY_SETTLED}
 
 
-def test_thousands_of_attributes_are_written(plain_desk: Harness) -> None:
-    lease = plain_desk.start()
-    assert plain_desk.settle(lease, ended(None, **{f"a{n}": n for n in range(5000)})) is Verdict.SETTLED
-    assert plain_desk.client.hlen(plain_desk.keys.job(lease.job_id)) == 5004
+def test_thousands_of_attributes_are_written(plain_harness: Harness) -> None:
+    lease = plain_harness.start()
+    assert plain_harness.settle(lease, ended(None, **{f"a{n}": n for n in range(5000)})) is Verdict.SETTLED
+    assert plain_harness.client.hlen(plain_harness.keys.job(lease.job_id)) == 5004
 
 
 MOVED = ended("second", x=1)
 
 
-def test_a_cut_connection_is_unreachable_and_the_repeat_is_known(plain_desk: Harness) -> None:
-    lease = plain_desk.start()
+def test_a_cut_connection_is_unreachable_and_the_repeat_is_known(plain_harness: Harness) -> None:
+    lease = plain_harness.start()
 
     async def twice() -> list[Reply]:
-        store = plain_desk.store()
+        store = plain_harness.store()
         first = asyncio.create_task(store.settle([(lease, MOVED)]))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.wait([first])
         return list(await store.settle([(lease, MOVED)], repeat=True))
 
-    (verdict,) = plain_desk.run(twice())
+    (verdict,) = plain_harness.run(twice())
     assert verdict in (Verdict.SETTLED, Verdict.ALREADY_SETTLED)
-    assert plain_desk.where(lease.job_id) == ["second waiting"]
+    assert plain_harness.where(lease.job_id) == ["second waiting"]

@@ -18,34 +18,34 @@ def test_an_id_that_stands_there_twice_is_worked_on_once(harness: Harness) -> No
     assert harness.where(job_id) == ["second waiting"]
 
 
-def test_a_leftover_lock_does_not_hide_a_job(plain_desk: Harness) -> None:
+def test_a_leftover_lock_does_not_hide_a_job(plain_harness: Harness) -> None:
     """The original's workers leave theirs after a failure, and somebody may retry the job before it expires."""
-    job_id = plain_desk.add()
-    plain_desk.client.set(plain_desk.keys.lock("first", job_id), "their-worker", px=60_000)
-    assert plain_desk.take().job_id == job_id
+    job_id = plain_harness.add()
+    plain_harness.client.set(plain_harness.keys.lock("first", job_id), "their-worker", px=60_000)
+    assert plain_harness.take().job_id == job_id
 
 
-def test_an_id_that_is_processed_twice_comes_back_once(plain_desk: Harness) -> None:
-    job_id = plain_desk.add(push=False)
-    plain_desk.client.rpush(plain_desk.keys.processing("first"), job_id, job_id)
-    assert [reset.job_id for reset in plain_desk.sweep()] == [job_id]
-    assert plain_desk.where(job_id) == ["first waiting"]
+def test_an_id_that_is_processed_twice_comes_back_once(plain_harness: Harness) -> None:
+    job_id = plain_harness.add(push=False)
+    plain_harness.client.rpush(plain_harness.keys.processing("first"), job_id, job_id)
+    assert [reset.job_id for reset in plain_harness.sweep()] == [job_id]
+    assert plain_harness.where(job_id) == ["first waiting"]
 
 
-def test_who_failed_and_was_left_in_processing_is_not_run_again(plain_desk: Harness) -> None:
+def test_who_failed_and_was_left_in_processing_is_not_run_again(plain_harness: Harness) -> None:
     """The original says that it has failed, and takes it out of processing after that."""
-    job_id = plain_desk.add(push=False, done=True, failed=True, failedQueue="first", failedErrorMsg="no")
-    plain_desk.client.rpush(plain_desk.keys.processing("first"), job_id)
-    assert plain_desk.sweep() == []
-    assert plain_desk.where(job_id) == []
-    assert plain_desk.values(job_id)["failedErrorMsg"] == "no"
+    job_id = plain_harness.add(push=False, done=True, failed=True, failedQueue="first", failedErrorMsg="no")
+    plain_harness.client.rpush(plain_harness.keys.processing("first"), job_id)
+    assert plain_harness.sweep() == []
+    assert plain_harness.where(job_id) == []
+    assert plain_harness.values(job_id)["failedErrorMsg"] == "no"
 
 
 @pytest.mark.parametrize("how", ["abandon", "release", "worker", "lease"])
-def test_an_id_that_is_processed_twice_is_handed_back_once(plain_desk: Harness, how: str) -> None:
-    lease = plain_desk.start()
-    plain_desk.client.rpush(plain_desk.keys.processing("first"), lease.job_id)
-    heartbeats = plain_desk.heartbeats()
+def test_an_id_that_is_processed_twice_is_handed_back_once(plain_harness: Harness, how: str) -> None:
+    lease = plain_harness.start()
+    plain_harness.client.rpush(plain_harness.keys.processing("first"), lease.job_id)
+    heartbeats = plain_harness.heartbeats()
     match how:
         case "abandon":
             heartbeats.abandon(lease.token)
@@ -55,18 +55,18 @@ def test_an_id_that_is_processed_twice_is_handed_back_once(plain_desk: Harness, 
             heartbeats.reset_worker("w")
         case _:
             heartbeats.reset_lease(lease)
-    plain_desk.sweep()
-    assert plain_desk.where(lease.job_id) == ["first waiting"]
+    plain_harness.sweep()
+    assert plain_harness.where(lease.job_id) == ["first waiting"]
 
 
-def test_in_a_long_list_too_a_lock_makes_forget_that_there_was_none(plain_desk: Harness) -> None:
-    ids = plain_desk.add_many(1200)
-    plain_desk.client.rename(plain_desk.keys.waiting("first"), plain_desk.keys.processing("first"))
-    late = plain_desk.keys.lock("first", ids[0])
-    plain_desk.client.mset({plain_desk.keys.lock("first", job_id): "w:t" for job_id in ids[1:]})
-    assert plain_desk.sweep(looks=1) == []
-    plain_desk.client.set(late, "w:t")
-    assert plain_desk.sweep(looks=1) == []
-    plain_desk.client.delete(late)
-    assert plain_desk.sweep(looks=1) == []
-    assert [reset.job_id for reset in plain_desk.sweep(looks=1)] == [ids[0]]
+def test_in_a_long_list_too_a_lock_makes_forget_that_there_was_none(plain_harness: Harness) -> None:
+    ids = plain_harness.add_many(1200)
+    plain_harness.client.rename(plain_harness.keys.waiting("first"), plain_harness.keys.processing("first"))
+    late = plain_harness.keys.lock("first", ids[0])
+    plain_harness.client.mset({plain_harness.keys.lock("first", job_id): "w:t" for job_id in ids[1:]})
+    assert plain_harness.sweep(looks=1) == []
+    plain_harness.client.set(late, "w:t")
+    assert plain_harness.sweep(looks=1) == []
+    plain_harness.client.delete(late)
+    assert plain_harness.sweep(looks=1) == []
+    assert [reset.job_id for reset in plain_harness.sweep(looks=1)] == [ids[0]]

@@ -98,27 +98,27 @@ def test_they_come_back_in_the_order_in_which_they_were_taken(harness: Harness) 
     assert harness.ids() == ids
 
 
-def test_a_long_list_is_swept_page_by_page(plain_desk: Harness) -> None:
-    ids = plain_desk.add_many(2100)
-    plain_desk.claim(limit=2100)
-    locks = [plain_desk.keys.lock("first", job_id) for job_id in ids]
-    plain_desk.client.delete(*locks[:1500], *locks[1501:])
-    found = [reset.job_id for reset in plain_desk.sweep()]
+def test_a_long_list_is_swept_page_by_page(plain_harness: Harness) -> None:
+    ids = plain_harness.add_many(2100)
+    plain_harness.claim(limit=2100)
+    locks = [plain_harness.keys.lock("first", job_id) for job_id in ids]
+    plain_harness.client.delete(*locks[:1500], *locks[1501:])
+    found = [reset.job_id for reset in plain_harness.sweep()]
     assert sorted(found) == sorted(ids[:1500] + ids[1501:])
-    assert plain_desk.ids(kind="processing") == [ids[1500]]
+    assert plain_harness.ids(kind="processing") == [ids[1500]]
 
 
-def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_desk: Harness) -> None:
-    moved_by_the_original(plain_desk)
-    others, third = plain_desk.another("first").heartbeats(), plain_desk.another("first").heartbeats()
-    before = plain_desk.now_ms()
-    assert list(plain_desk.heartbeats().reset_stalled(0)) == []
-    left = plain_desk.client.pttl(plain_desk.keys.swept("first"))
-    assert 1000 - (plain_desk.now_ms() - before) - 1 <= left <= 1000
-    plain_desk.client.set(plain_desk.keys.swept("first"), "1", px=60_000)  # the second is not to pass meanwhile
-    plain_desk.client.zincrby(plain_desk.keys.unlocked("first"), -1001, plain_desk.ids(kind="unlocked")[0])
+def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_harness: Harness) -> None:
+    moved_by_the_original(plain_harness)
+    others, third = plain_harness.another("first").heartbeats(), plain_harness.another("first").heartbeats()
+    before = plain_harness.now_ms()
+    assert list(plain_harness.heartbeats().reset_stalled(0)) == []
+    left = plain_harness.client.pttl(plain_harness.keys.swept("first"))
+    assert 1000 - (plain_harness.now_ms() - before) - 1 <= left <= 1000
+    plain_harness.client.set(plain_harness.keys.swept("first"), "1", px=60_000)  # the second is not to pass meanwhile
+    plain_harness.client.zincrby(plain_harness.keys.unlocked("first"), -1001, plain_harness.ids(kind="unlocked")[0])
     assert list(others.reset_stalled(0)) == []
-    plain_desk.client.delete(plain_desk.keys.swept("first"))
+    plain_harness.client.delete(plain_harness.keys.swept("first"))
     assert list(others.reset_stalled(0)) == [], "the more ask, the rarer each does"
     assert len(third.reset_stalled(0)) == 1
     others.close()
@@ -176,18 +176,18 @@ def test_a_token_that_was_abandoned_claims_nothing_more(harness: Harness) -> Non
     assert harness.take().job_id == job_id
 
 
-def test_any_process_of_ours_sweeps_the_queues_that_only_the_original_serves(plain_desk: Harness) -> None:
-    job_id, ready = moved_by_the_original(plain_desk, "second"), plain_desk.add("second", push=False)
-    plain_desk.client.zadd(plain_desk.keys.delayed("second"), {ready: plain_desk.now_ms() - 2000})
+def test_any_process_of_ours_sweeps_the_queues_that_only_the_original_serves(plain_harness: Harness) -> None:
+    job_id, ready = moved_by_the_original(plain_harness, "second"), plain_harness.add("second", push=False)
+    plain_harness.client.zadd(plain_harness.keys.delayed("second"), {ready: plain_harness.now_ms() - 2000})
     found: list[ResetJob] = []
     for _ in range(2):
-        heartbeats = plain_desk.another("first").heartbeats()
+        heartbeats = plain_harness.another("first").heartbeats()
         found = list(heartbeats.reset_stalled(0))
         heartbeats.close()
-        plain_desk.client.delete(plain_desk.keys.swept("first"), plain_desk.keys.swept("second"))
-        plain_desk.client.zincrby(plain_desk.keys.unlocked("second"), -1001, job_id)
+        plain_harness.client.delete(plain_harness.keys.swept("first"), plain_harness.keys.swept("second"))
+        plain_harness.client.zincrby(plain_harness.keys.unlocked("second"), -1001, job_id)
     assert found == [ResetJob(job_id, "second", State.QUEUED)]
-    assert plain_desk.ids("second") == [job_id, ready]
+    assert plain_harness.ids("second") == [job_id, ready]
 
 
 def test_of_a_queues_workers_one_in_four_makes_way_for_a_suspect_that_is_overdue(harness: Harness) -> None:

@@ -110,8 +110,8 @@ def original(harness: Harness, stop: threading.Event, taken: list[str]) -> None:
             taken.append(moved)
 
 
-def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_desk: Harness) -> None:
-    harness = plain_desk
+def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_harness: Harness) -> None:
+    harness = plain_harness
     made: list[str] = []
     taken: list[str] = []
     stop = threading.Event()
@@ -151,8 +151,8 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_desk: 
     assert harness.ids() == []
 
 
-def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_desk: Harness) -> None:
-    harness = plain_desk
+def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_harness: Harness) -> None:
+    harness = plain_harness
 
     async def scene() -> None:
         store = harness.another("first", wait_timeout=30.0)
@@ -171,8 +171,8 @@ def test_a_canceled_wait_loses_nothing_and_the_next_one_hears(plain_desk: Harnes
     harness.run(scene())
 
 
-def test_a_busy_worker_does_not_ask_for_what_it_knows(plain_desk: Harness) -> None:
-    harness = plain_desk
+def test_a_busy_worker_does_not_ask_for_what_it_knows(plain_harness: Harness) -> None:
+    harness = plain_harness
 
     async def scene() -> None:
         store = harness.another("first", wait_timeout=30.0)
@@ -203,14 +203,14 @@ def test_a_server_that_is_gone_is_not_heard_until_it_answers_again() -> None:
         harness.close()
 
 
-def test_a_wait_ends_after_its_time_and_at_the_latest_after_the_wait_timeout(plain_desk: Harness) -> None:
+def test_a_wait_ends_after_its_time_and_at_the_latest_after_the_wait_timeout(plain_harness: Harness) -> None:
     async def scene() -> None:
-        store = plain_desk.another("first", wait_timeout=0.05)
+        store = plain_harness.another("first", wait_timeout=0.05)
         async with asyncio.timeout(SOON):
             assert await store.wait(30.0) is False
         assert store.is_listening
 
-    plain_desk.run(scene())
+    plain_harness.run(scene())
 
 
 def test_a_store_that_closes_ends_its_wait_at_once(harness: Harness) -> None:

@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {"stalled_max_age": 60, "heartbeat_interval": 0.1}
 AGO = {"postgres": "now() - interval '{} seconds'", "sqlite": "datetime('now', '-{} seconds')"}
 
 
-class Crew:
+class ServedTable:
     """A worker at work on the place's table."""
 
     def __init__(self, store: TableStore[Any], worker: Worker, said: list[Event]) -> None:
@@ -44,17 +44,19 @@ class Crew:
 @asynccontextmanager
 async def at_work(
     place: Place, handle: Any, *, table: dict[str, Any] | None = None, **given: Any
-) -> AsyncIterator[Crew]:
+) -> AsyncIterator[ServedTable]:
     said, events = list[Event](), Events()
     for kind in (JobStarted, JobEnded, JobLost, JobsReset):
         events.on(kind, said.append)
     async with opened(place, **(QUICK | (table or {}))) as store:
-        crew = Crew(store, Worker(store, handle, WorkerOptions(poll_interval=0.05, **given), events=events), said)
+        served = ServedTable(
+            store, Worker(store, handle, WorkerOptions(poll_interval=0.05, **given), events=events), said
+        )
         try:
-            yield crew
+            yield served
         finally:
-            crew.worker.stop(now=True)
-            await crew.running
+            served.worker.stop(now=True)
+            await served.running
 
 
 async def nothing(ctx: Attempt[Any], record: Any) -> None: ...
@@ -106,9 +108,9 @@ def test_errors_are_retried_as_often_as_the_table_says_and_hopeless_ones_never(r
 
     async def story() -> None:
         place.add("hopeless", "unlucky")
-        async with at_work(place, handle, table={"max_num_retries": 2, "retry_after": 0.05}) as crew:
+        async with at_work(place, handle, table={"max_num_retries": 2, "retry_after": 0.05}) as served:
             await until(lambda: place.states() == ["failed", "failed"])
-            assert [event.ended for event in crew.told(JobEnded)].count(Ended.RETRY) == 2
+            assert [event.ended for event in served.told(JobEnded)].count(Ended.RETRY) == 2
         assert sorted(tried) == ["hopeless"] + ["unlucky"] * 3
         assert place.sql("SELECT num_failures FROM uploads ORDER BY id") == [(1,), (3,)]
 
@@ -161,15 +163,15 @@ def test_a_heartbeat_keeps_a_long_record_from_being_reset(run: Run, place: Place
 
     async def story() -> None:
         place.add("long")
-        async with at_work(place, handle) as crew, seen_later(place) as heartbeats:
-            await until(lambda: crew.told(JobStarted))
+        async with at_work(place, handle) as served, seen_later(place) as heartbeats:
+            await until(lambda: served.told(JobStarted))
             for _ in range(3):
                 neglect(place)
                 await until(lambda: beaten(place))
                 assert not await asyncio.to_thread(heartbeats.reset_stalled, 0.0)
             over.set()
             await until(lambda: place.states() == ["completed"])
-            assert not crew.told(JobLost)
+            assert not served.told(JobLost)
         assert place.sql("SELECT num_resets FROM uploads") == [(0,)]
 
     run(story())
@@ -212,7 +214,7 @@ def test_a_running_handler_is_told_soon_after_somebody_cancels_or_deletes_its_re
 
     async def story() -> None:
         place.add("unwanted")
-        async with at_work(place, handle) as crew:
+        async with at_work(place, handle) as served:
             await begun.wait()
             place.sql(how)
             await until(lambda: reasons)  # long before its lease or the handler would have ended
@@ -220,7 +222,7 @@ def test_a_running_handler_is_told_soon_after_somebody_cancels_or_deletes_its_re
                 await until(lambda: place.states() == ["canceled"])
                 assert place.sql("SELECT num_failures FROM uploads") == [(0,)]
             else:
-                await until(lambda: crew.told(JobLost))
+                await until(lambda: served.told(JobLost))
 
     run(story())
 
@@ -229,9 +231,9 @@ def test_a_queued_record_whose_cancel_is_set_is_never_started(run: Run, place: P
     async def story() -> None:
         place.add("unwanted", cancel=True)
         place.add("wanted")
-        async with at_work(place, nothing) as crew:
+        async with at_work(place, nothing) as served:
             await until(lambda: place.states() == ["canceled", "completed"])
-            assert len(crew.told(JobStarted)) == 1
+            assert len(served.told(JobStarted)) == 1
 
     run(story())
 
@@ -268,9 +270,9 @@ def test_a_policy_that_says_nothing_of_the_wait_leaves_it_to_the_table(run: Run,
 
     async def story() -> None:
         place.add("unlucky")
-        async with at_work(place, Patient(), table={"max_num_retries": 1, "retry_after": 3600}) as crew:
+        async with at_work(place, Patient(), table={"max_num_retries": 1, "retry_after": 3600}) as served:
             await until(lambda: place.states() == ["errored"])
-            assert 3500 < (await crew.store.next_due(None) or 0) <= 3600
+            assert 3500 < (await served.store.next_due(None) or 0) <= 3600
 
     run(story())
 
@@ -294,10 +296,10 @@ def test_a_handler_may_requeue_its_record_and_return(run: Run, place: Place) -> 
 
     async def story() -> None:
         place.add("later")
-        async with at_work(place, handle) as crew:
-            await until(lambda: crew.told(JobEnded))
-            assert (crew.told(JobLost), place.states()) == ([], ["queued"])
-            assert 3500 < (await crew.store.next_due(None) or 0) <= 3600
+        async with at_work(place, handle) as served:
+            await until(lambda: served.told(JobEnded))
+            assert (served.told(JobLost), place.states()) == ([], ["queued"])
+            assert 3500 < (await served.store.next_due(None) or 0) <= 3600
             (row,) = place.sql("SELECT num_failures, started_at FROM uploads")
             assert row == (0, None)
 
@@ -376,10 +378,10 @@ def test_a_handler_that_never_lets_go_of_the_loop_still_keeps_its_record(run: Ru
             assert not hearts[0].reset_stalled(0.0)
 
     async def story() -> None:
-        async with at_work(place, handle) as crew, seen_later(place) as heartbeats:
+        async with at_work(place, handle) as served, seen_later(place) as heartbeats:
             hearts.append(heartbeats)
             place.add("busy")
-            await until(lambda: crew.told(JobEnded))
+            await until(lambda: served.told(JobEnded))
             assert place.sql("SELECT state, num_resets FROM uploads") == [("completed", 0)]
 
     run(story())
@@ -413,8 +415,8 @@ def test_a_worker_that_stops_gives_its_records_back_unspent(run: Run, place: Pla
 
     async def story() -> None:
         place.add("a", "b", "c")
-        async with at_work(place, handle, concurrency=2) as crew:
-            await until(lambda: len(crew.told(JobStarted)) == 2)
+        async with at_work(place, handle, concurrency=2) as served:
+            await until(lambda: len(served.told(JobStarted)) == 2)
         assert place.sql("SELECT state, num_failures, num_resets FROM uploads") == [("queued", 0, 0)] * 3
 
     run(story())
