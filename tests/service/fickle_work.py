@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stowhand.app.app import App
 
-if Path(sys.argv[0]).stem == "quarantined" and Path(os.environ["UNLOADABLE"]).exists():
+if Path(sys.argv[0]).stem == "quarantine_child" and Path(os.environ["UNLOADABLE"]).exists():
     raise SystemExit("not now")
 app = App()
 
