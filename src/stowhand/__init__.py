@@ -2,12 +2,15 @@
 
     jobs/       what a job is and what may become of it
     protocols/  the seams: store, handler, options
-    worker/     the life of a job; worker.py: take, work, settle, beat, stop        (start reading here)
+    worker/     the life of a job; worker.py: claim, run, settle, renew leases, stop        (start reading here)
     stores/     postgres, sqlite, memory: the queue we own, and any table of a user's;  remote/: one that is lent
-    tasks/      @app.task, dispatch;  app/: declare, enqueue, embed;  cron/, commands/, flows/: what else a job can be
-    service/    settings, supervised processes, signals;  runner/: the same as a library
-    observe/    events become log lines, metrics, traces
+    tasks/      @app.task, dispatch;  cron/, commands/, flows/: what else a job can be
+    app/        declare, enqueue, embed; settings/: what can be set
+    service/    supervised processes, signals, health;  runner/: the same as a library
+    observe/    log lines, metrics, traces, made of events
+    testing/    what users test with
     cli/        one file per command
+    events.py, retry.py, errors.py, clock.py    the list of events, backoff, every exception, the only door to time
 
 Importing this package imports no driver, and each name only when it is first used.
 """

@@ -86,7 +86,7 @@ def test_what_is_done_beside_the_store_is_refused_with_the_place(
 ) -> None:
     said: Ended = call(*command, "-c", lent.url, "--token", lent.token)
     assert said.code in (1, 2), said
-    assert "not over HTTP" in said.err or "somebody else keeps" in said.err, said.err
+    assert "not over HTTP" in said.err or "another process keeps" in said.err, said.err
     assert lent.token not in said.err
 
 

@@ -86,7 +86,7 @@ def test_a_program_that_drains_its_table_ends_with_0(call: Stowhand, program: st
     [
         (["{}:something"], "a int found; name a Worker"),
         (["{}:lonely"], "there is no Worker among 1 routines"),
-        (["{}:named", "--processes", "2"], "no two processes may bear one name"),
+        (["{}:named", "--processes", "2"], "no two processes may have the same name"),
         (["{}:nothing"], "has no 'nothing'"),
         (["{}:worker", "--processes", "0"], "--processes"),
     ],

@@ -1,4 +1,4 @@
-"""Every test of this folder runs once per store; a coroutine is a test here, run with its bench opened."""
+"""Every test of this folder runs once per store; a coroutine is a test here, run with its harness opened."""
 
 from __future__ import annotations
 

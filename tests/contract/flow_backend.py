@@ -223,7 +223,7 @@ class AdaptedStore:
         )
 
     def _moment(self, score: float) -> datetime:
-        """On the bench's clock, which stands still while the server's goes on: to the second."""
+        """On the harness's clock, which stands still while the server's goes on: to the second."""
         due = self._now() + timedelta(milliseconds=score - self._backend.milliseconds())
         return (due + timedelta(seconds=0.5)).replace(microsecond=0)
 

@@ -25,13 +25,13 @@ class LentBackend:
 
     def __init__(self, inner: Backend, shared_server: SharedServer, name: str = "http") -> None:
         self.name = name
-        self.inner, self._street = inner, shared_server
+        self.inner, self._shared_server = inner, shared_server
         self._url: str | None = None
         self._proofs = HeldProofs()
 
     def store(self, options: StoreOptions) -> QueueStore:
         if self._url is None:
-            self._url = self._street.lend(self.inner.store(options))
+            self._url = self._shared_server.lend(self.inner.store(options))
         remote = HttpStore(self._url)
         # Tests let one store settle what another has claimed: the fence is to decide, not the missing proof.
         remote._proofs = remote._claiming._proofs = self._proofs
@@ -48,7 +48,7 @@ class LentBackend:
 
     def close(self) -> None:
         if self._url is not None:
-            self._street.take_back(self._url)
+            self._shared_server.take_back(self._url)
 
 
 class Both:

@@ -1,4 +1,4 @@
-"""The bench: one store under test, its heart, a clock that stands still, and the verbs of the suite."""
+"""The harness: one store under test, its heartbeats, a clock that stands still, and the verbs of the suite."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class StoreHarness:
 
 
 def harness_at(backend: Backend, *, history: float | None = DAY, opened: bool = True) -> StoreHarness:
-    """A bench on the jobs of a place, with a clock of its own."""
+    """A harness on the jobs of a backend, with a clock of its own."""
     clock = FakeClock()
     return StoreHarness(backend, StoreOptions(history=history, pinned=clock.now), clock, opened=opened)
 

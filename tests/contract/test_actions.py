@@ -192,11 +192,11 @@ async def test_retry_brings_a_canceled_job_back_with_its_id_and_its_key(harness:
 
 async def test_a_canceled_job_comes_back_without_its_key_when_another_has_it(harness: StoreHarness) -> None:
     job = await harness.in_state(X, key="k")
-    claimer = await harness.add("taker", key="k")
+    newer = await harness.add("newer", key="k")
     answer = await harness.store.retry(job.id)
     assert answer == Answer(job.id, Done.DONE, "its key belongs to another job now, so it has none")
     assert (await harness.job(job.id)).key is None
-    assert (await harness.job(claimer.id)).key == "k"
+    assert (await harness.job(newer.id)).key == "k"
 
 
 async def test_a_canceled_job_that_came_back_can_be_canceled_and_retried_again(harness: StoreHarness) -> None:

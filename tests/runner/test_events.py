@@ -347,7 +347,7 @@ async def test_nothing_is_watched_that_nobody_listens_to(sqlite_url: str) -> Non
     runner.events.on("job:success", lambda event: None)
     assert len(core._listeners[JobEnded]) == wanted + 1
     watched: Any = handler.handle(attempt, attempt)
-    assert watched.__qualname__ == "Watch.run"
+    assert watched.__qualname__ == "RunObserver.run"
     watched.close()
     await runner.stop()
 

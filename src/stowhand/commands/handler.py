@@ -1,4 +1,4 @@
-"""Runs the commands of a job, one after another, as an executor would.
+"""Runs the commands of a job, one after another, as a build executor would.
 
 Each has its entry in the execution log: what was run, what it said (both outputs as they come, secrets blacked out),
 how it ended and how long it took. The first that fails ends the job, with its exit code and its last lines.

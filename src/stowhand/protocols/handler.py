@@ -147,7 +147,7 @@ class Attempt(Generic[R]):
     def store(self) -> Any:
         """The store as this attempt sees it: guarded by its lease, and inside its transaction where it has one.
 
-        What it can do depends on the store; a table's is ``stowhand.stores.table.AttemptStore``.
+        What it can do depends on the store; a table's is ``stowhand.AttemptStore``.
         Raises ConfigurationError where the store offers nothing.
         """
         if self._control.store is None:

@@ -153,6 +153,6 @@ def _check_spec(identifier: str, spec: str) -> str:
 def refuse_default_attempts() -> NoReturn:
     """For stores whose jobs all come from this package: a default in the schema would have no user."""
     raise ConfigurationError(
-        "how many attempts a job has for which nobody says it is a setting of a PostgreSQL schema; here the call, the"
+        "how many attempts a job has for which none is given is a setting of a PostgreSQL schema; here the call, the"
         " task or the preset says it"
     )

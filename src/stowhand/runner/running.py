@@ -29,7 +29,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import Plan, RunnerOptions, find_store_for_migrations, make_plan
 from stowhand.runner.pool import WorkerPool
-from stowhand.runner.watching import Watch, WatchedHandler
+from stowhand.runner.watching import RunObserver, WatchedHandler
 from stowhand.service.process import Stopper, hand_over_at_the_end, leave
 from stowhand.service.signals import has_terminal
 from stowhand.tasks.context import JobLogger
@@ -87,7 +87,7 @@ class Runner:
         self._pool = WorkerPool(options.name, options.concurrency, self._shut_down)
         core = self._core = Events()
         functions = {definition.name: definition.function for definition in plan.registry}
-        self._watch = Watch(plan.events, core, self._pool, functions)
+        self._watch = RunObserver(plan.events, core, self._pool, functions)
         new_logger: Callable[[Scope], LineLogger] = ScopedLogger if plan.logger is None else plan.logger.of
         LogListener(core, new_logger)
         if plan.traces is not None:

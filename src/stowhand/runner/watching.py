@@ -30,7 +30,7 @@ from stowhand.runner.pool import PoolWorker, WorkerPool
 from stowhand.tasks.dispatch import TaskHandler
 
 
-class Watch:
+class RunObserver:
     """One run, reported to one emitter."""
 
     def __init__(self, emitter: WorkerEvents, core: Events, pool: WorkerPool, tasks: Tasks) -> None:
@@ -189,7 +189,7 @@ class WatchedHandler:
     gives_coroutines = True
     """``handle`` is no coroutine function, but gives nothing else: a worker runs it as it is."""
 
-    def __init__(self, inner: TaskHandler, watch: Watch) -> None:
+    def __init__(self, inner: TaskHandler, watch: RunObserver) -> None:
         self._inner, self._watch = inner, watch
         self.policy, self.encode = inner.policy, inner.encode
 

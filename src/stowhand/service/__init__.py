@@ -1,1 +1,1 @@
-"""Where everything is put together: settings, stores, workers, processes, signals."""
+"""Where a worker process is put together: stores, workers, signals, supervision, health."""

@@ -77,7 +77,7 @@ def routines_of(target: str, processes: int = 1) -> tuple[Routine, ...]:
     named = [one.options.name for one in given if isinstance(one, Worker) and one.options.name]
     if processes > 1 and named:
         raise ConfigurationError(
-            f"{target}: the worker is called {named[0]!r}, and no two processes may bear one name; leave"
+            f"{target}: the worker is called {named[0]!r}, and no two processes may have the same name; leave"
             " WorkerOptions(name=…) out"
         )
     if not any(isinstance(one, Worker) for one in given):

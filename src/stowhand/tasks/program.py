@@ -2,7 +2,7 @@
 
 The program gets a session of its own. To stop it, its process group gets TERM, and KILL after a pause; processes that
 it leaves behind when it ends, and that hold its pipes, are killed, for they would run on unseen. When this process is
-killed, a guardian kills its programs (guarded.py).
+killed, a guardian kills its programs (worker/program_groups.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ends the programs of a worker process that was killed. It is a process of its own, run as a script by guarded.py.
+"""Ends the programs of a worker process that was killed. Its own process, run as a script by program_groups.py.
 
 A program is in a session of its own, so what kills its worker leaves it running while its job starts again elsewhere. A
 signal at the parent's death would have to be requested between fork and exec, where a process with threads may run no
@@ -21,7 +21,7 @@ POLL = 1.0
 
 
 def main() -> None:
-    """Until the worker is gone. Signals that stop a worker are blocked here (guarded.py)."""
+    """Until the worker is gone. Signals that stop a worker are blocked here (program_groups.py)."""
     groups = watch(int(sys.argv[1]))
     for group in groups:
         try:

@@ -48,7 +48,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def harness(place: str) -> MakeHarness:
-    """Makes a desk for a flow of these queues."""
+    """Makes a harness for a flow of these queues."""
 
     def make(*queues: object, history: float | None = 86_400.0, **shape: object) -> Harness:
         time = Still()

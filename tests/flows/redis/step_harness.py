@@ -1,4 +1,4 @@
-"""A desk for tests of a flow's queues in Redis: one real server, a store for each queue, and the verbs."""
+"""A harness for tests of a flow's queues in Redis: one real server, a store for each queue, and the verbs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Harness:
         self._runner.close()
 
     def another(self, queue: str, *, url: str = "", **options: Any) -> FlowStore:
-        """A store of that queue, closed with the desk. It connects when it is first used."""
+        """A store of that queue, closed with the harness. It connects when it is first used."""
         store = FlowStore(url or self.url, self.shape, [self.shape.find_queue(queue)], **options)
         self._stores[str(uuid.uuid4())] = store
         return store

@@ -15,7 +15,7 @@ from tests.support.valkey_groups import RedisCluster
 
 
 @pytest.fixture
-def cluster_desk(redis_cluster: RedisCluster) -> Iterator[Harness]:
+def cluster_harness(redis_cluster: RedisCluster) -> Iterator[Harness]:
     port = redis_cluster.servers[0].port
     client = redis.RedisCluster(host="127.0.0.1", port=port, decode_responses=True)
     harness = Harness(redis_cluster.url, client, "tagged")
@@ -24,8 +24,8 @@ def cluster_desk(redis_cluster: RedisCluster) -> Iterator[Harness]:
     client.close()
 
 
-def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_desk: Harness) -> None:
-    harness = cluster_desk
+def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_harness: Harness) -> None:
+    harness = cluster_harness
     job_id = harness.add(userId=1)
     claimed = harness.take()
     assert harness.heartbeats().beat([claimed], 30).lost == frozenset()
@@ -39,14 +39,14 @@ def test_a_job_goes_its_way_through_a_cluster_that_knows_no_script(cluster_desk:
     assert harness.die(harness.take("second"), "second")[0].job_id == job_id
 
 
-def test_an_idle_worker_hears_in_a_cluster(cluster_desk: Harness) -> None:
+def test_an_idle_worker_hears_in_a_cluster(cluster_harness: Harness) -> None:
     async def scene() -> None:
-        store = cluster_desk.another("first")
+        store = cluster_harness.another("first")
         assert await store.wait(0.05) is False
-        cluster_desk.add()
+        cluster_harness.add()
         assert await store.wait(15.0) is True
 
-    cluster_desk.run(scene())
+    cluster_harness.run(scene())
 
 
 def test_a_cluster_without_a_hash_tag_is_refused() -> None:

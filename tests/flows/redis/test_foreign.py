@@ -34,7 +34,7 @@ def limited(harness: Harness, *keys: str, readable: str) -> FlowStore:
 
 @pytest.fixture
 def guarded(plain_harness: Harness) -> Iterator[Harness]:
-    """A desk on whose server a login is limited."""
+    """A harness on whose server a login is limited."""
     yield plain_harness
     plain_harness.client.acl_deluser("limited")
 

@@ -303,7 +303,7 @@ class _Reading:
             for name in NOT_REMOTE:
                 if (given := next(self._values_given(SETTINGS[name]), None)) is not None:
                     self._found.append(
-                        f"{given.source}: means nothing for {connection.url}, which somebody else keeps;"
+                        f"{given.source}: means nothing for {connection.url}, which another process keeps;"
                         " it is set where 'stowhand serve' runs"
                     )
 

@@ -63,7 +63,7 @@ _MEANINGS = {
     ),
     "LOADING": _Meaning(StoreUnreachable, "it is reading its data and will answer soon"),
     "BUSY": _Meaning(
-        StoreUnreachable, "a script of somebody's holds it up; SCRIPT KILL ends one that has written nothing"
+        StoreUnreachable, "another client's script blocks the server; SCRIPT KILL ends one that has written nothing"
     ),
     "TRYAGAIN": _Meaning(StoreUnreachable, "its slots are being moved; it passes"),
     "CLUSTERDOWN": _Meaning(StoreUnreachable, "the cluster does not serve this slot: see CLUSTER INFO on its nodes"),

@@ -2,7 +2,7 @@
 
 uvicorn has one timer, between two requests. A client that sends a byte a minute would hold its connection for ever;
 here the headers and body of a request must arrive completely within some seconds of its first byte. A connection on
-which no request has been admitted has tighter limits (places.py).
+which no request has been admitted has tighter limits (connection_limits.py).
 
 This depends on names that are not part of uvicorn's public interface (``INTERNALS``). A server of our own would be
 several hundred lines of HTTP to keep right, and a pin to one version would forbid security fixes. So the names are

@@ -180,7 +180,7 @@ class Pool:
     """A few connections, made when they are needed and kept until the end.
 
     Those that are lent to an application are kept apart: what it sets on them does not reach the package's statements.
-    One is never lent (places.py).
+    One is never lent (pool_places.py).
     """
 
     def __init__(self, dialer: Dialer, size: int, name: Callable[[str], str]) -> None:

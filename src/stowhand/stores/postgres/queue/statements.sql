@@ -64,7 +64,7 @@ from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s
 
 -- The commonest job: no key, no flags, short and plain. A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
--- what it sees of sleepers is true but for the moment of its commit (doze.py): only if there is one it notifies.
+-- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
 -- name: enqueue_plain
 with added as (
   insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, max_resets, scout,
@@ -92,7 +92,7 @@ select id, task, payload::text, state, queue, priority, run_at, attempts, max_at
 from {schema}.enqueue_each(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::text[],
   %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
 
--- A worker that sleeps holds this lock on its listening connection (doze.py).
+-- A worker that sleeps holds this lock on its listening connection (idle_announcer.py).
 -- name: fall_asleep
 select pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtextextended({channel}, 4))
 

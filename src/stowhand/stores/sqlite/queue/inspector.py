@@ -1,4 +1,4 @@
-"""Looking at jobs, and acting on single ones: SEMANTICS' table "what each call does in each state"."""
+"""Looking at jobs, and acting on single ones: as docs/reference/states.md says for each state."""
 
 from __future__ import annotations
 

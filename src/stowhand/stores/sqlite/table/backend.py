@@ -30,7 +30,7 @@ from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.table import claiming, finish, looking, moments
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.reading import check, read_table
-from stowhand.stores.sqlite.table.table import Abandoned, Line, Table
+from stowhand.stores.sqlite.table.table import Abandoned, Table, TableConnection
 from stowhand.stores.table.backend import Finding, Taken
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
@@ -243,7 +243,7 @@ class SqliteTable:
             raise StoreError(f"{self.description}: the table's store is not open")
         return self._found
 
-    def _connect(self, patience: float | None = None, settings: Sequence[str] = ()) -> Line:
+    def _connect(self, patience: float | None = None, settings: Sequence[str] = ()) -> TableConnection:
         def dial() -> sqlite3.Connection:
             try:
                 return sqlite_file.connect(self._path, settings)

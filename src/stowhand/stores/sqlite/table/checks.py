@@ -94,7 +94,7 @@ def look(connection: sqlite3.Connection, facts: Facts, shape: Shape) -> Iterator
         mend = (
             f"UPDATE {table} SET {shape['state']} = 'queued' WHERE {shape['state']} IS NULL;" if found is None else ""
         )
-        shown = "no state (NULL)" if found is None else f"the state {found!r}, which nobody knows,"
+        shown = "no state (NULL)" if found is None else f"the state {found!r}, which is unknown,"
         yield Finding(
             f"{number} of the first {LOOKED_AT} records have {shown} and are never claimed", mend, fatal=False
         )

@@ -25,7 +25,7 @@ from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import SECOND, after
-from stowhand.stores.sqlite.table.table import Abandoned, Line, Table
+from stowhand.stores.sqlite.table.table import Abandoned, Table, TableConnection
 
 T = TypeVar("T")
 PAGE = 1000
@@ -44,7 +44,9 @@ Find = Callable[[sqlite3.Connection, int], Iterable[JobId]]
 class TableHeartbeats:
     """Beats, hand-backs and resets."""
 
-    def __init__(self, connection: Line, probe: WriteProbe, table: Callable[[], Table], abandoned: Abandoned) -> None:
+    def __init__(
+        self, connection: TableConnection, probe: WriteProbe, table: Callable[[], Table], abandoned: Abandoned
+    ) -> None:
         self._connection, self._probe, self._table, self._abandoned = connection, probe, table, abandoned
         self._rest_until = self._turns_at = float("-inf")
         self._refused: list[Refusal] = []

@@ -64,5 +64,5 @@ class Abandoned:
             del self._tokens[next(iter(self._tokens))]
 
 
-Line = Connection[int]
+TableConnection = Connection[int]
 """A connection whose clock gives microseconds since 1970."""
