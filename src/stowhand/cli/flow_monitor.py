@@ -53,7 +53,8 @@ class _Screen:
     """Shows each look: in place on a terminal, one after the other elsewhere."""
 
     def __init__(self, flow: Flow, *, as_json: bool) -> None:
-        self._flow, self._as_json = flow, as_json
+        self._flow = flow
+        self._as_json = as_json
         self._screen = Screen()
 
     def show(self, counts: Sequence[QueueCount]) -> None:

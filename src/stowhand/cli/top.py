@@ -62,7 +62,9 @@ class _Top:
     """A routine for ``run_all``."""
 
     def __init__(self, store: QueueStore, interval: float, screen: Screen, *, as_json: bool) -> None:
-        self._store, self._interval, self._as_json = store, interval, as_json
+        self._store = store
+        self._interval = interval
+        self._as_json = as_json
         self._screen, self._clock = screen, SystemClock()
         self._stopping, self._tick = asyncio.Event(), asyncio.Event()
         self._paused = False

@@ -91,7 +91,8 @@ class Stream:
         """That was all. It may have been cut off in the middle of a secret: the beginning of one is taken for it."""
         if len(self._held) < SHORTEST:
             return self.rest()
-        self._held, self._covered = b"", 0
+        self._held = b""
+        self._covered = 0
         return b"" if self._marked else _MARK
 
     def rest(self) -> bytes:

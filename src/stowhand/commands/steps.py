@@ -80,7 +80,10 @@ class Step:
     def __init__(self, ctx: Attempt[Any], key: str, command: tuple[str, ...], redactor: Redactor, clock: Clock) -> None:
         self.exit_code: int | None = None
         self.output = Output(redactor, self._stir)
-        self._ctx, self._key, self._command, self._clock = ctx, key, command, clock
+        self._ctx = ctx
+        self._key = key
+        self._command = command
+        self._clock = clock
         self._log = log_of(ctx)
         if isinstance(self._log, LoggedLog):
             self.output.attach(self._log)
@@ -152,7 +155,8 @@ class Step:
             self._timer = self._clock.call_later(max(self._next - self._clock.monotonic(), 0.0), self._send)
 
     def _send(self) -> None:
-        self._timer, self._changed = None, False
+        self._timer = None
+        self._changed = False
         self._writing = asyncio.ensure_future(self._update())
 
     async def _update(self) -> None:

@@ -23,7 +23,9 @@ class Entering:
     """Writes ticks into the ledger of a store, and reports what became of them."""
 
     def __init__(self, store: Timetable, events: Events, clock: Clock) -> None:
-        self._store, self._events, self._clock = store, events, clock
+        self._store = store
+        self._events = events
+        self._clock = clock
         self._warned: dict[str, float] = {}
 
     async def enter(

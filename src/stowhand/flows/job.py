@@ -28,7 +28,10 @@ class FlowJob(Mapping[str, Any]):
         correlation_id: str | None = None,
         retries: int = 0,
     ) -> None:
-        self.id, self.flow, self.queue, self.ctx = id, flow, queue, ctx
+        self.id = id
+        self.flow = flow
+        self.queue = queue
+        self.ctx = ctx
         self._values = values
         self.priority = priority
         """1 is served first."""

@@ -46,7 +46,8 @@ class DelayError(Exception):
         if (delay is None) == (ready_at is None):
             raise ConfigurationError("DelayError: give a delay, or ready_at; one of them")
         super().__init__(reason)
-        self.reason, self.ready_at = reason, ready_at
+        self.reason = reason
+        self.ready_at = ready_at
         self.delay = None if delay is None else seconds(delay)
 
 
@@ -56,7 +57,9 @@ class StepHandler:
     def __init__(
         self, engine: Engine, queue: FlowQueue, function: WorkerFunction, lock_time: float, now: Callable[[], float]
     ) -> None:
-        self._engine, self._queue, self._lock_time = engine, queue, lock_time
+        self._engine = engine
+        self._queue = queue
+        self._lock_time = lock_time
         self._function = function
         self._is_async = is_async(function)
         self._threads: Threads | None = None
@@ -166,7 +169,8 @@ class ParentHandler:
     """The handler of a parent's queue, which fans out and gathers."""
 
     def __init__(self, engine: Engine, queue: FlowQueue) -> None:
-        self._engine, self._queue = engine, queue
+        self._engine = engine
+        self._queue = queue
         self._policy = Policy(backoff=queue.declared.backoff or AT_ONCE)
 
     def policy(self, claim: Claim[Any]) -> Policy:

@@ -59,8 +59,12 @@ class FlowWorker:
         self.status = Status.READY
         self.error: BaseException | None = None
         """The error that ended it; ``None``: it was stopped, or runs."""
-        self._engine, self._queue, self._make_handler = engine, queue, make_handler
-        self._lock_time, self._wait_timeout, self._lease = lock_time, wait_timeout, lease
+        self._engine = engine
+        self._queue = queue
+        self._make_handler = make_handler
+        self._lock_time = lock_time
+        self._wait_timeout = wait_timeout
+        self._lease = lease
         self._events, self._clock = events, clock or SystemClock()
         self._options = WorkerOptions(
             name=f"{queue.name}@{new_identity()}",

@@ -24,7 +24,10 @@ class AttemptSpan:
     def __init__(
         self, tracer: Tracer, parent: bool, attempt: Any, worker: str, keep: Callable[[AttemptSpan], None]
     ) -> None:
-        self._tracer, self._parent, self._attempt, self._keep = tracer, parent, attempt, keep
+        self._tracer = tracer
+        self._parent = parent
+        self._attempt = attempt
+        self._keep = keep
         self.worker = worker
         self.job_id = attempt.claim.lease.job_id
         self._carried = _carried(attempt.record)

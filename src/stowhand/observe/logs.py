@@ -118,7 +118,9 @@ class TextLines(logging.Formatter):
 
     def __init__(self, *, color: bool = False, traced: bool = False, timed: bool = False) -> None:
         super().__init__()
-        self._color, self._traced, self._timed = color, traced, timed
+        self._color = color
+        self._traced = traced
+        self._timed = timed
 
     def format(self, record: logging.LogRecord) -> str:
         scope = getattr(record, "scope", None)

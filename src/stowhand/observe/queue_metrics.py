@@ -26,7 +26,9 @@ class QueueMetrics(Collector):
         *,
         labels: int = NAMES,
     ) -> None:
-        self._figures, self._oldest_due, self._labels = figures, oldest_due, labels
+        self._figures = figures
+        self._oldest_due = oldest_due
+        self._labels = labels
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:

@@ -32,7 +32,8 @@ class TracedStore:
     """Everything but enqueueing is the store's own."""
 
     def __init__(self, store: Any, tracer: Tracer) -> None:
-        self._store, self._tracer = store, tracer
+        self._store = store
+        self._tracer = tracer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -184,7 +185,8 @@ class TracedEngine:
     """Everything but creating is the engine's own. From here on its jobs carry a context from step to step."""
 
     def __init__(self, engine: Any, tracer: Tracer) -> None:
-        self._engine, self._tracer = engine, tracer
+        self._engine = engine
+        self._tracer = tracer
         self._task = engine.task(engine.shape.entry)
         engine.carries = True
 

@@ -59,7 +59,9 @@ class Traces:
         """The global one may be set up later."""
         self._parent = parent
         self._tracer = trace.get_tracer("stowhand", version("stowhand"), provider)
-        self._new_span, self._new_store, self._new_engine = AttemptSpan, traced_store, TracedEngine
+        self._new_span = AttemptSpan
+        self._new_store = traced_store
+        self._new_engine = TracedEngine
         self._within: Within = lambda traceparent: attached(context_of(traceparent, get_current()))
         self._ended_spans: dict[tuple[str, JobId], AttemptSpan] = {}
         """Their handlers have ended; what became of them is not recorded yet."""

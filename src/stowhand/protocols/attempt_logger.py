@@ -15,7 +15,10 @@ class AttemptLogger:
     __slots__ = ("_emit", "_job_id", "_task", "_worker")
 
     def __init__(self, emit: Callable[[Event], None] | None, worker: str, task: str, job_id: JobId | None) -> None:
-        self._emit, self._worker, self._task, self._job_id = emit, worker, task, job_id
+        self._emit = emit
+        self._worker = worker
+        self._task = task
+        self._job_id = job_id
 
     @classmethod
     def mute(cls) -> AttemptLogger:

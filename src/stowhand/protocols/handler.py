@@ -76,7 +76,8 @@ class AttemptControl(msgspec.Struct, eq=False):
 
     def bind(self, store: Any, connection: Any = None) -> None:
         """Called by the store before the handler runs: what ``ctx.store`` and ``ctx.connection`` are."""
-        self.store, self.connection = store, connection
+        self.store = store
+        self.connection = connection
 
     def decide(self, outcome: Outcome) -> None:
         """Called by the store, on the handler's behalf. Raises LeaseLost once the handler has ended."""

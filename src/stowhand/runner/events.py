@@ -166,7 +166,9 @@ class _Once:
     """Calls its listener one time."""
 
     def __init__(self, events: WorkerEvents, name: str, listener: Listener) -> None:
-        self._events, self._name, self.listener = events, name, listener
+        self._events = events
+        self._name = name
+        self.listener = listener
 
     def __call__(self, payload: Any) -> object:
         self._events.off(self._name, self)

@@ -34,7 +34,10 @@ class RunObserver:
     """One run, reported to one emitter."""
 
     def __init__(self, emitter: WorkerEvents, core: Events, pool: WorkerPool, tasks: Tasks) -> None:
-        self._emitter, self._core, self._pool, self._tasks = emitter, core, pool, tasks
+        self._emitter = emitter
+        self._core = core
+        self._pool = pool
+        self._tasks = tasks
         self._attached: set[type[Event]] = set()
         self._released = False
         self._jobs: dict[int, _Run] = {}
@@ -173,7 +176,8 @@ class _Run:
     __slots__ = ("error", "job", "worker")
 
     def __init__(self, worker: PoolWorker, job: Job) -> None:
-        self.worker, self.job = worker, job
+        self.worker = worker
+        self.job = job
         self.error: BaseException | None = None
 
     def why(self, text: str | None) -> BaseException:
@@ -190,7 +194,8 @@ class WatchedHandler:
     """``handle`` is no coroutine function, but gives nothing else: a worker runs it as it is."""
 
     def __init__(self, inner: TaskHandler, watch: RunObserver) -> None:
-        self._inner, self._watch = inner, watch
+        self._inner = inner
+        self._watch = watch
         self.policy, self.encode = inner.policy, inner.encode
 
     def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:

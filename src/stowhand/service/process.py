@@ -84,7 +84,9 @@ class Stopper:
         self, worker: Worker, leave: Callable[[], None], bounded: Callable[[float], object] = lambda grace: None
     ) -> None:
         """``bounded``: called at a request to stop, with the seconds that handlers still have."""
-        self._worker, self._leave, self._bounded = worker, leave, bounded
+        self._worker = worker
+        self._leave = leave
+        self._bounded = bounded
         self._stop_requests = StopRequests()
         self._quiet = False
         self.loop = asyncio.get_running_loop()

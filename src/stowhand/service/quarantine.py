@@ -76,7 +76,9 @@ class Quarantine:
     """Runs one attempt in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own."""
 
     def __init__(self, settings: WorkerSettings, worker: str, handler: TaskHandler) -> None:
-        self._settings, self._worker, self._handler = settings, worker, handler
+        self._settings = settings
+        self._worker = worker
+        self._handler = handler
 
     async def run(self, attempt: Attempt[Any]) -> object:
         """Raises ChildCrashed, ChildUnable. Cancelling kills the child: a process, unlike a thread, can be killed."""

@@ -68,7 +68,10 @@ class Reloader:
     def __init__(
         self, settings: WorkerSettings, loaded: LoadedTasks, handler: TaskHandler, worker: Worker, events: Events
     ) -> None:
-        self._settings, self._handler, self._worker, self._events = settings, handler, worker, events
+        self._settings = settings
+        self._handler = handler
+        self._worker = worker
+        self._events = events
         self._loads = [loaded.load]
         self._names = loaded.names
 

@@ -79,7 +79,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def __init__(self, family: int, place: Any, pages: Pages, clock: Clock) -> None:
         self.address_family = family
-        self.pages, self.clock = pages, clock
+        self.pages = pages
+        self.clock = clock
         self._free = threading.Semaphore(VISITORS)
         self._lock = threading.Lock()
         self._slow: dict[socket.socket, None] = {}

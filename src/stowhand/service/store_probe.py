@@ -87,8 +87,12 @@ class _Question(Generic[T]):
         fresh: float,
         share: float = 1.0,
     ) -> None:
-        self._question, self._loop, self._clock = question, loop, clock
-        self._patience, self._fresh, self._share = patience, fresh, share
+        self._question = question
+        self._loop = loop
+        self._clock = clock
+        self._patience = patience
+        self._fresh = fresh
+        self._share = share
         self._lock = threading.Lock()
         self._next = float("-inf")
         self._answer: T | None = None

@@ -87,7 +87,9 @@ class Supervisor:
     def __init__(
         self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats], events: Events, folder: Path | None = None
     ) -> None:
-        self._settings, self._make_heartbeats, self._events = settings, heartbeats, events
+        self._settings = settings
+        self._make_heartbeats = heartbeats
+        self._events = events
         self._folder = None if folder is None else str(folder)
         self._clock = SystemClock()
         self._stopped = asyncio.Event()

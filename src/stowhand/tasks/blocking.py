@@ -24,7 +24,8 @@ class Blocking:
     """
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._inner, self._loop = inner, loop
+        self._inner = inner
+        self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)

@@ -36,7 +36,8 @@ class FirstConnection:
     """Of one worker."""
 
     def __init__(self, events: Events, worker: str) -> None:
-        self._events, self._worker = events, worker
+        self._events = events
+        self._worker = worker
         self._times: OrderedDict[JobId, int] = OrderedDict()
 
     def judge(self, attempt: Attempt[Any], error: BaseException) -> Snooze | None:

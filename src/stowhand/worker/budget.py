@@ -105,7 +105,8 @@ class _Budgeted:
     """A handler and a budget. ``pre_handle`` of the budget comes first, ``post_handle`` last."""
 
     def __init__(self, budget: Budget[Any], inner: Handler) -> None:
-        self._budget, self._inner = budget, inner
+        self._budget = budget
+        self._inner = inner
         self.handle = inner.handle
         for name in ("policy", "encode", "retryable"):
             if hasattr(inner, name):

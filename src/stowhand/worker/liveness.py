@@ -35,7 +35,8 @@ class Call:
         self.seconds = now - (self.since or now)
         self.since = None
         if kind is None:
-            self.good, self.refused = now, None
+            self.good = now
+            self.refused = None
         elif issubclass(kind, StoreError) and self.refused is None:
             self.refused = now
 

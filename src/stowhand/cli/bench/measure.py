@@ -37,7 +37,8 @@ class Bench:
     """``async for row in bench.rows()``. Everything that it started or made is gone at the end, however it ends."""
 
     def __init__(self, store: StoreSettings, plan: Plan) -> None:
-        self._plan, self._store = plan, store
+        self._plan = plan
+        self._store = store
         self._clock = SystemClock()
         self._settings = WorkerSettings(
             store=store, app="stowhand.cli.bench.tasks:app", jobs=plan.concurrency, log_level="error"

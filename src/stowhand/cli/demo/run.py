@@ -69,7 +69,8 @@ class Demo:
     """One run. ``show`` is called with the progress now and then."""
 
     def __init__(self, folder: Path, store: ResolvedStore, state: Path, show: Callable[[Progress], None]) -> None:
-        self._folder, self._show = folder, show
+        self._folder = folder
+        self._show = show
         self._report = Report(state / "report.db")
         self._clock = SystemClock()
         self._events = Events()

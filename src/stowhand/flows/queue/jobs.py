@@ -31,7 +31,9 @@ class QueueJobs:
 
     def __init__(self, shape: FlowShape, store: QueueStore, tables: FlowTables, ids: Ids) -> None:
         self.shape = shape
-        self._store, self._tables, self._ids = store, tables, ids
+        self._store = store
+        self._tables = tables
+        self._ids = ids
         self._creating = Creating(self.create_many)
 
     async def create(self, job: NewFlowJob) -> str:

@@ -44,7 +44,9 @@ class Children:
     """Fans out, gathers, and wakes the parents of one flow."""
 
     def __init__(self, shape: FlowShape, tables: FlowTables, ids: Ids) -> None:
-        self._shape, self._tables, self._ids = shape, tables, ids
+        self._shape = shape
+        self._tables = tables
+        self._ids = ids
         self._clock = SystemClock()
         self._waking: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()

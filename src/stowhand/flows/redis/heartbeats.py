@@ -36,7 +36,10 @@ class RedisHeartbeats:
     def __init__(
         self, address: Address, queues: Sequence[QueueAt], others: Sequence[QueueAt] = (), lock: int = 0
     ) -> None:
-        self._address, self._queues, self._others, self._lock = address, queues, others, lock
+        self._address = address
+        self._queues = queues
+        self._others = others
+        self._lock = lock
         self._dialer = Dialer(address)
         self._client: PlainClient | None = None
         self._begin = dict.fromkeys((*queues, *others), 0)

@@ -66,7 +66,9 @@ class RedisJobs:
         self, naming: Naming, looking: Looking, address: Address, client: Callable[[], Client], clock: Clock
     ) -> None:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
-        self._address, self._client, self._clock = address, client, clock
+        self._address = address
+        self._client = client
+        self._clock = clock
         self._shape = naming.keys.shape
         self._entry = QueueAt(naming.keys, self._shape.entry)
         self._ranked = self._shape.layout is Layout.PRIORITY

@@ -36,7 +36,9 @@ class Looking:
 
     def __init__(self, naming: Naming, address: Address, client: Callable[[], Client], clock: Clock) -> None:
         self._naming, self._keys = naming, naming.keys
-        self._address, self._client, self._clock = address, client, clock
+        self._address = address
+        self._client = client
+        self._clock = clock
 
     # -- jobs ------------------------------------------------------------------------------------
 

@@ -48,7 +48,9 @@ class Positions:
 
     def __init__(self, naming: Naming, address: Address, client: Callable[[], Client], clock: Clock) -> None:
         self._naming, self._keys = naming, naming.keys
-        self._address, self._client, self._clock = address, client, clock
+        self._address = address
+        self._client = client
+        self._clock = clock
 
     async def counts(self) -> list[Count]:
         """Every queue at every priority, in one moment. Those that run apart wait at the first priority."""

@@ -18,7 +18,8 @@ class QueueAt:
     """A queue and where it lies. Made once; ``text`` goes with every call of a script."""
 
     def __init__(self, keys: Keys, queue: FlowQueue) -> None:
-        self.keys, self.flow_queue = keys, queue
+        self.keys = keys
+        self.flow_queue = queue
         self.bases = bases_of(keys, queue)
         self.root = keys.root(queue.name)
         self._quoted = msgspec.json.encode(keys.shape.name).decode()

@@ -36,7 +36,9 @@ class Retrying:
         self, naming: Naming, looking: Looking, address: Address, client: Callable[[], Client], clock: Clock
     ) -> None:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
-        self._address, self._client, self._clock = address, client, clock
+        self._address = address
+        self._client = client
+        self._clock = clock
         self._life = 0 if naming.keys.lasting else round(naming.keys.shape.key_life * 1000)
 
     async def retry(self, job_id: str) -> Answer:

@@ -73,7 +73,9 @@ class Settlements:
     """Of the queues of one store."""
 
     def __init__(self, address: Address, dialer: Dialer, keys: Keys, queues: Sequence[QueueAt]) -> None:
-        self._address, self._dialer, self._keys = address, dialer, keys
+        self._address = address
+        self._dialer = dialer
+        self._keys = keys
         self._queues, self._clock = queues, SystemClock()
         self._by_name = {queue.name: queue for queue in keys.shape.all_queues()}
         self._unanswered: dict[str, float] = {}

@@ -111,7 +111,9 @@ class FlowStore:
         woken, alone = self._waiting.woken and not request.suspects, self._waiting.alone
         if self._worked_off and not request.suspects and not woken:
             # A lone job has woken an idle worker, and was taken: should there be more, the next wait hears of it.
-            self._worked_off, self._dry, self._no_suspects = False, True, True
+            self._worked_off = False
+            self._dry = True
+            self._no_suspects = True
             self._waiting.claimed(dry=True)
             return []
         claims: list[Claim[FlowRecord]] = []

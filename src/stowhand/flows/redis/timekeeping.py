@@ -36,7 +36,10 @@ class Timekeeper:
     """Of one queue; at rest until ``begin``."""
 
     def __init__(self, address: Address, dialer: Dialer, queue: QueueAt, clock: Clock) -> None:
-        self._address, self._dialer, self._queue, self._clock = address, dialer, queue, clock
+        self._address = address
+        self._dialer = dialer
+        self._queue = queue
+        self._clock = clock
         self._bell = queue.keys.bell(queue.name)
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None

@@ -37,7 +37,9 @@ class Waiting:
     """
 
     def __init__(self, address: Address, dialer: Dialer, queues: Sequence[QueueAt], longest: float) -> None:
-        self._address, self._dialer, self._longest = address, dialer, longest
+        self._address = address
+        self._dialer = dialer
+        self._longest = longest
         self._bases = [base for queue in queues for base in queue.bases]
         self._clients: dict[str, Client] = {}
         self._dry = asyncio.Event()

@@ -27,7 +27,9 @@ class RemoteAttempt:
     """``ctx.store``. Every change is guarded by the attempt's lease."""
 
     def __init__(self, http: HttpCaller, proofs: HeldProofs, attempt: Attempt[Any]) -> None:
-        self._http, self._proofs, self._attempt = http, proofs, attempt
+        self._http = http
+        self._proofs = proofs
+        self._attempt = attempt
 
     @property
     def _lease(self) -> Lease:

@@ -30,7 +30,8 @@ class Claiming:
     """Claims and settles for a worker's loop."""
 
     def __init__(self, http: HttpCaller, proofs: HeldProofs, record: type[Any] | None) -> None:
-        self._http, self._proofs = http, proofs
+        self._http = http
+        self._proofs = proofs
         self._make = _maker(record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:

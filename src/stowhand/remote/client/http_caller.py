@@ -41,7 +41,8 @@ class HttpCaller:
 
     def __init__(self, base: str, options: HttpOptions, clock: Clock) -> None:
         self.base = base
-        self._options, self._clock = options, clock
+        self._options = options
+        self._clock = clock
         # Not a client: that would obey the environment and cookies, and log a line for every call.
         self._transport: httpx.AsyncHTTPTransport | None = None
         # Shorter than the deadline of the call: a request that was never sent must not count as possibly done.

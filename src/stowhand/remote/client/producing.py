@@ -25,7 +25,8 @@ class Producing:
     """Enqueues jobs on the lent store."""
 
     def __init__(self, http: HttpCaller, max_attempts: int | None) -> None:
-        self._http, self._max_attempts = http, max_attempts
+        self._http = http
+        self._max_attempts = max_attempts
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job."""

@@ -45,7 +45,10 @@ class Authenticator:
         required: bool = False,
         now: Callable[[], datetime] = wall_clock,
     ) -> None:
-        self._file, self._events, self._clock, self._now = file, events, clock, now
+        self._file = file
+        self._events = events
+        self._clock = clock
+        self._now = now
         self._wrong = _Wrong(clock)
         self._stamp: tuple[int, ...] | None = None
         self._tokens: dict[str, TokenRecord] = {}

@@ -55,9 +55,14 @@ class Claims:
         clock: Clock,
         still: Callable[[Grant], bool],
     ) -> None:
-        self._shared_store, self._wake_broadcast, self._heartbeats = shared_store, wake_broadcast, heartbeats
+        self._shared_store = shared_store
+        self._wake_broadcast = wake_broadcast
+        self._heartbeats = heartbeats
         self._store = shared_store.store
-        self._proofs, self._answers, self._clock, self._still = proofs, answers, clock, still
+        self._proofs = proofs
+        self._answers = answers
+        self._clock = clock
+        self._still = still
         self._polls: Counter[str] = Counter()
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:

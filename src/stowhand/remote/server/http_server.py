@@ -68,7 +68,10 @@ class HttpServer:
     """A running server. Made by ``running``."""
 
     def __init__(self, server: _Server, url: str, wake_broadcast: WakeBroadcast, events: Events, grace: float) -> None:
-        self._server, self._wake_broadcast, self._events, self._grace = server, wake_broadcast, events, grace
+        self._server = server
+        self._wake_broadcast = wake_broadcast
+        self._events = events
+        self._grace = grace
         self._stop_requests = 0
         self.url = url
         """With the actual port."""
@@ -157,7 +160,8 @@ class _Server(uvicorn.Server):
 
     def shut_down(self, *, now: bool) -> None:
         """Accept no more connections; ``now``: do not wait for open requests."""
-        self.should_exit, self.force_exit = True, now
+        self.should_exit = True
+        self.force_exit = now
         self._stopping.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

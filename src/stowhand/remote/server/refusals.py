@@ -37,7 +37,10 @@ class Refused(Exception):
         closes: bool = False,
     ) -> None:
         super().__init__(message)
-        self.kind, self.message, self.fix, self.retry_after = kind, message, fix, retry_after
+        self.kind = kind
+        self.message = message
+        self.fix = fix
+        self.retry_after = retry_after
         self.status = status or STATUS[kind]
         self.closes = closes
 

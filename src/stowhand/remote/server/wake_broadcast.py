@@ -22,7 +22,9 @@ class WakeBroadcast:
     """Counts the store's wake-ups. ``count`` begins with a random id, so that it changes at a restart."""
 
     def __init__(self, store: Store[Any], events: Events, clock: Clock) -> None:
-        self._store, self._events, self._clock = store, events, clock
+        self._store = store
+        self._events = events
+        self._clock = clock
         self._boot = secrets.token_hex(4)
         self._wakes = 0
         self._woken = asyncio.Event()

@@ -100,7 +100,8 @@ class Guest:
     """A borrowed connection in autocommit, with cursors of ours: its row factory and its formats stay its own."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepared: bool) -> None:
-        self._connection, self._prepared = connection, prepared
+        self._connection = connection
+        self._prepared = prepared
         self._cursor: psycopg.AsyncCursor[Row] | None = None
 
     def reader(self) -> psycopg.AsyncCursor[Row]:

@@ -25,7 +25,8 @@ class Borrower:
     __slots__ = ("_over", "held", "refused", "timed_out", "waiting")
 
     def __init__(self, over: Callable[[], Awaitable[object]], timed_out: Callable[[], bool]) -> None:
-        self._over, self.timed_out = over, timed_out
+        self._over = over
+        self.timed_out = timed_out
         self.held = 0
         """Connections that it has borrowed at the moment."""
         self.waiting = 0

@@ -48,8 +48,13 @@ class Connection(Generic[M]):
         patience: float | None = None,
         opened: Callable[[Identity], None] = lambda _: None,
     ) -> None:
-        self._path, self._dial, self._now, self._prepare = path, dial, now, prepare
-        self._explain, self._patience, self._on_opened = explain, patience, opened
+        self._path = path
+        self._dial = dial
+        self._now = now
+        self._prepare = prepare
+        self._explain = explain
+        self._patience = patience
+        self._on_opened = opened
         self._raw: sqlite3.Connection | None = None
         self._lock = threading.RLock()
         self._cut_off = False

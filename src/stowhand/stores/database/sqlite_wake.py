@@ -95,7 +95,10 @@ class _Ticking:
     """Looks every tick, on the sleeper's own loop, until it is woken or its time is up."""
 
     def __init__(self, wake: Wake, woken: asyncio.Future[bool], clock: SystemClock, deadline: float) -> None:
-        self._wake, self._woken, self._clock, self._deadline = wake, woken, clock, deadline
+        self._wake = wake
+        self._woken = woken
+        self._clock = clock
+        self._deadline = deadline
         self._timer: Cancelable
         self._schedule()
 

@@ -199,5 +199,8 @@ class Rows:
         try:
             yield
         except BaseException:
-            self.live, self.history, self.known, self.ledger = live, history, known, ledger
+            self.live = live
+            self.history = history
+            self.known = known
+            self.ledger = ledger
             raise

@@ -42,8 +42,12 @@ class AttemptStore(Generic[R]):
         calls: Calls,
         folds: bool,
     ) -> None:
-        self._tools, self._attempt, self._records = tools, attempt, records
-        self._key, self._calls, self._folds = key, calls, folds
+        self._tools = tools
+        self._attempt = attempt
+        self._records = records
+        self._key = key
+        self._calls = calls
+        self._folds = folds
         self._entries = 0
         self.execution_log = _Log(self)
         """The same log, by the names of ``stowhand.jobs.execution_log.ExecutionLog``."""

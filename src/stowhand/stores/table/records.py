@@ -36,7 +36,9 @@ class Records:
         record_id: Callable[[Any], Any] | None,
         columns: Mapping[str, str] | None = None,
     ) -> None:
-        self._scan, self._record, self._record_id = scan, record, record_id
+        self._scan = scan
+        self._record = record
+        self._record_id = record_id
         own = {name: name for name in ("id", *MOMENTS)} | dict(columns or {})
         self._keys = dict.fromkeys(("id", own["id"]))
         self._moments = frozenset(MOMENTS) | {own[name] for name in MOMENTS}

@@ -42,7 +42,8 @@ class TimedHeartbeats:
     """Heartbeats whose calls are reported, on the thread on which they run."""
 
     def __init__(self, heartbeats: Heartbeats, calls: Calls) -> None:
-        self._heartbeats, self._calls = heartbeats, calls
+        self._heartbeats = heartbeats
+        self._calls = calls
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them."""

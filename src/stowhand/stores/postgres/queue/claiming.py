@@ -58,7 +58,8 @@ class Claims:
     """Claims due jobs."""
 
     def __init__(self, context: PostgresContext, listener: Listener) -> None:
-        self._context, self._listener = context, listener
+        self._context = context
+        self._listener = listener
         self._link = Link(context.dialer, lambda: context.role("claim"))
         self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
@@ -213,7 +214,8 @@ class ScanCursor:
         if took > SLOW + SLOW_PER_JOB * jobs and last is not None:
             self._position, self._rescan_at = last, now + SHARE * took
         else:
-            self._position, self._rescan_at = None, 0.0
+            self._position = None
+            self._rescan_at = 0.0
         return False
 
 

@@ -60,7 +60,8 @@ class IdleAnnouncer:
         """Counts, and says whether there were many of late."""
         if now - self._since > WINDOW:
             self._before = self._recent if now - self._since < 2 * WINDOW else 0
-            self._recent, self._since = 0, now
+            self._recent = 0
+            self._since = now
         self._recent += things
         return self._recent + self._before >= MANY
 

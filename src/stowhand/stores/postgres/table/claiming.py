@@ -50,7 +50,8 @@ class TableClaims:
     """Claims due records."""
 
     def __init__(self, context: TableContext, passed: PassedOver) -> None:
-        self._context, self._passed = context, passed
+        self._context = context
+        self._passed = passed
         self._link = Link(context.dialer, lambda: context.role("claim"))
         self._clock = SystemClock()
         self._suspects_not_before = self._sweep_not_before = 0.0

@@ -31,7 +31,8 @@ class TableContext:
     def __init__(
         self, place: str | object, options: TableOptions[Any], shape: Shape, pinned: Callable[[], datetime] | None
     ) -> None:
-        self.options, self.shape = options, shape
+        self.options = options
+        self.shape = shape
         self.pool: Pool | BorrowedPool
         if isinstance(place, str):
             self.address = Address(place)
@@ -55,7 +56,8 @@ class TableContext:
 
     def bind(self, composer: Composer, key: Key) -> None:
         """Takes what the catalog has shown: from now on statements can be run."""
-        self._composer, self._key = composer, key
+        self._composer = composer
+        self._key = key
 
     @property
     def key(self) -> Key:

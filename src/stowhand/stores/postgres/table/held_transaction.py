@@ -67,7 +67,8 @@ class HeldTransaction:
 
     def __init__(self, stack: AsyncExitStack, connection: psycopg.AsyncConnection[Any], owner: str) -> None:
         """``stack`` gives the connection back when it is closed."""
-        self._stack, self._connection = stack, connection
+        self._stack = stack
+        self._connection = connection
         self._savepoint = quote_identifier(f"attempt_{uuid.uuid4().hex}")
         self._transaction: object = None
         self._settings: dict[str, object] = {}

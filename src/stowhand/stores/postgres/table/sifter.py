@@ -36,8 +36,11 @@ class Sifter:
         picking: Mapping[str, object],
         mark: Mapping[str, object],
     ) -> None:
-        self._context, self._connection = context, connection
-        self._pick, self._picking, self._mark = pick, picking, mark
+        self._context = context
+        self._connection = connection
+        self._pick = pick
+        self._picking = picking
+        self._mark = mark
         self.unchanged: dict[str, str] = {}
         """Key -> why it could not be marked."""
         self.bad: dict[str, str] = {}

@@ -57,7 +57,9 @@ class AttemptTransactions:
     """Begins the transactions of one table's attempts, and holds what they share."""
 
     def __init__(self, context: TableContext, settlements: TableSettlements, logs: Logs) -> None:
-        self.context, self.settlements, self.logs = context, settlements, logs
+        self.context = context
+        self.settlements = settlements
+        self.logs = logs
         self.clock: Clock = SystemClock()
         self.open: set[RecordTransaction] = set()
         owned = isinstance(context.pool, Pool)
@@ -233,7 +235,8 @@ class RecordTransaction:
             (reply,) = await self._transactions.settlements.settle([(self._attempt.lease, doubtful)], repeat=True)
             return reply if reply is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
         if reply is not Verdict.BUSY:
-            self._instead_of, self._doubtful = instead, None
+            self._instead_of = instead
+            self._doubtful = None
         return reply
 
     async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Reply:

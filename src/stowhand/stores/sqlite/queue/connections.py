@@ -36,7 +36,8 @@ class Connections:
     """The file of one store, and the ways to work on it."""
 
     def __init__(self, path: Path, synchronous: str, now: Now) -> None:
-        self.path, self.now = path, now
+        self.path = path
+        self.now = now
         self.replacement = Replacement()
         self._synchronous = synchronous
         self._writer, self._reader, self._counter = self.connect(), self.connect(), self.connect()

@@ -49,8 +49,10 @@ class SqliteHeartbeats:
         history: float | None,
         failed_retention: float | None = None,
     ) -> None:
-        self._connection, self._probe = connection, probe
-        self._history, self._failed_retention = history, failed_retention
+        self._connection = connection
+        self._probe = probe
+        self._history = history
+        self._failed_retention = failed_retention
         self._refused: list[Refusal] = []
 
     def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:

@@ -58,7 +58,8 @@ class SqliteTable:
     ) -> None:
         # As SQLite names its -wal: by the file itself, wherever a link to it is.
         self._path = Path(place).resolve()
-        self._options, self._shape = options, shape
+        self._options = options
+        self._shape = shape
         self._now = moments.clock(pinned)
         notices = notices or Notices(options.name)
         self._replacement = Replacement()

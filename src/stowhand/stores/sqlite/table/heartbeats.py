@@ -47,7 +47,10 @@ class TableHeartbeats:
     def __init__(
         self, connection: TableConnection, probe: WriteProbe, table: Callable[[], Table], abandoned: Abandoned
     ) -> None:
-        self._connection, self._probe, self._table, self._abandoned = connection, probe, table, abandoned
+        self._connection = connection
+        self._probe = probe
+        self._table = table
+        self._abandoned = abandoned
         self._rest_until = self._turns_at = float("-inf")
         self._refused: list[Refusal] = []
 

@@ -52,8 +52,12 @@ class Selecting:
         columns: Sequence[Selected],
         shows_state: bool,
     ) -> None:
-        self._shape, self._retries, self._order, self._columns = shape, retries, order, columns
-        self._shows_state, self._may_lack_id = shows_state, may_lack_id
+        self._shape = shape
+        self._retries = retries
+        self._order = order
+        self._columns = columns
+        self._shows_state = shows_state
+        self._may_lack_id = may_lack_id
         self._due = _due(shape, kinds, retries=retries, identified=identified(shape, may_lack_id=may_lack_id))
 
     def due(self) -> str:
