@@ -19,7 +19,7 @@ OPTIONS: TableOptions[dict[str, Any]] = TableOptions(
     heartbeat_interval=0.4,
     max_num_retries=50,
     retry_after=0.05,
-    max_num_resets=50,
+    max_resets=50,
 )
 
 

@@ -117,7 +117,7 @@ def options(**given: Any) -> TableOptions[dict[str, Any]]:
         "table_name": "jobs j",
         "order_by_expression": ("priority", sql("process_after"), "id"),
         "max_num_retries": RETRIES,
-        "max_num_resets": RESETS,
+        "max_resets": RESETS,
         "retry_after": 60.0,
     }
     return TableOptions(**usual | given)

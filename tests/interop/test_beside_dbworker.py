@@ -170,7 +170,7 @@ def test_their_reset_takes_ours_only_when_stale_and_our_zombie_is_fenced(
 
 def test_our_reset_takes_theirs_only_when_stale_and_not_locked(run: Run, database: str, theirs: Theirs) -> None:
     async def go() -> None:
-        async with ours(database, max_num_resets=1) as side, ours(database, MINUTE, max_num_resets=1) as later:
+        async with ours(database, max_resets=1) as side, ours(database, MINUTE, max_resets=1) as later:
             assert theirs.dequeue() == 1
             theirs.add_log(1, {"key": "theirs", "command": ["a"], "startTime": "2026-01-01T00:00:00Z"})
             theirs.heartbeat([1])

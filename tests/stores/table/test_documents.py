@@ -83,7 +83,7 @@ def test_a_document_is_served_as_printed(
         name="example_job_worker_store",
         column_expressions=[f"{alias}.{one.name}" for one in fields(ExampleJob)],
         order_by_expression=sql(f"{alias}.repository_id, {alias}.id"),
-        max_num_resets=5,
+        max_resets=5,
         heartbeat_interval=timedelta(seconds=1),
         stalled_max_age=timedelta(seconds=5),
         **(names | made),

@@ -87,7 +87,7 @@ def test_resets_are_counted_and_what_was_reset_too_often_apart(run: Run, on_sqli
     async def story() -> None:
         on_sqlite.add("orphan", "foundling")
         on_sqlite.add("killer", num_resets=1)
-        table: dict[str, Any] = {"stalled_max_age": 0.2, "heartbeat_interval": 0.05, "max_num_resets": 1}
+        table: dict[str, Any] = {"stalled_max_age": 0.2, "heartbeat_interval": 0.05, "max_resets": 1}
         async with opened(on_sqlite, **table) as store:
             assert len(await claimed(store)) == 3
             events = shop.metrics.of_resetter("sweeper", Events())

@@ -42,7 +42,7 @@ def test_the_founding_example_is_accepted() -> None:
         column_expressions=["j.id", "j.state", sql("j.repository_name")],
         scan=tuple,
         order_by_expression=sql("j.repository_id, j.id"),
-        max_num_resets=5,
+        max_resets=5,
         heartbeat_interval=timedelta(seconds=1),
         stalled_max_age=timedelta(seconds=5),
     )
@@ -70,8 +70,8 @@ def test_durations_are_exact() -> None:
         ({"cancel_interval": 0.0}, "cancel_interval: 0.0 given, must be more than 0"),
         ({"retry_after": -0.5}, "retry_after: -0.5 given, must not be negative"),
         ({"retry_after": None}, "retry_after: a NoneType given"),
-        ({"max_num_resets": True}, "max_num_resets: a bool given; give a whole number"),
-        ({"max_num_resets": -1}, "max_num_resets: -1 given; give 0 to"),
+        ({"max_resets": True}, "max_resets: a bool given; give a whole number"),
+        ({"max_resets": -1}, "max_resets: -1 given; give 0 to"),
         ({"max_num_retries": 1.0}, "max_num_retries: a float given; give a whole number"),
         ({"max_num_retries": 2**31}, "max_num_retries: 2147483648 given"),
         ({"alternate_column_names": {"staet": "x"}}, "no documented column 'staet'; did you mean 'state'?"),
@@ -110,8 +110,8 @@ def test_records_that_could_not_outlast_three_beats_are_refused_with_the_sum() -
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    said = refused(name="", table_name="a b c", stalled_max_age=0, max_num_resets=-1, order_by_expression="x y")
-    for field in ("name", "table_name", "stalled_max_age", "max_num_resets", "order_by_expression"):
+    said = refused(name="", table_name="a b c", stalled_max_age=0, max_resets=-1, order_by_expression="x y")
+    for field in ("name", "table_name", "stalled_max_age", "max_resets", "order_by_expression"):
         assert f"{field}:" in said
 
 

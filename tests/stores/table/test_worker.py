@@ -180,7 +180,7 @@ def test_a_heartbeat_keeps_a_long_record_from_being_reset(run: Run, place: Place
 def test_a_resetter_revives_what_a_dead_worker_held_and_gives_up_after_so_often(run: Run, place: Place) -> None:
     async def story() -> None:
         place.add("orphan")
-        table: dict[str, Any] = {"stalled_max_age": 0.3, "heartbeat_interval": 0.1, "max_num_resets": 2}
+        table: dict[str, Any] = {"stalled_max_age": 0.3, "heartbeat_interval": 0.1, "max_resets": 2}
         table["reset_failure_message"] = "gone"
         async with opened(place, **table) as store:
             resetter = Resetter(store, ResetterOptions(interval=0.05))

@@ -63,7 +63,7 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     unique_ids: bool = False
     """No two rows ever have the same id, although no unique index says so: a table that is partitioned by another
     column (a day) cannot have one. PostgreSQL only. Untrue, it lets one claim take, and one write end, both rows."""
-    max_num_resets: int = 5
+    max_resets: int = 5
     """How often a record may be taken back from a worker that died; the next time it is failed. 0: the first time."""
     stalled_max_age: timedelta | float = 30.0
     """Without a heartbeat for so long, a record in processing is taken back. At least three heartbeats."""
@@ -193,7 +193,7 @@ def _of_record(options: TableOptions[Any]) -> Iterator[str]:
 
 
 def _of_counts(options: TableOptions[Any]) -> Iterator[str]:
-    for field in ("max_num_resets", "max_num_retries"):
+    for field in ("max_resets", "max_num_retries"):
         value = getattr(options, field)
         # bool is an int to Python.
         if type(value) is not int:

@@ -57,7 +57,7 @@ async def test_the_owner_may_alter_the_table_while_a_worker_runs(jobs: Jobs) -> 
 async def test_a_message_is_cut_to_what_its_column_holds(jobs: Jobs) -> None:
     jobs.sql("alter table jobs alter failure_message type varchar(4)")
     jobs.add(2)
-    async with jobs.served(max_num_resets=0) as served:
+    async with jobs.served(max_resets=0) as served:
         lease = await served.take()
         assert await served.settle(lease, ERRORED) is Verdict.SETTLED
         assert await served.settle(lease, ERRORED) is Verdict.ALREADY_SETTLED

@@ -67,7 +67,7 @@ async def test_stale_records_go_back_to_the_queue_or_fail_for_good(jobs: Jobs) -
 
 async def test_a_message_of_ones_own_for_what_used_up_its_resets(jobs: Jobs) -> None:
     job_id = running(jobs)
-    async with jobs.served(max_num_resets=0, reset_failure_message="gave up") as served:
+    async with jobs.served(max_resets=0, reset_failure_message="gave up") as served:
         served.heartbeats.reset_stalled(0)
     assert jobs.row(job_id)["failure_message"] == "gave up"
 

@@ -67,7 +67,7 @@ def test_only_what_has_stalled_is_reset(app: Application, run: Run) -> None:
     app.add(state="completed", last_heartbeat_at=ago(99))
 
     async def scenario() -> None:
-        table = await app.served(max_num_resets=2)
+        table = await app.served(max_resets=2)
         heartbeats = table.heartbeats()
         assert list(heartbeats.reset_stalled(10.0)) == [
             ResetJob(stale, "uploads", State.QUEUED, None, 40.001),

@@ -146,7 +146,7 @@ class TableHeartbeats:
         options = self._context.options
 
         def reset(part: Sequence[Row]) -> list[Row]:
-            limits = {"max_resets": options.max_num_resets, "max_attempts": options.max_num_retries + 1}
+            limits = {"max_resets": options.max_resets, "max_attempts": options.max_num_retries + 1}
             return self._ask(
                 "reset",
                 ids=[row[0] for row in part],

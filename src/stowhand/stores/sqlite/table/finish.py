@@ -150,7 +150,7 @@ def reset(
         return None
     options = table.options
     state = lifecycle.reset(
-        resets=held.resets, max_resets=options.max_num_resets, max_attempts=options.max_num_retries + 1
+        resets=held.resets, max_resets=options.max_resets, max_attempts=options.max_num_retries + 1
     ).state
     state = State.CANCELED if held.cancel else state
     name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
