@@ -17,10 +17,11 @@ from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.queue import QueueEngine, parents
 from stowhand.flows.queue.engine import ExistenceChecks
-from stowhand.flows.queue.queues import SharedListener
+from stowhand.flows.queue.queues import FlowQueueStore, SharedListener
 from stowhand.jobs.job import NewJob
 from stowhand.protocols import options
 from stowhand.protocols.flow_shape import FlowShape, Queue
+from stowhand.protocols.store import Terms
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 
@@ -89,7 +90,7 @@ async def until_idle(flow: Flow) -> None:
     assert isinstance(engine, QueueEngine)
 
     async def waiting() -> bool:
-        return len(engine._listener._waiting) == len(flow.workers)
+        return len(engine._listener._sleepers) == len(flow.workers)
 
     await until(waiting)
 
@@ -169,9 +170,10 @@ def test_what_hinders_the_one_that_listens_is_told_to_all(run: Run, monkeypatch:
         listener = SharedListener(store)
         with monkeypatch.context() as outage:
             outage.setattr(store, "wait", deaf)
-            told = await asyncio.gather(*(listener.wait(n, 60.0) for n in range(3)), return_exceptions=True)
+            told = await asyncio.gather(*(listener.wait(0, 60.0) for _ in range(3)), return_exceptions=True)
         assert [type(each) for each in told] == [StoreUnreachable] * 3
-        assert await listener.wait(0, 0.01) is False
+        await listener.wait(0, 0.01)
+        assert listener.wakes == 0
         await listener.close()
 
     run(story())
@@ -181,14 +183,49 @@ def test_who_is_busy_when_the_bell_rings_hears_it_afterwards(run: Run) -> None:
     async def story() -> None:
         store = MemoryStore()
         listener = SharedListener(store)
-        for who in "ab":
-            await listener.join(who)
-        waiting = asyncio.ensure_future(listener.wait("a", 5.0))
+        idle, busy = (FlowQueueStore(store, listener, task, Terms(lease=60.0)) for task in "ab")
+        for one in (idle, busy):
+            await one.open()
+        waiting = asyncio.ensure_future(idle.wait(5.0))
         await asyncio.sleep(0)
         await store.enqueue(NewJob(task="t"))
         assert await waiting
-        assert await listener.wait("b", 0.0)
-        assert not await listener.wait("b", 0.01)
+        assert await busy.wait(0.0)
+        assert not await busy.wait(0.01)
+        await listener.close()
+
+    run(story())
+
+
+def test_the_last_one_to_leave_ends_the_wait_at_the_store(run: Run) -> None:
+    """And no other does: neither by its timeout nor by being cancelled."""
+    calls: list[str] = []
+
+    class Watched(MemoryStore):
+        async def wait(self, timeout: float) -> bool:
+            calls.append("begun")
+            try:
+                return await super().wait(timeout)
+            except asyncio.CancelledError:
+                calls.append("cancelled")
+                raise
+
+    async def left() -> bool:
+        return calls == ["begun", "cancelled"]
+
+    async def story() -> None:
+        listener = SharedListener(Watched())
+        canceled, patient = (asyncio.ensure_future(listener.wait(0, 60.0)) for _ in range(2))
+        await listener.wait(0, 0.01)
+        canceled.cancel()
+        await asyncio.wait([canceled])
+        await listener.wait(0, 0.01)
+        assert calls == ["begun"]
+        assert not patient.done()
+        patient.cancel()
+        await until(left)
+        await listener.wait(0, 0.01)
+        assert calls[2:] == ["begun"]
         await listener.close()
 
     run(story())

@@ -1,7 +1,7 @@
 """The store of one queue's workers: a view of the flow's one store, so that all workers share its connections.
 
 Claims and settlements queue up on one connection each; heartbeats have a connection for each worker. A wake-up of the
-store reaches one waiter only, so one task waits there for all workers, and wakes all of them.
+store may reach one waiter only, so one task waits there for all workers, and wakes all of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import msgspec
 
 from stowhand.clock import SystemClock
-from stowhand.errors import StoreError
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.sleepers import Sleepers
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 
 ROUND = 10.0
@@ -28,40 +28,32 @@ class SharedListener:
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
-        self._clock = SystemClock()
+        self._sleepers = Sleepers(SystemClock())
         self._opening = asyncio.Lock()
-        self._waiting: dict[object, asyncio.Future[bool]] = {}
-        self._missed: set[object] = set()
-        """Members that were not waiting at the last wake-up: their next wait returns at once."""
-        self._members: set[object] = set()
         self._listening: asyncio.Task[None] | None = None
 
-    async def join(self, member: object) -> None:
-        """Open the store, one member after the other, and wake this member from now on."""
+    @property
+    def wakes(self) -> int:
+        """How often the store has woken the workers."""
+        return self._sleepers.wakes
+
+    async def open(self) -> None:
+        """Open the store, for one worker after the other."""
         async with self._opening:
             await self._store.open()
-        self._members.add(member)
 
-    def leave(self, member: object) -> None:
-        """Wake this member no more."""
-        self._members.discard(member)
-        self._missed.discard(member)
-
-    async def wait(self, member: object, timeout: float) -> bool:
-        """As ``Store.wait``."""
-        if member in self._missed:
-            self._missed.discard(member)
-            return True
-        woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[member] = woken
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen(), name="flow listener")
-        timer = self._clock.call_later(timeout, lambda: _answer(woken, False))
+    async def wait(self, since: int, timeout: float) -> None:
+        """Return as soon as ``wakes`` differs from ``since``, or after ``timeout`` seconds. Raises as the store's."""
+        if self.wakes != since:
+            return
+        before = self._listening
+        if before is None or before.done() or before.cancelling():
+            self._listening = asyncio.create_task(self._listen(before), name="flow listener")
         try:
-            return await woken
+            await self._sleepers.wait(since, timeout)
         finally:
-            timer.cancel()
-            self._waiting.pop(member, None)
+            # Later: a worker that waits again at once finds the store's call still under way.
+            asyncio.get_running_loop().call_soon(self._stop_if_alone)
 
     async def close(self) -> None:
         """Stop listening."""
@@ -70,20 +62,20 @@ class SharedListener:
             await asyncio.wait([self._listening])
             self._listening = None
 
-    async def _listen(self) -> None:
-        while self._waiting:
+    def _stop_if_alone(self) -> None:
+        if self._listening is not None and not self._sleepers:
+            self._listening.cancel()
+
+    async def _listen(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        while True:
             try:
-                has_woken = await self._store.wait(ROUND)
-            except StoreError as error:
-                for woken in self._waiting.values():
-                    if not woken.done():
-                        woken.set_exception(error)
+                if await self._store.wait(ROUND):
+                    self._sleepers.wake()
+            except Exception as error:  # noqa: BLE001 - the waiting workers get it, and the next one calls again
+                self._sleepers.fail(error)
                 return
-            if has_woken:
-                self._missed = self._members - self._waiting.keys()
-                for woken in self._waiting.values():
-                    _answer(woken, True)
-                await self._clock.sleep(0)  # let the woken members leave the list
 
 
 class FlowQueueStore:
@@ -92,14 +84,15 @@ class FlowQueueStore:
     def __init__(self, store: QueueStore, listener: SharedListener, task: str, terms: Terms) -> None:
         self._store, self._listener, self._tasks = store, listener, (task,)
         self.terms = terms
+        self._wakes_seen = 0
 
     async def open(self) -> None:
-        """Open the store if necessary, and listen."""
-        await self._listener.join(self)
+        """Open the store if necessary."""
+        await self._listener.open()
+        self._wakes_seen = self._listener.wakes
 
     async def close(self) -> None:
-        """Stop listening for this queue."""
-        self._listener.leave(self)
+        """Nothing: its waits end with their callers."""
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Of this queue."""
@@ -119,7 +112,10 @@ class FlowQueueStore:
 
     async def wait(self, timeout: float) -> bool:
         """Wait for a wake-up at the shared listener."""
-        return await self._listener.wait(self, timeout)
+        before = self._wakes_seen
+        await self._listener.wait(before, timeout)
+        self._wakes_seen = self._listener.wakes
+        return self._wakes_seen != before
 
     @property
     def is_listening(self) -> bool:
@@ -129,8 +125,3 @@ class FlowQueueStore:
     def heartbeats(self) -> Heartbeats:
         """The worker's own."""
         return self._store.heartbeats()
-
-
-def _answer(woken: asyncio.Future[bool], result: bool) -> None:
-    if not woken.done():
-        woken.set_result(result)

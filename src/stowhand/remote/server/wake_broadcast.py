@@ -10,6 +10,7 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.sleepers import Sleepers
 from stowhand.protocols.store import Store
 
 LISTENING = 10.0
@@ -26,8 +27,7 @@ class WakeBroadcast:
         self._events = events
         self._clock = clock
         self._boot = secrets.token_hex(4)
-        self._wakes = 0
-        self._woken = asyncio.Event()
+        self._sleepers = Sleepers(clock)
         self._task: asyncio.Task[None] | None = None
         self.stopped = False
         self.answered_at = clock.monotonic()
@@ -36,7 +36,7 @@ class WakeBroadcast:
     @property
     def count(self) -> str:
         """A text that differs after every wake-up."""
-        return f"{self._boot}.{self._wakes}"
+        return f"{self._boot}.{self._sleepers.wakes}"
 
     @property
     def poll(self) -> float:
@@ -50,7 +50,7 @@ class WakeBroadcast:
     def end_polls(self) -> None:
         """End every poll, now and from now on."""
         self.stopped = True
-        self._wake()
+        self._sleepers.wake()
 
     async def stop(self) -> None:
         """End every poll, and stop listening."""
@@ -62,19 +62,8 @@ class WakeBroadcast:
 
     async def until_changed(self, since: str, seconds: float) -> None:
         """Return when ``count`` differs from ``since``, when the server stops, or after ``seconds``."""
-        loop = asyncio.get_running_loop()
-        late: asyncio.Future[None] = loop.create_future()
-        timer = self._clock.call_later(seconds, lambda: None if late.done() else late.set_result(None))
-        try:
-            while self.count == since and not self.stopped and not late.done():
-                woken = asyncio.ensure_future(self._woken.wait())
-                try:
-                    await asyncio.wait((woken, late), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    woken.cancel()
-        finally:
-            timer.cancel()
-            late.cancel()
+        if self.count == since and not self.stopped:
+            await self._sleepers.wait(self._sleepers.wakes, seconds)
 
     async def _listen(self) -> None:
         failures = 0
@@ -91,11 +80,6 @@ class WakeBroadcast:
             if failures:
                 self._events.emit(StoreRecovered(NAME, "listen", failures))
             if failures or woken:
-                self._wake()
+                self._sleepers.wake()
             failures = 0
             self.answered_at = self._clock.monotonic()
-
-    def _wake(self) -> None:
-        self._wakes += 1
-        self._woken.set()
-        self._woken = asyncio.Event()

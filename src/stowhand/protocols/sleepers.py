@@ -1,0 +1,73 @@
+"""One wake-up for many waits. Each has a time limit of its own, on its own event loop, and ends without the others.
+
+A wake-up is a hint: one too many costs an empty claim, a lost one a poll interval. They are counted, so a caller that
+remembers the count misses none that comes between two waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from stowhand.clock import Clock
+
+
+class Sleepers:
+    """``wakes``: how often they were woken."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asleep: dict[asyncio.Future[bool], asyncio.AbstractEventLoop] = {}
+        self.wakes = 0
+
+    def __len__(self) -> int:
+        """How many waits are under way."""
+        return len(self._asleep)
+
+    def wake(self) -> None:
+        """End every wait. From any thread."""
+        with self._lock:
+            self.wakes += 1
+            asleep = list(self._asleep.items())
+        here = _running_loop()
+        for woken, loop in asleep:
+            if loop is here:
+                _answer(woken, True)
+            else:
+                loop.call_soon_threadsafe(_answer, woken, True)
+
+    def fail(self, error: Exception) -> None:
+        """Let the waits that are under way raise it. On their event loop."""
+        for woken in self._asleep:
+            if not woken.done():
+                woken.set_exception(error)
+                woken.exception()  # marks it as retrieved: the waiting caller may be cancelled now
+
+    async def wait(self, since: int, timeout: float) -> bool:
+        """True as soon as ``wakes`` differs from ``since``; False after ``timeout`` seconds."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+        with self._lock:
+            if self.wakes != since:
+                return True
+            self._asleep[woken] = loop
+        timer = self._clock.call_later(timeout, lambda: _answer(woken, False))
+        try:
+            return await woken
+        finally:
+            timer.cancel()
+            with self._lock:
+                del self._asleep[woken]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _answer(woken: asyncio.Future[bool], has_woken: bool) -> None:
+    if not woken.done():
+        woken.set_result(has_woken)
