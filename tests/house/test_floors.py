@@ -28,6 +28,11 @@ STRANGERS = {
     "stores/sqlite": ("stowhand.stores.postgres", "stowhand.stores.memory"),
     "stores/memory": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
     "stores/table": ("stowhand.stores.postgres.queue", "stowhand.stores.sqlite.queue"),
+    "stores/postgres/shared": (
+        "stowhand.stores.postgres.queue",
+        "stowhand.stores.postgres.table",
+        "stowhand.stores.table",
+    ),
     "stores/postgres/queue": ("stowhand.stores.postgres.table", "stowhand.stores.table"),
     "stores/sqlite/queue": ("stowhand.stores.sqlite.table", "stowhand.stores.table"),
     "stores/postgres/table": ("stowhand.stores.postgres.queue",),

@@ -21,6 +21,7 @@ from stowhand.jobs.lifecycle import (
     allowed_resets,
     reset,
     settle,
+    way_back,
 )
 
 
@@ -127,3 +128,24 @@ def test_durations_are_seconds_however_they_are_given(duration: timedelta | floa
 
 def test_terminal_states_are_the_three() -> None:
     assert {state for state in State if state.terminal} == {State.COMPLETED, State.FAILED, State.CANCELED}
+
+
+@pytest.mark.parametrize(
+    ("asked", "canceled", "lost", "state"),
+    [
+        (State.QUEUED, False, None, State.QUEUED),
+        (State.ERRORED, False, None, State.ERRORED),
+        (State.QUEUED, True, None, State.CANCELED),
+        (State.ERRORED, True, "replaced", State.CANCELED),
+        (State.QUEUED, False, "removed", State.CANCELED),
+        (State.ERRORED, False, "removed", State.CANCELED),
+        (State.QUEUED, False, "replaced", State.QUEUED),
+        (State.ERRORED, False, "replaced", State.FAILED),
+        (State.COMPLETED, True, "removed", State.COMPLETED),
+        (State.FAILED, True, "removed", State.FAILED),
+    ],
+)
+def test_only_the_row_knows_that_a_job_does_not_wait_again(
+    asked: State, canceled: bool, lost: str | None, state: State
+) -> None:
+    assert way_back(asked, cancel_requested=canceled, loses_retries=lost) is state

@@ -10,9 +10,9 @@
       │                                                  │ ├──Fail, Poison──────────▶ failed
       └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
 
-A store records what is decided here. One rule it applies itself, in the statement that writes, because only the row
-knows: a job whose cancellation was requested becomes ``canceled`` instead of ``queued`` or ``errored``, and one whose
-key is gone does not wait again. Then the store replies with the settlement that it has written (``turned``).
+A store records what is decided here. One rule it applies itself, when it writes, because only the row knows: a job
+whose cancellation was requested becomes ``canceled`` instead of ``queued`` or ``errored``, and one whose key is gone
+does not wait again (``way_back``). Then the store replies with the settlement that it has written (``turned``).
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ COMPLETED = Settlement(State.COMPLETED, Ended.OK)
 
 WAITING = (State.QUEUED, State.ERRORED)
 """States from which a job is claimed again."""
+PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
+"""States that a settlement with a payload of its own may name, whatever the row then becomes (``way_back``)."""
 _ENDED = {
     State.COMPLETED: Ended.OK,
     State.ERRORED: Ended.RETRY,
@@ -161,6 +163,20 @@ def settle(
             return Settlement(State.QUEUED, Ended.SNOOZED, delay=max(seconds(delay), 0.0), refund=True)
         case Cancel(reason):
             return Settlement(State.CANCELED, Ended.CANCELED, error=reason)
+
+
+def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None) -> State:
+    """The state of a job that was to wait again: it may have been canceled meanwhile, or have lost its key.
+
+    ``loses_retries``: to ``remove_key`` ("removed"), or to a newer job ("replaced").
+    """
+    if state not in WAITING:
+        return state
+    if cancel_requested or loses_retries == "removed":
+        return State.CANCELED
+    if loses_retries == "replaced" and state is State.ERRORED:
+        return State.FAILED
+    return state
 
 
 def turned(asked: Settlement, state: State) -> Settlement:

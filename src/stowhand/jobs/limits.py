@@ -13,6 +13,7 @@ from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, Settlement
 
 TASK_LIMIT = 128
 QUEUE_LIMIT = 128
@@ -44,6 +45,15 @@ def check(job: NewJob, *, built_in: bool = False) -> NewJob:
     except UndecodablePayload as error:
         raise InvalidJob(f"payload: {error}") from None
     return checked
+
+
+def check_left(settlement: Settlement) -> None:
+    """What is left of a batch is checked as a producer's payload is: the next attempt reads it. Raises InvalidJob."""
+    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
+        try:
+            strict_json.validate(settlement.payload)
+        except UndecodablePayload as error:
+            raise InvalidJob(f"the payload: {error}") from None
 
 
 def refuse_reserved(job: NewJob) -> None:

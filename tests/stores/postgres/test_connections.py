@@ -165,7 +165,7 @@ def test_no_role_changes_its_session(postgres_url: str, run: Any, role: str) -> 
             case "claim":
                 rows = await store._claims._link.rows(ask_settings)
             case "settle":
-                rows = await store._settlements._link.rows(ask_settings)
+                rows = await store._settlements._settler._link.rows(ask_settings)
             case "heart":
                 rows = heartbeats._link.rows(ask_settings)  # type: ignore[attr-defined]
             case _:

@@ -17,19 +17,18 @@ async def halved(
     items: Sequence[T],
     write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
     alone: Alone[T],
-    errors: tuple[type[Exception], ...] = (),
 ) -> list[R]:
-    """The results of ``write`` for all items. ``errors`` count as refusals too. Raises every other error."""
+    """The results of ``write`` for all items. Raises every other error."""
     try:
         return list(await write(items))
     except Exception as error:
-        if not (isinstance(error, errors) or trouble.is_refusal(error)):
+        if not trouble.is_refusal(error):
             raise
         if len(items) == 1:
             alone(items[0], error)
             return []
     middle = len(items) // 2
-    return [*await halved(items[:middle], write, alone, errors), *await halved(items[middle:], write, alone, errors)]
+    return [*await halved(items[:middle], write, alone), *await halved(items[middle:], write, alone)]
 
 
 def halved_blocking(items: Sequence[T], write: Callable[[Sequence[T]], Sequence[R]], alone: Alone[T]) -> list[R]:

@@ -6,19 +6,18 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 
-from stowhand.errors import InvalidJob, UndecodablePayload
-from stowhand.jobs import lifecycle, limits, strict_json
+from stowhand.errors import InvalidJob
+from stowhand.jobs import lifecycle, limits
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.jobs.lifecycle import QUARANTINE_AFTER, WAITING, Settlement, turned
+from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest, Foreign, Pulse, Reply, Unwritten, Verdict
 from stowhand.stores.memory import enqueueing
 from stowhand.stores.memory.rows import Row, Rows
+from stowhand.stores.verdicts import recorded, recorded_before, untraced
 
 RESET_PAGE = 1000
-PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
-"""States that a settlement with a payload of its own may name, whatever the row then becomes (``way_back``)."""
 
 
 def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
@@ -83,19 +82,15 @@ def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, r
                 enqueueing.add(rows, limits.check(job), now)
     except InvalidJob as error:
         return Unwritten(clean(str(error)))
-    return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
+    return recorded(settlement, state)
 
 
 def trace(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
     """Why a lease holds nothing."""
     row = rows.find(lease.job_id)
     if row is None:
-        return Verdict.UNKNOWN if repeat else Verdict.LOST
-    if row.settled_token != lease.token:
-        return Verdict.LOST
-    if settlement.state in WAITING and row.state in (State.CANCELED, State.FAILED):
-        return turned(settlement, row.state)
-    return Verdict.ALREADY_SETTLED
+        return untraced(repeat=repeat)
+    return recorded_before(settlement, row.state) if row.settled_token == lease.token else Verdict.LOST
 
 
 def check(settlement: Settlement) -> None:
@@ -103,11 +98,7 @@ def check(settlement: Settlement) -> None:
     for text in (settlement.error, settlement.result):
         if text is not None and clean(text, len(text) * 4) != text:
             raise InvalidJob("the text holds NUL or lone surrogates")
-    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
-        try:
-            strict_json.validate(settlement.payload)
-        except UndecodablePayload as error:
-            raise InvalidJob(f"the payload: {error}") from None
+    limits.check_left(settlement)
 
 
 def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
@@ -129,14 +120,8 @@ def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
 
 
 def way_back(row: Row, state: State) -> State:
-    """The state of a row that was to wait again: meanwhile a cancellation may have been requested, or its key lost."""
-    if state not in WAITING:
-        return state
-    if row.cancel_requested or row.loses_retries == "removed":
-        return State.CANCELED
-    if row.loses_retries == "replaced" and state is State.ERRORED:
-        return State.FAILED
-    return state
+    """By ``lifecycle.way_back``, which is passed what the row knows."""
+    return lifecycle.way_back(state, cancel_requested=row.cancel_requested, loses_retries=row.loses_retries)
 
 
 def beat(rows: Rows, leases: Sequence[Lease], seconds: float, now: datetime) -> Pulse:

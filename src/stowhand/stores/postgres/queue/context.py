@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from importlib.resources import files
 
@@ -19,6 +18,7 @@ from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool, Row, Values
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.stores.postgres.queue.roles import role_fillings, role_names
+from stowhand.stores.postgres.shared.plan import translating
 
 QUOTES = "$stowhand$"
 """Around the bodies of functions, where the schema's name contains the usual ones."""
@@ -107,13 +107,9 @@ class PostgresContext:
         except psycopg.errors.LockNotAvailable:
             raise RowLocked(f"{self.address}: an open transaction holds {row}; try again when it has ended") from None
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translated(self) -> AbstractContextManager[None]:
         """Turns the driver's errors into the package's. Errors about values are left to the caller that sent them."""
-        try:
-            yield
-        except (psycopg.Error, TimeoutError) as error:
-            raise self.translate(error) from None
+        return translating(self.translate)
 
     def translate(self, error: BaseException) -> StoreError:
         """The package's error for a driver's error."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool
+from stowhand.stores.postgres.shared.plan import translating
 from stowhand.stores.postgres.table.composing import Composer
 from stowhand.stores.table.claim_starts import Begun
 from stowhand.stores.table.keys import Key
@@ -95,13 +96,9 @@ class TableContext:
     def __str__(self) -> str:
         return f"{self.address}, table {'.'.join(self.shape.table.parts)}"
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translated(self) -> AbstractContextManager[None]:
         """Turns the driver's errors into the package's."""
-        try:
-            yield
-        except (psycopg.Error, TimeoutError) as error:
-            raise self.translate(error) from None
+        return translating(self.translate)
 
     def translate(self, error: BaseException) -> StoreError:
         """The package's error for a driver's error."""

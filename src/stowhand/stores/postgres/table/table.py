@@ -12,6 +12,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
+from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import asking, checks
 from stowhand.stores.postgres.table.catalog import Facts
 from stowhand.stores.postgres.table.claiming import TableClaims
@@ -20,7 +21,7 @@ from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
 from stowhand.stores.postgres.table.listener import TableListener
 from stowhand.stores.postgres.table.logs import Logs
-from stowhand.stores.postgres.table.settling import TableSettlements
+from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
 from stowhand.stores.table.keys import Key
@@ -47,10 +48,11 @@ class PostgresTable:
         self._context = context
         self.warnings: Sequence[Finding] = ()
         self._claims = TableClaims(context, PassedOver(notices or Notices(options.name)))
-        self._settlements = TableSettlements(context)
+        plan = TablePlan(context)
+        self._settlements = Settler(context, plan)
         self._logs = Logs(context)
         self._listener = TableListener(context)
-        self._transactions = AttemptTransactions(context, self._settlements, self._logs)
+        self._transactions = AttemptTransactions(context, plan, self._settlements, self._logs)
 
     @property
     def description(self) -> str:

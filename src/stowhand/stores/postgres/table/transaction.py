@@ -38,12 +38,13 @@ from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Pool, Session
+from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import asking
 from stowhand.stores.postgres.table.context import TableContext, mark_of
 from stowhand.stores.postgres.table.handler_connection import AttemptConnection
 from stowhand.stores.postgres.table.held_transaction import ENDED_BY_HANDLER, Gone, HeldTransaction, InDoubt
 from stowhand.stores.postgres.table.logs import Logs
-from stowhand.stores.postgres.table.settling import NO_JOBS, TableSettlements, settle_values
+from stowhand.stores.postgres.table.plan import TablePlan
 
 KEPT = (State.COMPLETED, State.QUEUED)
 """Where a record goes when its attempt was not unsuccessful: what the handler did is committed with it."""
@@ -56,8 +57,9 @@ MOST = 1000
 class AttemptTransactions:
     """Begins the transactions of one table's attempts, and holds what they share."""
 
-    def __init__(self, context: TableContext, settlements: TableSettlements, logs: Logs) -> None:
+    def __init__(self, context: TableContext, plan: TablePlan, settlements: Settler, logs: Logs) -> None:
         self.context = context
+        self.plan = plan
         self.settlements = settlements
         self.logs = logs
         self.clock: Clock = SystemClock()
@@ -113,10 +115,7 @@ class AttemptTransactions:
         self, lease: Lease, settlement: Settlement, logs: Sequence[str]
     ) -> tuple[list[bytes], dict[str, object]]:
         """The statements that write it and its log, and their values. The last one finds the row, or does not."""
-        statements, values = (
-            [self.context.statement("settle")],
-            dict(settle_values(self.context, [(lease, settlement)])),
-        )
+        statements, values = [self.context.statement("settle")], dict(self.plan.settle_values([(lease, settlement)]))
         if logs:
             statements.insert(0, self.context.statement("write_logs"))
             values |= self.logs.values(lease, entries=list(logs))
@@ -152,8 +151,8 @@ class RecordTransaction:
 
     async def settle(self, settlement: Settlement) -> Reply:
         """Write how the attempt ended, and commit. Raises StoreError; then it is not known. May be repeated."""
-        if settlement.then:
-            return Unwritten(NO_JOBS)
+        if (why := self._transactions.plan.acceptable((self._attempt.lease, settlement))) is not None:
+            return Unwritten(why)
         self._begin_end()
         reply = await self._settle(settlement)
         written = reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED

@@ -9,14 +9,12 @@ import msgspec
 from stowhand.jobs import lifecycle
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
-from stowhand.jobs.lifecycle import WAITING, Settlement
+from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, WAITING, Settlement
 from stowhand.stores.database.sqlite_savepoint import check_written
 from stowhand.stores.sqlite.queue.moment import Moment
 from stowhand.stores.sqlite.queue.statements import load
 
 SQL = load("finish")
-PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
-"""States that a settlement with a payload of its own may name, whatever the row then becomes (``way_back``)."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -35,14 +33,9 @@ class Held(msgspec.Struct, frozen=True):
     loses_retries: str | None
 
     def way_back(self, state: State) -> State:
-        """The state of a job that was to wait again: it may have been canceled meanwhile, or have lost its key."""
-        if state not in WAITING:
-            return state
-        if self.cancel_requested or self.loses_retries == "removed":
-            return State.CANCELED
-        if self.loses_retries == "replaced" and state is State.ERRORED:
-            return State.FAILED
-        return state
+        """By ``lifecycle.way_back``, which is passed what the row knows."""
+        canceled = bool(self.cancel_requested)
+        return lifecycle.way_back(state, cancel_requested=canceled, loses_retries=self.loses_retries)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

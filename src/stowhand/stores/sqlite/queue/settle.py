@@ -9,11 +9,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from stowhand.errors import InvalidJob, UndecodablePayload
-from stowhand.jobs import strict_json
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import WAITING, Settlement, turned
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.limits import check_left
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database.sqlite_savepoint import attempt, check_written
@@ -21,6 +20,7 @@ from stowhand.stores.sqlite.queue import enqueue, finish, trouble
 from stowhand.stores.sqlite.queue.finish import SQL
 from stowhand.stores.sqlite.queue.moment import Moment
 from stowhand.stores.sqlite.queue.rows import as_json, check_text
+from stowhand.stores.verdicts import recorded, recorded_before, untraced
 
 Batch = Sequence[tuple[Lease, Settlement]]
 
@@ -58,8 +58,7 @@ def settle_one(
     refused = attempt(connection, write)
     if refused is not None:
         return Unwritten(clean(str(trouble.refusal(refused))))
-    state = held.way_back(settlement.state)
-    return Verdict.SETTLED if state is settlement.state else turned(settlement, state)
+    return recorded(settlement, held.way_back(settlement.state))
 
 
 def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Batch, *, history: bool) -> set[int]:
@@ -101,12 +100,7 @@ def _check(settlement: Settlement) -> None:
     for field, text in (("the error", settlement.error), ("the result", settlement.result)):
         if text is not None:
             check_text(field, text)
-    if settlement.payload is not None and settlement.state in finish.PAYLOAD_CHANGES:
-        # Checked as a producer's would be: the next attempt must be able to read it.
-        try:
-            strict_json.validate(settlement.payload)
-        except UndecodablePayload as error:
-            raise InvalidJob(f"the payload: {error}") from None
+    check_left(settlement)
     if settlement.result is not None and (size := len(settlement.result.encode())) > RESULT_LIMIT:
         raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
 
@@ -115,10 +109,5 @@ def _trace(connection: sqlite3.Connection, lease: Lease, settlement: Settlement,
     """Why a lease holds nothing."""
     row = connection.execute(SQL["trace"], {"id": lease.job_id}).fetchone()
     if row is None:
-        return Verdict.UNKNOWN if repeat else Verdict.LOST
-    if row[0] != lease.token:
-        return Verdict.LOST
-    state = State(row[1])
-    if settlement.state in WAITING and state in (State.CANCELED, State.FAILED):
-        return turned(settlement, state)
-    return Verdict.ALREADY_SETTLED
+        return untraced(repeat=repeat)
+    return recorded_before(settlement, State(row[1])) if row[0] == lease.token else Verdict.LOST

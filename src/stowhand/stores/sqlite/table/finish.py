@@ -19,6 +19,7 @@ from stowhand.stores.database.sqlite_trouble import code as error_code
 from stowhand.stores.database.sqlite_trouble import is_refusal
 from stowhand.stores.sqlite.table.moments import SECOND, after
 from stowhand.stores.sqlite.table.table import Table
+from stowhand.stores.verdicts import recorded, untraced
 
 T = TypeVar("T")
 Batch = Sequence[tuple[Lease, Settlement]]
@@ -85,7 +86,7 @@ def _settle_one(
     refused = attempt(connection, write)
     if refused is not None:
         return Unwritten(clean(str(refused)))
-    return Verdict.SETTLED if goal is settlement.state else turned(settlement, goal)
+    return recorded(settlement, goal)
 
 
 def _goal(state: State, held: Held) -> State:
@@ -121,7 +122,7 @@ def is_of_a_record(error: sqlite3.Error) -> bool:
 def _trace(held: Held | None, asked: Settlement, *, repeat: bool) -> Reply:
     """Why a lease holds nothing: settled by this very settlement, lost, or without a trace."""
     if held is None:
-        return Verdict.UNKNOWN if repeat else Verdict.LOST
+        return untraced(repeat=repeat)
     if not held.matches or asked.state is State.QUEUED:
         return Verdict.LOST
     if held.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):

@@ -1,0 +1,64 @@
+"""The queue's statements about leases, for the parts that a user's table has too (shared/plan.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.errors import InvalidJob
+from stowhand.jobs import limits
+from stowhand.jobs.job import State
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Reply, Verdict
+from stowhand.stores.database import trouble
+from stowhand.stores.database.link import Row
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.rows import pairs, plain_array, text_array
+from stowhand.stores.postgres.shared.plan import Query
+from stowhand.stores.verdicts import Entry, Pair, pair, recorded_before
+
+_FOUND: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
+
+
+class QueuePlan:
+    """Every list of leases is in id order: that is the order of locking."""
+
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
+
+    def acceptable(self, entry: Entry) -> str | None:
+        """What is left of a batch, and what is enqueued with it, is checked as a producer's jobs are."""
+        try:
+            limits.check_left(entry[1])
+            for job in entry[1].then:
+                limits.check(job)
+        except InvalidJob as error:
+            return clean(trouble.first_line(error))
+        return None
+
+    def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
+        """Any outcome."""
+        settlements = [settlement for _, settlement in entries]
+        values = (
+            *pairs([lease for lease, _ in entries]),
+            text_array(each.state for each in settlements),
+            plain_array(each.delay for each in settlements),
+            plain_array(each.refund for each in settlements),
+            text_array(each.error for each in settlements),
+            text_array(each.result for each in settlements),
+            text_array(each.payload for each in settlements),
+            self._context.keep,
+            self._context.now(),
+        )
+        return Query(self._context.statements["settle"], values, lambda row: ((row[0], row[1]), State(row[2])))
+
+    def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
+        """The history is looked at too."""
+        asked = {pair(entry): entry[1] for entry in entries}
+
+        def read(row: Row) -> tuple[Pair, Reply | None]:
+            job_id, token, found, state = row
+            if found == "settled":
+                return (job_id, token), recorded_before(asked[job_id, token], State(state))
+            return (job_id, token), _FOUND.get(found)
+
+        return Query(self._context.statements["look"], pairs([lease for lease, _ in entries]), read)

@@ -1,0 +1,63 @@
+"""What differs between the queue and a user's table, as seen by the parts that serve both: statements and words.
+
+A plan decides nothing and opens nothing: it names the statement, gives its values, and reads its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+import psycopg
+
+from stowhand.errors import StoreError
+from stowhand.jobs.job import State
+from stowhand.protocols.store import Reply
+from stowhand.stores.database.link import Dialer, Row, Values
+from stowhand.stores.verdicts import Entry, Pair
+
+T = TypeVar("T")
+
+
+class Query(msgspec.Struct, Generic[T], frozen=True):
+    """One statement, its values, and what a row of its answer means."""
+
+    statement: bytes
+    values: Values
+    read: Callable[[Row], T]
+
+
+class SettlePlan(Protocol):
+    """How settlements are written."""
+
+    def acceptable(self, entry: Entry) -> str | None:
+        """Why this settlement cannot be written here, whatever the row is; ``None``: it can."""
+
+    def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
+        """The state that each was given. A row that another transaction holds, or another lease, has no answer."""
+
+    def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
+        """What became of those without an answer; ``None``: the store does not know."""
+
+
+class Context(Protocol):
+    """Where the store is, and how its errors are called."""
+
+    dialer: Dialer
+
+    def role(self, role: str) -> str:
+        """The application_name of a connection."""
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Turns the driver's errors into the package's."""
+
+
+@contextmanager
+def translating(translate: Callable[[BaseException], StoreError]) -> Iterator[None]:
+    """Turns the driver's errors into the package's."""
+    try:
+        yield
+    except (psycopg.Error, TimeoutError) as error:
+        raise translate(error) from None

@@ -1,0 +1,103 @@
+"""Settlements, on a connection of their own: durable, guarded by the pair (id, token), none failing for another."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from stowhand.clock import SystemClock
+from stowhand.jobs.job import State
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.stores.database import trouble
+from stowhand.stores.database.link import Connection, Link, rows
+from stowhand.stores.database.refused_rows import halved
+from stowhand.stores.database.repeating import repeated
+from stowhand.stores.postgres.shared.plan import Context, Query, SettlePlan
+from stowhand.stores.verdicts import Entry, Pair, Replies, pair, recorded
+
+T = TypeVar("T")
+Write = Callable[[Connection, Sequence[Entry]], Awaitable[Mapping[Pair, State]]]
+
+# A row is mostly locked by a statement of ours (a beat, a cancel, a key that moves on): gone in a moment. What takes
+# longer is an application's transaction; then the caller tries again.
+_BUSY_PAUSES = (0.002, 0.010)
+
+
+class Settler:
+    """Records how attempts ended: all together, what the database refuses alone, what is locked a moment later."""
+
+    def __init__(self, context: Context, plan: SettlePlan, write: Write | None = None) -> None:
+        """``write``: for a store that writes more than the plan's one statement."""
+        self._context = context
+        self._plan = plan
+        self._write = write or self._write_plan
+        self._link = Link(context.dialer, lambda: context.role("settle"))
+        self._clock = SystemClock()
+
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+        """Replies in the order of the batch."""
+        replies = Replies(batch)
+        with self._context.translated():
+            await self._settle(replies, replies.entries)
+            for pause in _BUSY_PAUSES:
+                busy = replies.busy()
+                if not busy:
+                    break
+                await self._clock.sleep(pause)
+                await self._settle(replies, busy)
+        return replies.in_order(repeat=repeat)
+
+    async def connect(self) -> None:
+        """Have a connection, once. Raises StoreUnreachable."""
+        if not self._link.connected:
+            async with self._link.connection():
+                pass
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._link.close()
+
+    async def persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
+        """Repeated a few times after errors by which nothing was done (a deadlock, a server shutting down)."""
+
+        async def act() -> T:
+            async with self._link.connection() as connection:
+                return await action(connection)
+
+        return await repeated(act, self._clock)
+
+    async def run(self, connection: Connection, query: Query[T]) -> list[T]:
+        """What the query finds."""
+        prepared = self._context.dialer.prepared or None
+        return [query.read(row) for row in await rows(connection, query.statement, query.values, prepared)]
+
+    async def _settle(self, replies: Replies, entries: Sequence[Entry]) -> None:
+        """Write what can be written, and look what became of the rest."""
+        wrong = {pair(entry): why for entry in entries if (why := self._plan.acceptable(entry)) is not None}
+        replies.known |= await self._write_each([entry for entry in entries if pair(entry) not in wrong])
+        missed = replies.missed(entries)
+        if not missed:
+            return
+        query = self._plan.look(missed)
+        for about, found in await self.persist(lambda connection: self.run(connection, query)):
+            if found is Verdict.BUSY and about in wrong:  # the lease holds its row, and only the values are wrong
+                replies.known[about] = Unwritten(wrong[about])
+            elif found is not None:
+                replies.known[about] = found
+
+    async def _write_each(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
+        """All together; if the database refuses one, by halves until it is alone."""
+        known: dict[Pair, Reply] = {}
+
+        def refused(entry: Entry, error: Exception) -> None:
+            known[pair(entry)] = Unwritten(clean(trouble.first_line(error)))
+
+        async def write(part: Sequence[Entry]) -> Sequence[tuple[Pair, Reply]]:
+            written = await self.persist(lambda connection: self._write(connection, part))
+            return [(pair(one), recorded(one[1], written[pair(one)])) for one in part if pair(one) in written]
+
+        return known | dict(await halved(entries, write, refused)) if entries else known
+
+    async def _write_plan(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
+        return dict(await self.run(connection, self._plan.settle(entries)))

@@ -1,0 +1,61 @@
+"""The statements about leases of a user's table, for the parts that the queue has too (shared/plan.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stowhand.jobs.job import State
+from stowhand.jobs.lifecycle import turned
+from stowhand.protocols.store import Reply, Verdict
+from stowhand.stores.database.link import Row
+from stowhand.stores.postgres.shared.plan import Query
+from stowhand.stores.postgres.table.context import TableContext, marks
+from stowhand.stores.verdicts import Entry, Pair, pair
+
+_FOUND = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
+NO_JOBS = "jobs were to be enqueued with it, and a table of one's own enqueues none: INSERT them"
+
+
+class TablePlan:
+    """Of one table."""
+
+    def __init__(self, context: TableContext) -> None:
+        self._context = context
+
+    def acceptable(self, entry: Entry) -> str | None:
+        """Whatever enqueues nothing."""
+        return NO_JOBS if entry[1].then else None
+
+    def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
+        """At least one."""
+        values = self.settle_values(entries)
+        return Query(self._context.statement("settle"), values, lambda row: (self._pair(row), State(row[2])))
+
+    def settle_values(self, entries: Sequence[Entry]) -> Mapping[str, object]:
+        """Of the statement ``settle``."""
+        leases, settlements = zip(*entries, strict=True)
+        return self._context.values(
+            **marks(leases),
+            states=[settlement.state.value for settlement in settlements],
+            delays=[settlement.delay for settlement in settlements],
+            errors=[settlement.error for settlement in settlements],
+        )
+
+    def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
+        """A table keeps no history, and no token of what has ended: its state and its message have to say it."""
+        leases, settlements = zip(*entries, strict=True)
+        asked = {pair(entry): entry[1] for entry in entries}
+        values = self._context.values(
+            **marks(leases),
+            states=[settlement.state.value for settlement in settlements],
+            errors=[settlement.error for settlement in settlements],
+        )
+
+        def read(row: Row) -> tuple[Pair, Reply | None]:
+            of = self._pair(row)
+            return of, turned(asked[of], State.CANCELED) if row[2] == "canceled" else _FOUND.get(row[2])
+
+        return Query(self._context.statement("look"), values, read)
+
+    def _pair(self, row: Row) -> Pair:
+        return self._context.job_id(row[0]), row[1]

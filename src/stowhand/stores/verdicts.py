@@ -1,0 +1,75 @@
+"""What a store replies to settlements: the rules, once for every store. Pure: facts come in, replies go out.
+
+the lease holds its row       `recorded`: as asked, or as what only the row knows has made of it
+it holds none, but settled it `recorded_before`: a repeat of a call whose reply was lost
+the row is another claim's    LOST
+nothing is left of the row    `untraced`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import WAITING, Settlement, turned
+from stowhand.protocols.store import Reply, Verdict
+
+Entry = tuple[Lease, Settlement]
+Pair = tuple[JobId, str]
+"""Job id and token, by which every write is guarded."""
+
+
+def recorded(asked: Settlement, state: State) -> Reply:
+    """The row was the lease's, and is ``state`` now."""
+    return Verdict.SETTLED if state is asked.state else turned(asked, state)
+
+
+def recorded_before(asked: Settlement, state: State) -> Reply:
+    """The row, ``state`` now, keeps the lease's token: this very lease has settled it."""
+    # One that was to wait again has ended instead: that was recorded, and not what is asked for.
+    if asked.state in WAITING and state in (State.CANCELED, State.FAILED):
+        return turned(asked, state)
+    return Verdict.ALREADY_SETTLED
+
+
+def untraced(*, repeat: bool) -> Verdict:
+    """There is neither a row nor a trace of one. A repeat may have removed it itself, in the call without a reply."""
+    return Verdict.UNKNOWN if repeat else Verdict.LOST
+
+
+def pair(entry: Entry) -> Pair:
+    """Of the lease."""
+    return entry[0].job_id, entry[0].token
+
+
+class Replies:
+    """To one call, as they come in from a database that other transactions may keep from writing a row."""
+
+    def __init__(self, batch: Sequence[Entry]) -> None:
+        self._batch = batch
+        # A lease that is named twice is settled as it was named first.
+        once = {pair(entry): entry for entry in reversed(batch)}
+        self.entries = sorted(once.values(), key=_job_id)
+        """Each lease once, in the order in which rows are locked everywhere."""
+        self.known: dict[Pair, Reply] = {}
+
+    def missed(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those of them that have no reply yet: look what became of them."""
+        return [entry for entry in entries if pair(entry) not in self.known]
+
+    def busy(self) -> list[Entry]:
+        """Those whose rows another transaction has locked, to be tried again: they have no reply from now on."""
+        found = [entry for entry in self.entries if self.known.get(pair(entry)) is Verdict.BUSY]
+        for entry in found:
+            del self.known[pair(entry)]
+        return found
+
+    def in_order(self, *, repeat: bool) -> list[Reply]:
+        """One for each of the batch."""
+        without = untraced(repeat=repeat)
+        return [self.known.get(pair(entry), without) for entry in self._batch]
+
+
+def _job_id(entry: Entry) -> JobId:
+    return entry[0].job_id

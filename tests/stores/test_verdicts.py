@@ -1,0 +1,79 @@
+"""What a store replies to settlements, as rules: every store follows them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.stores.verdicts import Replies, pair, recorded, recorded_before, untraced
+
+RETRY = Settlement(State.ERRORED, Ended.RETRY, delay=5.0, error="no")
+SNOOZE = Settlement(State.QUEUED, Ended.SNOOZED, delay=5.0, refund=True)
+FAIL = Settlement(State.FAILED, Ended.FAILED, error="no")
+ONE, TWO, THREE = (Lease(job_id, f"token {job_id}", 1) for job_id in (1, 2, 3))
+
+
+@pytest.mark.parametrize("asked", [COMPLETED, RETRY, SNOOZE, FAIL])
+def test_what_is_recorded_as_asked_is_settled(asked: Settlement) -> None:
+    assert recorded(asked, asked.state) is Verdict.SETTLED
+
+
+def test_what_the_row_has_made_of_it_is_the_reply_and_is_never_due() -> None:
+    assert recorded(RETRY, State.CANCELED) == Settlement(State.CANCELED, Ended.CANCELED, error="no")
+    assert recorded(RETRY, State.FAILED) == Settlement(State.FAILED, Ended.FAILED, error="no")
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.QUEUED, State.PROCESSING])
+def test_a_repeat_is_known_by_its_token_whatever_the_job_does_now(state: State) -> None:
+    assert recorded_before(COMPLETED, state) is Verdict.ALREADY_SETTLED
+    assert recorded_before(RETRY, state) is Verdict.ALREADY_SETTLED
+
+
+@pytest.mark.parametrize("asked", [RETRY, SNOOZE])
+@pytest.mark.parametrize("state", [State.CANCELED, State.FAILED])
+def test_a_repeat_of_one_that_was_to_wait_learns_that_it_has_ended(asked: Settlement, state: State) -> None:
+    reply = recorded_before(asked, state)
+    assert isinstance(reply, Settlement)
+    assert (reply.state, reply.delay) == (state, 0.0)
+
+
+def test_a_repeat_of_a_failure_that_failed_is_no_news() -> None:
+    assert recorded_before(FAIL, State.FAILED) is Verdict.ALREADY_SETTLED
+
+
+def test_no_trace_is_lost_and_after_a_call_without_a_reply_unknown() -> None:
+    assert untraced(repeat=False) is Verdict.LOST
+    assert untraced(repeat=True) is Verdict.UNKNOWN
+
+
+def test_rows_are_written_in_id_order_and_answered_in_the_order_of_the_batch() -> None:
+    replies = Replies([(THREE, COMPLETED), (ONE, RETRY), (TWO, FAIL)])
+    assert [lease for lease, _ in replies.entries] == [ONE, TWO, THREE]
+    replies.known = {pair((ONE, RETRY)): Verdict.SETTLED, pair((TWO, FAIL)): Unwritten("no")}
+    assert replies.in_order(repeat=False) == [Verdict.LOST, Verdict.SETTLED, Unwritten("no")]
+    assert replies.in_order(repeat=True) == [Verdict.UNKNOWN, Verdict.SETTLED, Unwritten("no")]
+
+
+def test_a_lease_named_twice_is_settled_as_it_was_named_first_and_answered_twice() -> None:
+    replies = Replies([(ONE, FAIL), (ONE, COMPLETED)])
+    assert replies.entries == [(ONE, FAIL)]
+    replies.known = {pair((ONE, FAIL)): Verdict.SETTLED}
+    assert replies.in_order(repeat=False) == [Verdict.SETTLED, Verdict.SETTLED]
+
+
+def test_one_job_under_two_tokens_is_two_leases() -> None:
+    zombie = Lease(1, "an older token", 0)
+    assert len(Replies([(ONE, COMPLETED), (zombie, COMPLETED)]).entries) == 2
+
+
+def test_a_busy_row_that_is_gone_when_it_is_tried_again_is_not_called_busy() -> None:
+    replies = Replies([(ONE, COMPLETED), (TWO, COMPLETED)])
+    replies.known = {pair((ONE, COMPLETED)): Verdict.BUSY, pair((TWO, COMPLETED)): Verdict.SETTLED}
+    again = replies.busy()
+    assert again == [(ONE, COMPLETED)]
+    assert replies.missed(again) == again
+    assert replies.busy() == []
+    assert replies.in_order(repeat=False) == [Verdict.LOST, Verdict.SETTLED]
