@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 import pytest
 
 from stowhand.cli.program import run as run_program
+from tests.support import forked
 
 HELLO = """\
 async def hello(payload, helpers):
@@ -55,7 +55,7 @@ def stowhand(folder: Path) -> Stowhand:
     """``stowhand("jobs", "list")`` in a process of its own."""
 
     def stowhand(*arguments: object, stdin: str | None = None, **environ: str) -> Ended:
-        done = subprocess.run(
+        done = forked.run(
             command(*arguments),
             cwd=folder,
             env={**os.environ, **environ},

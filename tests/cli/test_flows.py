@@ -23,6 +23,7 @@ from stowhand.flows import Flow
 from stowhand.tasks.loading import load_object
 from tests.cli.conftest import Stowhand, command
 from tests.conftest import Run
+from tests.support import forked
 
 PROGRAM = """\
 from stowhand.flows import Flow, Queue
@@ -305,7 +306,7 @@ def test_the_monitor_looks_again_in_place_within_80_columns_until_ctrl_c(
     (folder / f"{program}.py").write_text(f"{text}\nflow.monitor.interval = 0.05\n")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    watching = subprocess.Popen(command("flows", "monitor", program), cwd=folder, stdout=theirs, stderr=theirs)
+    watching = forked.Popen(command("flows", "monitor", program), cwd=folder, stdout=theirs, stderr=theirs)
     os.close(theirs)
     seen = b""
     try:
@@ -325,7 +326,7 @@ def test_the_monitor_looks_again_in_place_within_80_columns_until_ctrl_c(
 
 def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: Stowhand) -> None:
     (job_id,) = add(run, program, "one")
-    working = subprocess.Popen(
+    working = forked.Popen(
         command("flows", "run", program), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert working.stderr is not None

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import Stowhand, command
 from tests.remote.server.lending import Client, claiming
+from tests.support import forked
 
 TABLE = """\
 import sqlite3
@@ -32,7 +33,7 @@ class Serving:
     """``stowhand serve`` in a process; stopped and collected at the end."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             command("serve", "--port", "0", *options),
             cwd=folder,
             stdout=subprocess.PIPE,

@@ -23,6 +23,7 @@ import pytest
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
 from tests.cli.conftest import Stowhand, command
+from tests.support import forked
 
 PROGRAM = """\
 import asyncio, os
@@ -72,7 +73,7 @@ def states() -> list[str]:
 
 def test_a_program_that_drains_its_table_ends_with_0(call: Stowhand, program: str, folder: Path) -> None:
     insert(1, 2)
-    ran = subprocess.run(
+    ran = forked.run(
         command("table", "run", f"{program}:drain"), cwd=folder, capture_output=True, text=True, timeout=PATIENCE,
         check=False,
     )  # fmt: skip
@@ -101,7 +102,7 @@ def test_what_is_no_worker_is_code_2_with_the_reason(
 
 def test_several_processes_are_seen_as_one_and_one_that_dies_is_replaced(program: str, folder: Path) -> None:
     with (folder / "log").open("w") as log:
-        parent = subprocess.Popen(
+        parent = forked.Popen(
             command("table", "run", program, "--processes", "2", "--http", "127.0.0.1:0"),
             cwd=folder, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
@@ -131,9 +132,7 @@ def watch(parent: subprocess.Popen[bytes]) -> None:
 
 def test_children_end_with_their_parent(program: str, folder: Path) -> None:
     with (folder / "log").open("w") as log:
-        parent = subprocess.Popen(
-            command("table", "run", program, "--processes", "2"), cwd=folder, stdout=log, stderr=log
-        )
+        parent = forked.Popen(command("table", "run", program, "--processes", "2"), cwd=folder, stdout=log, stderr=log)
         insert(1)
         until(lambda: "did 1" in said())
         parent.kill()

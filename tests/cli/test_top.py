@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import signal
-import subprocess
 import sys
 import termios
 import time
@@ -20,6 +19,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts
 from stowhand.protocols.queue_store import QueueStore
 from tests.service.processes import with_store
+from tests.support import forked
 
 PROGRAM = (sys.executable, "-m", "stowhand.cli")
 
@@ -35,14 +35,14 @@ def fill(url: str) -> None:
 def test_one_look_shows_states_tasks_paused_queues_and_who_works(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     fill(url)
-    done = subprocess.run([*PROGRAM, "top", "-c", url, "--once"], capture_output=True, text=True, check=True)
+    done = forked.run([*PROGRAM, "top", "-c", url, "--once"], capture_output=True, text=True, check=True)
     assert "4 queued, 0 processing" in done.stdout
     assert "paused: mail" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["send", "3", "3", "0", "0", "0", "0.0"] in rows
     assert ["mail", "1", "1", "0", "0", "paused"] in rows
     assert "No workers are alive." in done.stdout
-    told = subprocess.run([*PROGRAM, "top", "-c", url, "--once", "--json"], capture_output=True, text=True, check=True)
+    told = forked.run([*PROGRAM, "top", "-c", url, "--once", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(told.stdout)["states"]["queued"] == 4
 
 
@@ -50,7 +50,7 @@ def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> N
     url = f"sqlite:///{tmp_path}/q.db"
     fill(url)
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([*PROGRAM, "top", "-c", url, "--interval", "0.1"], stdout=theirs, stderr=theirs)
+    process = forked.Popen([*PROGRAM, "top", "-c", url, "--interval", "0.1"], stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
     deadline = time.monotonic() + 60
@@ -74,7 +74,7 @@ def test_q_ends_it_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     before = termios.tcgetattr(theirs)
     command = [*PROGRAM, "top", "-c", url, "--interval", "3600"]
     environ = {**os.environ, "COLUMNS": "80", "LINES": "50"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+    process = forked.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
     said = b""
     try:
         for key in (b" ", b"p", b"q"):
@@ -114,7 +114,7 @@ def test_a_single_look_on_a_small_terminal_is_whole_and_wipes_nothing(tmp_path: 
     fill(url)
     ours, theirs = pty.openpty()
     small = {**os.environ, "COLUMNS": "40", "LINES": "4"}
-    process = subprocess.Popen([*PROGRAM, "top", "-c", url, "--once"], stdout=theirs, stderr=theirs, env=small)
+    process = forked.Popen([*PROGRAM, "top", "-c", url, "--once"], stdout=theirs, stderr=theirs, env=small)
     os.close(theirs)
     said = b""
     with suppress(OSError):  # the other end is closed: it has ended
@@ -134,7 +134,7 @@ def test_a_look_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
     def widest(**said: str) -> int:
         environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | said
         command = [*PROGRAM, "top", "-c", url, "--once"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        done = forked.run(command, capture_output=True, text=True, check=True, env=environment)
         return max(len(line) for line in done.stdout.splitlines()[2:])
 
     assert widest(COLUMNS="80") <= 80
@@ -148,6 +148,6 @@ def test_after_a_long_look_it_rests_longer() -> None:
 
 
 def test_an_interval_of_nothing_is_refused() -> None:
-    done = subprocess.run([*PROGRAM, "top", "--interval", "0"], capture_output=True, text=True, check=False)
+    done = forked.run([*PROGRAM, "top", "--interval", "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--interval" in done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Stowhand, command
+from tests.support import forked
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -74,7 +75,7 @@ def test_a_password_is_never_printed(stowhand: Stowhand) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_an_idle_worker_with_0(folder: Path, number: signal.Signals) -> None:
-    with subprocess.Popen(command("worker"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
+    with forked.Popen(command("worker"), cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
         for line in worker.stderr:
             if "looking for jobs" in line:
@@ -91,7 +92,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path, stowhand: Stowhand) -
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:
-        done = subprocess.run(
+        done = forked.run(
             command("jobs", "list"), cwd=folder, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     assert done.stderr == ""
@@ -137,9 +138,7 @@ def test_the_version_is_told_without_importing_a_driver_or_the_settings(folder: 
         "import sys; from stowhand.cli.program import run; run(['--version']); run(['--help']);"
         "print([name for name in ('psycopg', 'sqlite3', 'asyncio', 'msgspec') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [*command()[:1], "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = forked.run([*command()[:1], "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -16,6 +16,7 @@ import psycopg
 
 from stowhand import App
 from tests.docs.pages import ROOT, environment
+from tests.support import forked
 
 GITHOST = ROOT / "examples" / "githost"
 PATIENCE = 30.0
@@ -46,7 +47,7 @@ class Clone:
         return " ".join(re.findall(r"^remote: (.*?)\s*$", done.stderr, re.MULTILINE))
 
     def _run(self, words: tuple[str, ...], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        done = forked.run(
             ["git", *words], cwd=self.folder, env=self._environ | environ, capture_output=True, text=True,
             timeout=60, check=False,
         )  # fmt: skip
@@ -78,7 +79,7 @@ class Host:
     def work(self, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "stowhand", "worker", "--app", "jobs:app", "--preset", "service", *options]
         with (self.folder / "worker.log").open("ab") as log:
-            worker = subprocess.Popen(command, cwd=GITHOST, env=self.environ, stdout=log, stderr=log)
+            worker = forked.Popen(command, cwd=GITHOST, env=self.environ, stdout=log, stderr=log)
         self._workers.append(worker)
         return worker
 

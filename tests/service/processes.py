@@ -16,6 +16,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.opening import open_store
+from tests.support import forked
 
 T = TypeVar("T")
 BETWEEN = 0.6
@@ -35,7 +36,7 @@ class Workers:
         command = [sys.executable, "-m", *program, "worker", "-c", self.url, "--app", "tests.service.work:app"]
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         with self._log(len(self.processes)).open("wb") as log:
-            process = subprocess.Popen(
+            process = forked.Popen(
                 [*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True
             )
         self.processes.append(process)

@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,12 +27,13 @@ from tests.conftest import Run
 from tests.service.manager import Manager
 from tests.service.pages import Pages
 from tests.service.processes import Workers, add
+from tests.support import forked
 
 
 def health(*options: str, **environment: str) -> tuple[int, str]:
     """``stowhand health``: its exit code, and its one line."""
     command = [sys.executable, "-m", "stowhand.cli", "health", *options]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)
+    done = forked.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)
     said = done.stdout + done.stderr
     assert said.count("\n") == 1, said
     return done.returncode, said.strip()

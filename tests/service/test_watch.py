@@ -33,6 +33,7 @@ from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.service.processes import Workers, wait_until_done, with_store
+from tests.support import forked
 from tests.tasks.test_dispatch import attempt_of
 
 LOADED = "Loaded the tasks again"
@@ -49,7 +50,7 @@ class Watching(Workers):
     def start(self, *options: str, program: Sequence[str] = ("stowhand.cli",)) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", *program, "worker", "-c", self.url, "--tasks", str(self.tasks), "-w"]
         with self._log(len(self.processes)).open("wb") as log:
-            process = subprocess.Popen([*command, *options], stdout=log, stderr=log, start_new_session=True)
+            process = forked.Popen([*command, *options], stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
         self.wait_for("looking for jobs")
         return process
@@ -205,7 +206,7 @@ def test_without_the_extra_the_error_says_how_to_install_it() -> None:
         "import sys; sys.modules['watchfiles'] = None\n"
         "from stowhand.cli import main\nsys.argv = ['stowhand', 'worker', '-w', '--tasks', 'examples/tasks']\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = forked.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'stowhand[watch]'" in done.stderr
 

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support import forked
 from tests.support.valkey import free_port
 
 PATIENCE = 60.0
@@ -39,7 +40,7 @@ class Serving:
         }
         command = [sys.executable, "-m", "stowhand.cli", "serve", "-c", self._store_url, "--port", str(self._port)]
         with (self._folder / "serve.log").open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 [*command, "--tokens", str(self._tokens)], stdout=log, stderr=log, env=environment
             )
         deadline = time.monotonic() + PATIENCE

@@ -1,0 +1,101 @@
+"""A process that has imported what programs of ours import, and forks one for each request: a start in milliseconds.
+
+Run as a program by `forked.py`, with one end of a socket pair as its standard input. A request is a JSON object and
+three file descriptors; the answer is the process's id, as text.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+PRELOADED = (
+    *("stowhand.cli.program", "stowhand.cli.worker", "stowhand.cli.jobs", "stowhand.cli.options", "stowhand.app.app"),
+    *("stowhand.service.run", "stowhand.service.supervisor", "stowhand.service.health", "stowhand.runner.running"),
+    *("stowhand.stores.sqlite.queue.store", "stowhand.stores.postgres.queue.store", "stowhand.stores.table.store"),
+    *("stowhand.stores.postgres.table.table", "stowhand.stores.sqlite.table.table", "stowhand.remote.client.store"),
+    *("stowhand.observe.listener", "stowhand.flows.flow", "psycopg", "psycopg_pool", "redis.asyncio", "httpx", "click"),
+)
+MOST = 1 << 20
+
+
+def serve(control: socket.socket) -> dict[str, Any]:
+    """Fork until the other end is closed; returns, in a forked process alone, what that is to run."""
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    assert threading.active_count() == 1, "a fork would lose the other threads"
+    gc.collect()
+    gc.freeze()
+    control.sendall(b"ready")
+    while True:
+        with suppress(KeyboardInterrupt):
+            given, descriptors, _, _ = socket.recv_fds(control, MOST, 3)
+            if not given:
+                os._exit(0)
+            if _forked(control):
+                control.close()
+                request: dict[str, Any] = json.loads(given)
+                _wear(request, descriptors)
+                return request
+            for one in descriptors:
+                os.close(one)
+
+
+def _forked(control: socket.socket) -> bool:
+    """True in the new process. Its parent ends at once, so that it becomes a child of the one that asked."""
+    said, says = os.pipe()
+    between = os.fork()
+    if between:
+        os.close(says)
+        made = os.read(said, 32)
+        os.close(said)
+        os.waitpid(between, 0)
+        control.sendall(made)  # only now: the one that asked takes over what has lost its parent while it waits
+        return False
+    mine = os.getpid()
+    if made_id := os.fork():
+        os.write(says, str(made_id).encode())
+        os._exit(0)
+    while os.getppid() == mine:
+        os.sched_yield()
+    return True
+
+
+def _wear(request: dict[str, Any], descriptors: list[int]) -> None:
+    """The folder, the environment and the streams of the request: as a new interpreter would find them."""
+    if request["new_session"]:
+        os.setsid()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    for place, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, place)
+    os.closerange(3, 256)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin = _stream(0, "rb", "strict")
+    sys.stdout = _stream(1, "wb", "strict")
+    sys.stderr = _stream(2, "wb", "backslashreplace", by_lines=True)
+    sys.path[0] = request["folder"]
+    importlib.invalidate_caches()
+
+
+def _stream(descriptor: int, mode: str, errors: str, *, by_lines: bool = False) -> io.TextIOWrapper:
+    binary = os.fdopen(descriptor, mode, closefd=False)
+    return io.TextIOWrapper(binary, encoding="utf-8", errors=errors, line_buffering=by_lines or os.isatty(descriptor))
+
+
+if __name__ == "__main__":
+    wanted = serve(socket.socket(fileno=os.dup(0)))
+    sys.argv = ["-m", *wanted["arguments"]]
+    runpy._run_module_as_main(wanted["module"])  # type: ignore[attr-defined]
