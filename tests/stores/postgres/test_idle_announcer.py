@@ -31,8 +31,12 @@ def should_sleep(idle_announcer: IdleAnnouncer) -> bool:
     return idle_announcer.should_sleep
 
 
+def idle_announcer_of(store: PostgresStore) -> IdleAnnouncer:
+    return store._claims._announcement._idle_announcer
+
+
 def sleeps(store: PostgresStore) -> bool:
-    return store._listener._idle_announcer.asleep
+    return idle_announcer_of(store).asleep
 
 
 # -- when --------------------------------------------------------------------------------------------
@@ -195,10 +199,10 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store) as waiting:
-                store._listener._idle_announcer.claimed(MANY, 0.0)
+                idle_announcer_of(store).claimed(MANY, 0.0)
                 assert cut_off(bystander, "stowhand:listen%") == 1
                 assert await asyncio.wait_for(waiting, 20) is True
-                store._listener._idle_announcer.claimed(0, 10.0)
+                idle_announcer_of(store).claimed(0, 10.0)
                 assert await asyncio.wait_for(store.wait(30.0), 20) is True, "now that it can be seen: one more look"
                 heard(bystander)
                 await store.enqueue(JOB)
@@ -220,7 +224,7 @@ def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
                 assert await asyncio.wait_for(waiting, 20) is True
                 waiting = asyncio.create_task(store.wait(30.0))
                 await asyncio.sleep(0)
-                if not should_sleep(store._listener._idle_announcer):
+                if not should_sleep(idle_announcer_of(store)):
                     break
             else:
                 raise AssertionError("each was a reason to look")

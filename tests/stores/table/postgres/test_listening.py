@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from stowhand.stores.postgres.table.listener import TableListener
+from stowhand.errors import StoreUnreachable
+from stowhand.stores.postgres.shared.listener import Listener
 from tests.stores.table.postgres.jobs import Jobs, Served
 
 CHANNEL = 'the "jobs"'
 
 
-def listener(served: Served) -> TableListener:
+def listener(served: Served) -> Listener:
     return served.table._listener
 
 
@@ -26,12 +27,6 @@ async def woken(jobs: Jobs, served: Served) -> bool:
     await asyncio.sleep(0.01)
     jobs.sql("select pg_notify(%s, '')", CHANNEL)
     return await waiting
-
-
-async def deafened(served: Served) -> None:
-    """What its connection has met is found out when somebody waits; and then nothing wakes."""
-    while served.table.is_listening:
-        assert not await served.table.wait(0.01)
 
 
 async def test_a_notification_wakes(jobs: Jobs) -> None:
@@ -53,21 +48,43 @@ async def test_without_a_channel_it_only_sleeps(jobs: Jobs) -> None:
 async def test_a_connection_that_was_cut_comes_back(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
+        before = listener(served).connection
         jobs.hang_up("listen")
-        await deafened(served)
-        listener(served)._retry_at = 0.0
-        await listening(served)
+        await listening(served)  # at once: it worked a moment ago
+        assert listener(served).connection is not before
         assert await woken(jobs, served)
 
 
 async def test_a_connection_that_was_told_to_listen_no_more_is_found_out(jobs: Jobs) -> None:
     async with jobs.served(notify_channel=CHANNEL) as served:
         await listening(served)
-        connection = listener(served)._connection
+        connection = listener(served).connection
         assert connection is not None
         await connection.execute(b"unlisten *")
         listener(served).prove_every = 0.0
-        await deafened(served)
+        await listening(served)  # what was sent meanwhile reached nobody
+        assert listener(served).connection is not connection
+        assert await woken(jobs, served)
+
+
+async def test_while_it_cannot_connect_it_only_sleeps(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(role: str) -> None:
+        asked.append(role)
+        raise StoreUnreachable("no")
+
+    asked: list[str] = []
+    async with jobs.served(notify_channel=CHANNEL) as served:
+        await listening(served)
+        with monkeypatch.context() as patched:
+            patched.setattr(listener(served)._dialer, "dial", refused)
+            jobs.hang_up("listen")
+            while served.table.is_listening:
+                assert not await served.table.wait(0.01)
+            assert not await served.table.wait(0.01)
+            assert len(asked) == 1, "the next try is half a second away"
+        listener(served)._retry_at = 0.0
+        await listening(served)
+        assert await woken(jobs, served)
 
 
 async def test_a_wait_that_is_canceled_leaves_the_ears_open(jobs: Jobs) -> None:

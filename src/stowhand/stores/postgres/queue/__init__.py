@@ -6,7 +6,8 @@ statements.sql   how they are called
 store.py      PostgresStore: opens everything below, and is what a worker sees
 context.py    what the parts share: address, schema, statements, clock
 claiming, settling, producing, inspecting, administering, operations, timetable, flow_tables, schema      on the loop
-listener      LISTEN; idle_announcer decides whether this worker needs a notification
+plan          statements for the parts that tables have too (../shared)
+idle_announcement      whether this worker needs a notification, on the listening connection; idle_announcer decides
 heartbeats    blocking, for the heartbeater's thread
 comparing     what another program has changed in the schema
 roles         the names of the roles

@@ -18,8 +18,9 @@ from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Link, Row
 from stowhand.stores.foreign_leases import ForeignLeases, Question
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.listener import Listener
+from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.rows import plain_array, read_claim
+from stowhand.stores.postgres.shared.listener import Listener
 
 Position = tuple[int, datetime, int]
 """A place in the order (priority, run_at, id)."""
@@ -57,9 +58,10 @@ _NO_ANSWER = _Answer(float("-inf"), None, None, False)
 class Claims:
     """Claims due jobs."""
 
-    def __init__(self, context: PostgresContext, listener: Listener) -> None:
+    def __init__(self, context: PostgresContext, listener: Listener, announcement: IdleAnnouncement) -> None:
         self._context = context
         self._listener = listener
+        self._announcement = announcement
         self._link = Link(context.dialer, lambda: context.role("claim"))
         self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
@@ -78,7 +80,7 @@ class Claims:
             return await self._claim(request)
         claims = await (self._poll if self._idle and self._listener.is_listening else self._claim)(request)
         self._idle = not claims
-        self._listener.claimed(len(claims))
+        self._announcement.claimed(len(claims))
         return claims
 
     def notified(self) -> None:

@@ -55,6 +55,9 @@ class PostgresContext:
             self.dialer = Dialer(self.address, options.prepared_statements)
             # The last of the reserved ones is the pool's own.
             self.pool = Pool(self.dialer, (options.pool_size or POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role)
+        listen_at = options.listen_url
+        self.listen_dialer = Dialer(Address(listen_at), self.dialer.prepared) if listen_at else self.dialer
+        self.channel = channel_of(self.schema)
         self.keep = options.history is not None
         """Completed and canceled jobs are kept in the history."""
         self.fillings = fillings_of(self.schema)
@@ -149,11 +152,17 @@ def _checked(schema: str) -> str:
     return schema
 
 
-def fillings_of(schema: str) -> dict[str, str]:
-    """What the {braces} of all texts are filled with, for a schema of this name."""
+def channel_of(schema: str) -> str:
+    """The channel on which enqueues notify."""
     channel = f"{schema}:wake"
     if len(channel.encode()) > NAME_LIMIT:
         channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+    return channel
+
+
+def fillings_of(schema: str) -> dict[str, str]:
+    """What the {braces} of all texts are filled with, for a schema of this name."""
+    channel = channel_of(schema)
     quoted = quote_identifier(schema)
     return {
         "schema": quoted,
@@ -162,7 +171,6 @@ def fillings_of(schema: str) -> dict[str, str]:
         "live_text": quote_text(f"{quoted}.live"),
         "history_text": quote_text(f"{quoted}.history"),
         "channel": quote_text(channel),
-        "channel_name": quote_identifier(channel),
         "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
         "definer": _DEFINER,
         "index_plans": _INDEX_PLANS,

@@ -242,15 +242,6 @@ select identifier, known_since, last_tick, spec from {schema}.cron_known()
 -- name: cron_ticks
 select * from {schema}.cron_ticks(%s, %s::timestamptz)
 
--- name: listen
-listen {channel_name}
-
--- name: backend_pid
-select pg_catalog.pg_backend_pid()
-
--- name: is_listening
-select count(*) from pg_catalog.pg_listening_channels() c where c = {channel}
-
 -- name: lock_schema
 select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({channel}, 0))
 

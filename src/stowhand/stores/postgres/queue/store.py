@@ -20,15 +20,17 @@ from stowhand.stores.postgres.queue.claiming import Claims
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.flow_tables import PostgresFlowTables
 from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
+from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.inspecting import Inspector
-from stowhand.stores.postgres.queue.listener import Listener
 from stowhand.stores.postgres.queue.operations import Operator
 from stowhand.stores.postgres.queue.producing import Producer
 from stowhand.stores.postgres.queue.schema import Installer
 from stowhand.stores.postgres.queue.settling import Settlements
 from stowhand.stores.postgres.queue.timetable import Timetable
+from stowhand.stores.postgres.shared.listener import Listener
 
 _DEFAULTS = StoreOptions()
+_BEHIND_POOLER = "behind a pooler no notification arrives: give a direct address of the database (--listen-url)"
 
 
 class PostgresStore:
@@ -39,8 +41,15 @@ class PostgresStore:
         self._context = context
         self.on_warning: Callable[[str, str], None] | None = None
         self._settlements = Settlements(context)
-        self._listener = Listener(context)
-        self._claims = Claims(context, self._listener)
+        announcement = IdleAnnouncement(context)
+        self._listener = Listener(
+            context.listen_dialer,
+            lambda: context.role("listen"),
+            context.channel,
+            _BEHIND_POOLER if options.listen_url is None else None,
+            announcement,
+        )
+        self._claims = Claims(context, self._listener, announcement)
         self._producer = Producer(context)
         self._inspector = Inspector(context)
         self._administrator = Administrator(context)

@@ -3,7 +3,8 @@
 table.py         PostgresTable: opens everything below, and is what the facade sees
 context.py       what the parts share: address, names, statements, clock
 statements.sql   every statement; composing.py fills in the user's names, quoted
-claiming (sifter), settling, asking, logs, listener      on the loop
+plan.py          statements for the parts that the queue has too (../shared)
+claiming (sifter), asking, logs      on the loop
 transaction.py   attempts in transactions (held_transaction, handler_connection)
 heartbeats.py    blocking, for the heartbeater's thread
 checks.py        what is wrong with the table (catalog, columns, identity, sample), and the DDL that mends it (fixes)

@@ -12,6 +12,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
+from stowhand.stores.postgres.shared.listener import Listener, NoAnnouncement
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import asking, checks
 from stowhand.stores.postgres.table.catalog import Facts
@@ -19,7 +20,6 @@ from stowhand.stores.postgres.table.claiming import TableClaims
 from stowhand.stores.postgres.table.composing import INTEGERS, Composer
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
-from stowhand.stores.postgres.table.listener import TableListener
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
@@ -30,6 +30,8 @@ from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.passed_over import PassedOver
 from stowhand.stores.table.record_view import ShownRecord
+
+_BEHIND_POOLER = "behind a pooler no notification arrives, so the table is polled"
 
 
 class PostgresTable:
@@ -51,7 +53,9 @@ class PostgresTable:
         plan = TablePlan(context)
         self._settlements = Settler(context, plan)
         self._logs = Logs(context)
-        self._listener = TableListener(context)
+        self._listener = Listener(
+            context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, NoAnnouncement()
+        )
         self._transactions = AttemptTransactions(context, plan, self._settlements, self._logs)
 
     @property
