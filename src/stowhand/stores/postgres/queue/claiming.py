@@ -97,7 +97,7 @@ class Claims:
         with self._context.translated():
             found = await self._link.rows(self._context.statements["poll"], values)
         if found[0][0] == _NOTHING:
-            _, _, _, _, _, due, _, _, suspects, *_, now, ends_in = found[0]
+            _, _, _, _, _, due, _, _, suspects, *_, now, _, ends_in = found[0]
             wait = None if due is None else max((due - now).total_seconds(), 0.0)
             self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
             if asked is not None:

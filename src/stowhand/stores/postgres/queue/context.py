@@ -18,6 +18,7 @@ from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool, Row, Values
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.stores.postgres.queue.roles import role_fillings, role_names
+from stowhand.stores.postgres.queue.rows import column_fillings
 from stowhand.stores.postgres.shared.plan import translating
 
 QUOTES = "$stowhand$"
@@ -64,7 +65,7 @@ class PostgresContext:
         self.statements = load_statements(
             files("stowhand.stores.postgres.queue") / "statements.sql",
             # A % in the schema's name is no placeholder of the driver's.
-            {name: text.replace("%", "%%") for name, text in self.fillings.items()},
+            {name: text.replace("%", "%%") for name, text in self.fillings.items()} | column_fillings(),
         )
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""

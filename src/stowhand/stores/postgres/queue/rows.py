@@ -1,8 +1,8 @@
-"""Rows become jobs, and batches become array literals."""
+"""Which columns a job is made of; rows become jobs, and batches become array literals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stowhand.jobs.job import Job, NewJob, State
@@ -11,14 +11,40 @@ from stowhand.protocols.store import Claim
 
 Row = tuple[Any, ...]
 
+_LIST = """
+    id task payload state queue priority run_at attempts max_attempts resets max_resets key flags last_error revision
+    created_at updated_at started_at finished_at worker cancel_requested result
+"""
+COLUMNS = tuple(_LIST.split())
+"""What every statement gives that gives jobs, and ``read_job`` reads."""
+_FIELDS = tuple({"payload": "payload_text", "result": "result_text"}.get(name, name) for name in COLUMNS)
+_NOT_CLAIMED = ("state", "finished_at", "worker", "cancel_requested", "result")
+
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
 
 
+def column_fillings() -> dict[str, str]:
+    """What the {braces} of statements.sql that mean a job are filled with."""
+    payload = {"payload": "payload::text"}
+    # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
+    times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
+    return {
+        "live_job": _columns(payload | {"result": "null::text"}),
+        "past_job": _columns(payload | {"worker": "null::text", "result": "result::text"}),
+        "any_job": _columns(payload | {"result": "result::text"}),
+        "claimed_job": f"{_columns(times, _NOT_CLAIMED)}, epoch",
+    }
+
+
+def _columns(instead: Mapping[str, str], without: Sequence[str] = ()) -> str:
+    return ", ".join(instead.get(name, name) for name in COLUMNS if name not in without)
+
+
 def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
-    """One row of the statement ``claim``."""
+    """One row of the statement ``claim``. By position: every job passes here, and names take half as long again."""
     (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
-     revision, created_at, updated_at, epoch, started_at) = row  # fmt: skip
+     revision, created_at, updated_at, started_at, epoch) = row  # fmt: skip
     if created_at is None:
         created_at = run_at
     if updated_at is None:
@@ -49,33 +75,10 @@ def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
 
 def read_job(row: Row) -> Job:
     """One row of any statement that gives jobs."""
-    (id_, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-     last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested,
-     result) = row  # fmt: skip
-    return Job(
-        id=id_,
-        task=task,
-        payload_text=payload,
-        state=_STATES[state],
-        queue=queue,
-        priority=priority,
-        run_at=run_at,
-        attempts=attempts,
-        max_attempts=max_attempts,
-        resets=resets,
-        max_resets=max_resets,
-        key=key,
-        flags=tuple(flags) if flags else (),
-        last_error=last_error,
-        revision=revision,
-        created_at=created_at,
-        updated_at=updated_at,
-        started_at=started_at,
-        finished_at=finished_at,
-        worker=worker,
-        cancel_requested=cancel_requested,
-        result_text=result,
-    )
+    fields = dict(zip(_FIELDS, row, strict=True))
+    fields["state"] = _STATES[fields["state"]]
+    fields["flags"] = tuple(fields["flags"] or ())
+    return Job(**fields)
 
 
 def new_job(job: NewJob, row: Row) -> Job:

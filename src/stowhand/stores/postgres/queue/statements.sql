@@ -1,16 +1,14 @@
 -- How this package calls the schema's functions. Ids and tokens travel as array literals: one text, whatever the
--- width of the numbers in it, so that one prepared statement serves all batches.
+-- width of the numbers in it, so that one prepared statement serves all batches. What is given of a job is said by rows.py:
+-- {live_job} of what may still run, {past_job} of the history, {any_job} of both, {claimed_job} of what a claim takes.
 
--- Reading a time costs more than anything else in a row, so one that is the same as another is left out.
 -- name: claim
-select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
-  revision, nullif(created_at, run_at), nullif(updated_at, created_at), epoch, started_at
+select {claimed_job}
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
   %s::int, %s::timestamptz, %s::bigint, %s::float8)
 
 -- name: poll
-select id, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
-  revision, nullif(created_at, run_at), nullif(updated_at, created_at), epoch, started_at,
+select {claimed_job},
   case when id = -1 and %s then (select f.ends_in from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end
 from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz)
 
@@ -51,14 +49,12 @@ select {schema}.next_due(%s::text[], %s::timestamptz),
   case when %s then (select f.ends_in from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end
 
 -- name: enqueue
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+select {live_job}
 from {schema}.enqueue(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s, %s::int,
   %s::timestamptz)
 
 -- name: enqueue_built_in
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+select {live_job}
 from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s,
   %s::int, %s::timestamptz)
 
@@ -87,8 +83,7 @@ select * from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::time
   %s::int[], %s::json[], %s::int[], %s::timestamptz)
 
 -- name: enqueue_each
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+select {live_job}
 from {schema}.enqueue_each(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::text[],
   %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
 
@@ -103,14 +98,12 @@ select pg_catalog.pg_advisory_unlock_shared(pg_catalog.hashtextextended({channel
 select pg_catalog.pg_notify({channel}, '')
 
 -- name: get
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, result::text
+select {any_job}
 from {schema}.everything where id = %s::bigint
 
 -- name: list
 -- One statement, so that a job which moves to the history meanwhile is seen once. A table that is not asked for is not read.
-(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+(select {live_job}
 from {schema}.live
 where %(live)s::bool and id > %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
@@ -121,8 +114,7 @@ where %(live)s::bool and id > %(after)s::bigint
   and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
 order by id limit %(limit)s::int)
 union all
-(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, null::text, cancel_requested, result::text
+(select {past_job}
 from {schema}.history
 where %(history)s::bool and id > %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
@@ -136,8 +128,7 @@ order by id limit %(limit)s::int
 
 -- The same, newest first.
 -- name: newest
-(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+(select {live_job}
 from {schema}.live
 where %(live)s::bool and id < %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
@@ -148,8 +139,7 @@ where %(live)s::bool and id < %(after)s::bigint
   and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
 order by id desc limit %(limit)s::int)
 union all
-(select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, null::text, cancel_requested, result::text
+(select {past_job}
 from {schema}.history
 where %(history)s::bool and id < %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
@@ -204,23 +194,19 @@ select g.id, a.done, a.why from unnest(%s::bigint[]) with ordinality as g(id, n)
 select id, done, why from {schema}.remove_key(%s)
 
 -- name: complete_jobs
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+select {live_job}
 from {schema}.complete_all(%s::bigint[], %s, %s::timestamptz)
 
 -- name: permanently_fail_jobs
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+select {live_job}
 from {schema}.fail_all(%s::bigint[], %s, %s::timestamptz)
 
 -- name: reschedule_jobs
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+select {live_job}
 from {schema}.reschedule_all(%s::bigint[], %s::timestamptz, %s::int, %s::int, %s::int, %s, %s::timestamptz)
 
 -- name: force_unlock_workers
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::text
+select {live_job}
 from {schema}.unlock_all(%s::text[], %s, %s::timestamptz)
 
 -- name: cron_now
@@ -347,8 +333,7 @@ select * from {schema}.flow_ids(%s, %s, %s)
 select * from {schema}.flow_exists(%s::text[])
 
 -- name: flow_latest
-select id, task, payload::text, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, result::text
+select {any_job}
 from {schema}.flow_latest(%s::text[])
 
 -- name: flow_delete

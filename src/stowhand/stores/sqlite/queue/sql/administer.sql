@@ -17,11 +17,7 @@ ORDER BY id
 SELECT * FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: archive_completed
-INSERT INTO stowhand_history (
-    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries, epoch,
-    settled_token
-)
+INSERT INTO stowhand_history ({archived})
 SELECT
     id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries,

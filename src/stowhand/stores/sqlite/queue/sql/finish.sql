@@ -7,11 +7,7 @@ FROM stowhand_jobs WHERE id = :id AND token = :token AND state = 'processing'
 
 -- name: complete
 -- The commonest settlement, for a whole batch: [[id, token, result], …] to the history.
-INSERT INTO stowhand_history (
-    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries, epoch,
-    settled_token, result
-)
+INSERT INTO stowhand_history ({archived}, result)
 SELECT
     job.id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, 0, max_resets, job.key, flags,
     last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries, epoch,
@@ -40,11 +36,7 @@ WHERE id = :id AND token = :token AND state = 'processing'
 
 -- name: archive
 -- Out of the live table, for one job that ends as completed or canceled; NULL keeps what the row says.
-INSERT INTO stowhand_history (
-    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries, epoch,
-    settled_token, result
-)
+INSERT INTO stowhand_history ({archived}, result)
 SELECT
     id, task, coalesce(:payload, payload), :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
     coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, created_at, updated_at,
