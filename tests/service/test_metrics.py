@@ -23,7 +23,8 @@ from stowhand.jobs.lifecycle import Cancel, Fail, Outcome, Retry, Snooze
 from stowhand.observe.exposition import THE_DEAD, Exposition
 from stowhand.observe.prometheus import MmapedDict
 from stowhand.observe.queue_metrics import QueueMetrics
-from stowhand.observe.worker_metrics import JOB_SECONDS, MOST_KINDS, WorkerMetrics
+from stowhand.observe.vocabulary import JOB_SECONDS
+from stowhand.observe.worker_metrics import MOST_KINDS, WorkerMetrics
 from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions

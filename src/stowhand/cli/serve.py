@@ -33,6 +33,7 @@ from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
+    from stowhand.remote.server.http_app import ServerMetrics
     from stowhand.remote.server.http_server import HttpServer, ServerOptions
 
 PORT = 8470
@@ -126,12 +127,20 @@ async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) 
             store = await _open(settings)
         else:
             await _open_valid(store, events)
-        async with running(store, options, events) as server:
+        async with running(store, options, events, _metrics()) as server:
             _stop_at_signals(server)
             await server.until_stopped()
     finally:
         if store is not None:
             await store.close()
+
+
+def _metrics() -> ServerMetrics | None:
+    try:
+        from stowhand.observe.lending_metrics import LendingMetrics
+    except ConfigurationError:
+        return None
+    return LendingMetrics()
 
 
 def _stop_at_signals(server: HttpServer) -> None:

@@ -5,13 +5,6 @@
     await run_all(flow, flow.monitor)
     # and, to serve them: prometheus_client.start_http_server(9090)
 
-| metric | labels |
-|---|---|
-| ``stowhand_flow_jobs_total`` | flow, queue, outcome (ok, retry, failed, poison, snoozed, canceled, lost) |
-| ``stowhand_flow_job_duration_seconds`` | flow, queue |
-| ``stowhand_flow_resets_total`` | flow |
-| ``stowhand_flow_queue_jobs`` | flow, queue, priority, state (waiting, processing, delayed, parked); by the monitor |
-
 Each worker of the flow counts its own attempts; the monitor, which one process runs, counts the jobs in each queue. A
 parent is counted at each of its turns: when it fans out, and when it gathers.
 """
@@ -24,11 +17,11 @@ from typing import Any, Protocol
 from stowhand.events import Events, JobEnded, JobLost, JobsReset
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Ended
-from stowhand.observe.prometheus import REGISTRY, SECONDS, CollectorRegistry, Counter, Gauge, Histogram
+from stowhand.observe import vocabulary
+from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
 STATES = ("waiting", "processing", "delayed", "parked")
-LOST = "lost"
 
 
 class Names(Protocol):
@@ -69,14 +62,10 @@ class FlowMetrics:
     """One set of metrics in one registry; any number of flows."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        labels = ["flow", "queue"]
-        self._jobs = Counter("stowhand_flow_jobs", "Executions of jobs", [*labels, "outcome"], registry=registry)
-        name, words = "stowhand_flow_job_duration_seconds", "How long executions took"
-        self._seconds = Histogram(name, words, labels, buckets=SECONDS, registry=registry)
-        words = "Jobs taken back from workers that are gone"
-        self._resets = Counter("stowhand_flow_resets", words, ["flow"], registry=registry)
-        name, words = "stowhand_flow_queue_jobs", "Jobs that stand in a queue"
-        self._standing = Gauge(name, words, [*labels, "priority", "state"], registry=registry)
+        self._jobs = vocabulary.FLOW_JOBS(registry=registry)
+        self._seconds = vocabulary.FLOW_JOB_SECONDS(registry=registry)
+        self._resets = vocabulary.FLOW_RESETS(registry=registry)
+        self._standing = vocabulary.FLOW_QUEUE_JOBS(registry=registry)
 
     def of_flow(self, flow: Flowing) -> None:
         """Count the events of this flow, and what its monitor sees. Called once for each flow."""
@@ -104,7 +93,7 @@ class FlowMetrics:
         self._resets.labels(flow)
         for queue in queues:
             self._seconds.labels(flow, queue)
-            for outcome in (*Ended, LOST):
+            for outcome in (*Ended, vocabulary.LOST):
                 self._jobs.labels(flow, queue, str(outcome))
 
     def _count(self, flow: str, queues: Mapping[str, str], events: Events) -> None:
@@ -115,7 +104,7 @@ class FlowMetrics:
 
         def lost(event: JobLost) -> None:
             if event.task in queues:
-                self._jobs.labels(flow, queues[event.task], LOST).inc()
+                self._jobs.labels(flow, queues[event.task], vocabulary.LOST).inc()
 
         def reset(event: JobsReset) -> None:
             # A queue store's sweep brings back the jobs of others too.

@@ -26,7 +26,6 @@ except ImportError as error:
 __all__ = [
     "CONTENT_TYPE_LATEST",
     "REGISTRY",
-    "SECONDS",
     "Collector",
     "CollectorRegistry",
     "Counter",
@@ -36,17 +35,9 @@ __all__ = [
     "Metric",
     "MmapedDict",
     "MultiProcessCollector",
-    "exponential",
     "generate_latest",
 ]
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-"""Upper bounds of durations of which nothing is known beforehand."""
 MmapedDict: Any = mmap_dict.MmapedDict
 MultiProcessCollector: Any = multiprocess.MultiProcessCollector
 """These two have no types."""
-
-
-def exponential(first: float, factor: float, number: int) -> tuple[float, ...]:
-    """Upper bounds of so many buckets, each ``factor`` times the one before."""
-    return tuple(round(first * factor**place, 9) for place in range(number))

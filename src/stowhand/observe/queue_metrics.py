@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, GaugeMetricFamily, Metric
-from stowhand.protocols.figures import NAMES, Amount, Figures, LiveCounts
+from stowhand.observe import vocabulary
+from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
+from stowhand.protocols.figures import NAMES, Figures, LiveCounts
 
-OTHER = "other"
-"""The label of all tasks, or queues, that have no series of their own."""
+COUNTED = (vocabulary.QUEUE_JOBS, vocabulary.QUEUE_TASK_JOBS, vocabulary.QUEUE_NAMED_JOBS, vocabulary.QUEUE_PAUSED)
 
 
 class QueueMetrics(Collector):
@@ -33,13 +34,13 @@ class QueueMetrics(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The names, without asking the store."""
-        return [*_families(), _oldest()]
+        return [declared() for declared in (*COUNTED, vocabulary.QUEUE_OLDEST_DUE)]
 
     def collect(self) -> Iterable[Metric]:
         """The figures of this moment."""
         seconds = self._oldest_due()
         if seconds is not None:
-            oldest = _oldest()
+            oldest = vocabulary.QUEUE_OLDEST_DUE()
             oldest.add_metric([], seconds)
             yield oldest
         figures = self._figures()
@@ -47,51 +48,22 @@ class QueueMetrics(Collector):
             yield from self._of(figures)
 
     def _of(self, figures: Figures) -> Iterable[Metric]:
-        states, tasks, queues, paused = _families()
+        states, tasks, queues, paused = (declared() for declared in COUNTED)
         for state, amount in figures.states().items():
             states.add_metric([state.value], amount.number)
         for family, counts in ((tasks, figures.tasks), (queues, figures.queues)):
-            for one in _bounded(counts, self._labels):
-                for part, amount in _parts(one).items():
-                    family.add_metric([one.name or OTHER, part], amount.number)
+            for labels, number in _numbers(counts, self._labels).items():
+                family.add_metric(labels, number)
         paused.add_metric([], len(figures.paused))
         return states, tasks, queues, paused
 
 
-def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
-    states = GaugeMetricFamily("stowhand_queue_jobs", "Jobs in the store, by state", labels=["state"])
-    words = "Live jobs, by task: what waits, what of that is due, what is claimed, what has failed"
-    tasks = GaugeMetricFamily("stowhand_queue_task_jobs", words, labels=["task", "state"])
-    words = "Live jobs that have a queue, by queue: what waits, what of that is due, what is claimed, what has failed"
-    queues = GaugeMetricFamily("stowhand_queue_named_jobs", words, labels=["queue", "state"])
-    return states, tasks, queues, GaugeMetricFamily("stowhand_queue_paused", "Queues that are paused")
-
-
-def _oldest() -> GaugeMetricFamily:
-    words = "How long the job that is due longest could have run; 0: none is due. Without those of paused queues"
-    return GaugeMetricFamily("stowhand_queue_oldest_due_seconds", words)
-
-
-def _parts(one: LiveCounts) -> dict[str, Amount]:
-    return {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
-
-
-def _bounded(counts: Sequence[LiveCounts], labels: int) -> list[LiveCounts]:
-    """So many by name, and the others as one."""
-    named = [one for one in counts if one.name is not None]
-    rest = [one for one in counts if one.name is None] + named[labels:]
-    return named[:labels] + ([_summed(rest)] if rest else [])
-
-
-def _summed(counts: Sequence[LiveCounts]) -> LiveCounts:
-    total = LiveCounts(name=None)
+def _numbers(counts: Sequence[LiveCounts], labels: int) -> Counter[tuple[str, str]]:
+    """By name and part: so many by name, and the others as one."""
+    named = [one.name for one in counts if one.name is not None][:labels]
+    numbers: Counter[tuple[str, str]] = Counter()
     for one in counts:
-        total = LiveCounts(
-            name=None,
-            queued=total.queued + one.queued,
-            errored=total.errored + one.errored,
-            due=total.due + one.due,
-            processing=total.processing + one.processing,
-            failed=total.failed + one.failed,
-        )
-    return total
+        name = vocabulary.OTHER if one.name is None or one.name not in named else one.name
+        parts = {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
+        numbers.update({(name, part): amount.number for part, amount in parts.items()})
+    return numbers

@@ -1,17 +1,9 @@
 """Prometheus metrics of a table's workers, store and resetter (extra ``metrics``).
 
-    metrics = TableMetrics()
-    worker = Worker(store, handle, options, events=metrics.of_worker("uploads", Events()))
-    await run_all(worker, resetter, metrics.sampler(store))
-    # and, to serve them: prometheus_client.start_http_server(9090)
-
-| metric | labels |
-|---|---|
-| ``stowhand_table_worker_total``, ``…_errors_total``, ``…_duration_seconds`` | worker, op (handle, pre_claim, …) |
-| ``stowhand_table_worker_handlers`` | worker; the most that ran at once within five seconds |
-| ``stowhand_table_store_total``, ``…_errors_total``, ``…_duration_seconds`` | store, op (claim, settle, …) |
-| ``stowhand_table_queue_total``, ``…_longest_wait_seconds``, ``…_oldest_claim_seconds`` | store |
-| ``stowhand_table_resetter_resets_total``, ``…_reset_failures_total``, ``…_errors_total`` | resetter |
+metrics = TableMetrics()
+worker = Worker(store, handle, options, events=metrics.of_worker("uploads", Events()))
+await run_all(worker, resetter, metrics.sampler(store))
+# and, to serve them: prometheus_client.start_http_server(9090)
 """
 
 from __future__ import annotations
@@ -26,10 +18,9 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, HookRan, JobLeft, JobsReset, JobStarted, StoreCalled, StoreTrouble
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import State
-from stowhand.observe.prometheus import REGISTRY, SECONDS, CollectorRegistry, Counter, Gauge, Histogram
+from stowhand.observe import vocabulary
+from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Gauge
 
-WINDOW = 5.0
-"""Seconds over which the most handlers at once are shown: a scrape now and then misses short ones otherwise."""
 PATIENCE = 5.0
 """Seconds that a look which is cut short may take to end."""
 
@@ -56,19 +47,15 @@ class TableMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._worker = _Operations("stowhand_table_worker", "worker", "Hooks of handlers", registry)
-        self._store = _Operations("stowhand_table_store", "store", "Calls to stores", registry)
-        name, words = "stowhand_table_worker_handlers", f"Handlers at once, the most within {WINDOW:g} s"
-        self._handlers = Gauge(name, words, ["worker"], registry=registry)
-        self._waiting = Gauge("stowhand_table_queue_total", "Records that wait", ["store"], registry=registry)
-        name, words = "stowhand_table_queue_longest_wait_seconds", "How long the one due longest has been due"
-        self._wait = Gauge(name, words, ["store"], registry=registry)
-        name, words = "stowhand_table_queue_oldest_claim_seconds", "Age of the oldest record that is locked"
-        self._oldest = Gauge(name, words, ["store"], registry=registry)
-        start, labels = "stowhand_table_resetter", ["resetter"]
-        self._resets = Counter(f"{start}_resets", "Records returned to the queue", labels, registry=registry)
-        self._failures = Counter(f"{start}_reset_failures", "Records reset too often", labels, registry=registry)
-        self._errors = Counter(f"{start}_errors", "Looks that failed", labels, registry=registry)
+        self._worker = _Operations(vocabulary.TABLE_HOOKS, registry)
+        self._store = _Operations(vocabulary.TABLE_CALLS, registry)
+        self._handlers = vocabulary.TABLE_HANDLERS(registry=registry)
+        self._waiting = vocabulary.TABLE_WAITING(registry=registry)
+        self._wait = vocabulary.TABLE_LONGEST_WAIT(registry=registry)
+        self._oldest = vocabulary.TABLE_OLDEST_CLAIM(registry=registry)
+        self._resets = vocabulary.TABLE_RESETS(registry=registry)
+        self._failures = vocabulary.TABLE_RESET_FAILURES(registry=registry)
+        self._errors = vocabulary.TABLE_RESET_ERRORS(registry=registry)
 
     def of_worker(self, worker: str, events: Events) -> Events:
         """Count these events under that name. Give them to this worker afterwards, and to no other.
@@ -166,14 +153,12 @@ class Sampler:
 
 
 class _Operations:
-    """How often, how often in vain, and how long."""
+    """Of one kind: how often, how often in vain, and how long."""
 
-    def __init__(self, name: str, whose: str, what: str, registry: CollectorRegistry) -> None:
-        labels = [whose, "op"]
-        self._total = Counter(name, what, labels, registry=registry)
-        self._errors = Counter(f"{name}_errors", f"{what} that failed", labels, registry=registry)
-        words = f"How long they took: {what.lower()}"
-        self._seconds = Histogram(f"{name}_duration_seconds", words, labels, buckets=SECONDS, registry=registry)
+    def __init__(self, declared: vocabulary.Operations, registry: CollectorRegistry) -> None:
+        total, errors, seconds = declared
+        self._total, self._errors = total(registry=registry), errors(registry=registry)
+        self._seconds = seconds(registry=registry)
 
     def count(self, whose: str, operation: str, seconds: float, *, failed: bool) -> None:
         self._total.labels(whose, operation).inc()
@@ -202,7 +187,7 @@ class _Most:
 
     def _note(self) -> None:
         now = self._clock.monotonic()
-        while self._peaks and self._peaks[0][0] < now - WINDOW:
+        while self._peaks and self._peaks[0][0] < now - vocabulary.WINDOW:
             self._peaks.popleft()
         while self._peaks and self._peaks[-1][1] <= self._now:
             self._peaks.pop()
@@ -210,5 +195,5 @@ class _Most:
 
     def _most(self) -> float:
         """Called in the thread of the scrape: it changes nothing."""
-        oldest = self._clock.monotonic() - WINDOW
+        oldest = self._clock.monotonic() - vocabulary.WINDOW
         return max([self._now, *(most for moment, most in tuple(self._peaks) if moment >= oldest)])

@@ -5,7 +5,7 @@
     # and, to serve them: prometheus_client.start_http_server(9090)
 
 Counters to alert on are 0 from the start: Prometheus sees no increase in a series that begins with 1.
-Every name is in docs/reference/metrics.md. They are right across several processes in prometheus' multiprocess mode.
+Their names are in vocabulary.py. They are right across several processes in prometheus' multiprocess mode.
 """
 
 from __future__ import annotations
@@ -31,16 +31,9 @@ from stowhand.events import (
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Ended
-from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, exponential
+from stowhand.observe import vocabulary
+from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 
-START = "stowhand_worker"
-JOB_SECONDS = exponential(0.005, 2.5, 12)
-WAIT_SECONDS = exponential(0.001, 4, 12)
-CALL_SECONDS = exponential(0.001, 2.5, 12)
-LAG_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-LATE_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
-SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
-OTHER = "other"
 MOST_KINDS = 100
 """Kinds that have series of their own, by default: those that come later count as ``other``."""
 
@@ -53,29 +46,20 @@ class WorkerMetrics:
         self._kinds = _Kinds(labels)
         self._at_work: dict[tuple[str, JobId], str] = {}
         """The kind under which each began: one that was ``other`` then may have a series of its own when it ends."""
-        words = "Attempts that have ended"
-        self._processed = Counter(f"{START}_jobs_processed", words, ["kind", "outcome"], registry=registry)
-        words, buckets = "How long handlers took", JOB_SECONDS
-        self._seconds = Histogram(f"{START}_job_duration_seconds", words, ["kind"], buckets=buckets, registry=registry)
-        words, buckets = "How long jobs were due before they were claimed", WAIT_SECONDS
-        self._waits = Histogram(f"{START}_job_wait_seconds", words, ["kind"], buckets=buckets, registry=registry)
-        words = "Handlers at work"
-        self._running = Gauge(f"{START}_in_flight", words, ["kind"], registry=registry, multiprocess_mode="livesum")
-        self._claim = _Calls("claim", "jobs", registry)
-        self._settle = _Calls("settle", "jobs", registry)
-        self._beat = _Calls("heartbeat", "leases", registry)
-        words = "By how much the event loop was late, the most within each second"
-        self._lag = Histogram(f"{START}_loop_lag_seconds", words, buckets=LAG_SECONDS, registry=registry)
-        words = "Jobs taken back from workers that are gone, by what they became"
-        self._resets = Counter(f"{START}_resets", words, ["state"], registry=registry)
+        self._processed = vocabulary.WORKER_JOBS(registry=registry)
+        self._seconds = vocabulary.WORKER_JOB_SECONDS(registry=registry)
+        self._waits = vocabulary.WORKER_WAIT_SECONDS(registry=registry)
+        self._running = vocabulary.WORKER_RUNNING(registry=registry)
+        self._claim = _Calls(vocabulary.WORKER_CLAIMS, registry)
+        self._settle = _Calls(vocabulary.WORKER_SETTLES, registry)
+        self._beat = _Calls(vocabulary.WORKER_BEATS, registry)
+        self._lag = vocabulary.WORKER_LAG(registry=registry)
+        self._resets = vocabulary.WORKER_RESETS(registry=registry)
         for state in (State.QUEUED, State.FAILED, State.CANCELED):
             self._resets.labels(state.value)
-        words = "Leases that were gone before an outcome was recorded"
-        self._lost = Counter(f"{START}_lost_leases", words, registry=registry)
-        words = "How long after their minute recurring jobs were made; without those that were made up for"
-        self._late = Histogram(f"{START}_cron_lateness_seconds", words, buckets=LATE_SECONDS, registry=registry)
-        words = "Which version works on which kind of store; always 1"
-        self._info = Gauge(f"{START}_info", words, ["version", "store"], registry=registry, multiprocess_mode="livemax")
+        self._lost = vocabulary.WORKER_LOST(registry=registry)
+        self._late = vocabulary.WORKER_CRON_LATE(registry=registry)
+        self._info = vocabulary.WORKER_INFO(registry=registry)
 
     def of(self, events: Events) -> Events:
         """Count these events, and give them back for a worker. Some are emitted in the heartbeat's thread."""
@@ -85,7 +69,7 @@ class WorkerMetrics:
         events.on(JobLeft, self._left)
         events.on(JobEnded, self._ended)
         events.on(JobLost, self._was_lost)
-        events.on(JobUnknown, lambda event: self._count(event.task, "unknown"))
+        events.on(JobUnknown, lambda event: self._count(event.task, vocabulary.UNKNOWN))
         events.on(Claimed, lambda event: self._claim.count(event.jobs, event.seconds))
         events.on(Settled, lambda event: self._settle.count(event.jobs, event.seconds))
         events.on(Beaten, lambda event: self._beat.count(event.jobs, event.seconds))
@@ -125,7 +109,7 @@ class WorkerMetrics:
         self._seconds.labels(self._kinds.of(event.task)).observe(event.seconds)
 
     def _was_lost(self, event: JobLost) -> None:
-        self._count(event.task, "lost")
+        self._count(event.task, vocabulary.LOST)
         self._lost.inc()
 
     def _reset(self, event: JobsReset) -> None:
@@ -140,11 +124,8 @@ class WorkerMetrics:
 class _Calls:
     """Calls to the store: how long they took, and how many jobs each was about."""
 
-    def __init__(self, call: str, what: str, registry: CollectorRegistry) -> None:
-        name, words = f"{START}_{call}_duration_seconds", f"How long the store took to answer: {call}"
-        self._seconds = Histogram(name, words, buckets=CALL_SECONDS, registry=registry)
-        name, words = f"{START}_{call}_{what}", f"{what.capitalize()} in one call: {call}"
-        self._sizes = Histogram(name, words, buckets=SIZES, registry=registry)
+    def __init__(self, declared: vocabulary.Calls, registry: CollectorRegistry) -> None:
+        self._seconds, self._sizes = (each(registry=registry) for each in declared)
 
     def count(self, size: int, seconds: float) -> None:
         self._seconds.observe(seconds)
@@ -172,6 +153,6 @@ class _Kinds:
         if task in self._learned or task in self._met:
             return task
         if self._bounded or len(self._met) >= self.most:
-            return OTHER
+            return vocabulary.OTHER
         self._met.add(task)
         return task

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stowhand.observe.lending_metrics import LendingMetrics
 from stowhand.remote.server.http_server import ServerOptions
 from stowhand.testing import MemoryStore
 from tests.remote.server.lending import Lending
@@ -38,12 +39,12 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lend(tokens: Path, leaving: list[Lending]) -> Iterator[Lend]:
-    """``lend(store)`` starts a server; options by name."""
+    """``lend(store)`` starts a server; ``counts``: with metrics; options by name."""
     started: list[Lending] = []
 
-    def lend(store: Any = None, **options: Any) -> Lending:
+    def lend(store: Any = None, *, counts: bool = False, **options: Any) -> Lending:
         given: dict[str, Any] = {"port": 0, "tokens": tokens} | options
-        lending = Lending(store or MemoryStore(), ServerOptions(**given))
+        lending = Lending(store or MemoryStore(), ServerOptions(**given), LendingMetrics() if counts else None)
         lending.start()
         started.append(lending)
         return lending

@@ -26,6 +26,7 @@ from stowhand.events import (
     WrongTokens,
 )
 from stowhand.jobs.job import NewJob
+from stowhand.observe.lending_metrics import LendingMetrics
 from stowhand.protocols.store import Store
 from stowhand.remote.server.http_server import HttpServer, ServerOptions, running
 from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
@@ -112,7 +113,8 @@ def proof(claim: Any) -> dict[str, Any]:
 class Lending:
     """``running(...)`` on a loop in a thread."""
 
-    def __init__(self, store: Store[Any], options: ServerOptions) -> None:
+    def __init__(self, store: Store[Any], options: ServerOptions, metrics: LendingMetrics | None = None) -> None:
+        self.metrics = metrics
         self.store, self.options = store, options
         self.events = Events()
         self.told: list[Event] = []
@@ -204,7 +206,7 @@ class Lending:
     async def _serve(self) -> None:
         await self.store.open()
         try:
-            async with running(self.store, self.options, self.events) as self.server:
+            async with running(self.store, self.options, self.events, self.metrics) as self.server:
                 self._up.set()
                 await self.server.until_stopped()
         finally:

@@ -525,7 +525,7 @@ def test_terms_and_health_are_told(lend: Lend) -> None:
 
 
 def test_the_metrics_count_calls_records_and_verdicts(lend: Lend) -> None:
-    lending = lend()
+    lending = lend(counts=True)
     lending.add()
     client = lending.client()
     client.settle(*client.claim())
@@ -535,3 +535,7 @@ def test_the_metrics_count_calls_records_and_verdicts(lend: Lend) -> None:
     assert 'stowhand_lending_requests_total{call="other",status="404"} 1.0' in text
     assert 'stowhand_lending_verdicts_total{verdict="settled"} 1.0' in text
     assert "stowhand_lending_records_total 1.0" in text
+
+
+def test_a_server_without_the_client_of_prometheus_says_what_to_install(lend: Lend) -> None:
+    assert "keeps no metrics" in lend().client().get("/metrics").refused(404, "unknown")

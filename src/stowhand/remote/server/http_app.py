@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -30,7 +30,6 @@ from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import check_head, read
 from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.health import Health
-from stowhand.remote.server.metrics import Metrics
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.slow_requests import CONNECTION
 from stowhand.remote.server.store_server import StoreServer
@@ -62,17 +61,40 @@ _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
 Endpoint = Callable[[Request, Grant], Awaitable[Response]]
 
 
-class HttpApp:
-    """One server's application: what uvicorn runs."""
+class ServerMetrics(Protocol):
+    """What is counted, and shown on ``/metrics``."""
 
-    def __init__(self, store_server: StoreServer, authenticator: Authenticator, health: Health, events: Events) -> None:
+    def answered(self, call: str, status: int) -> None:
+        """A request was answered."""
+
+    def lent(self, number: int) -> None:
+        """This many records were lent."""
+
+    def judged(self, verdicts: tuple[str, ...]) -> None:
+        """Settlements were answered with these verdicts."""
+
+    def text(self) -> bytes:
+        """In the Prometheus text format."""
+
+
+class HttpApp:
+    """One server's application: what uvicorn runs. Without ``metrics`` nothing is counted."""
+
+    def __init__(
+        self,
+        store_server: StoreServer,
+        authenticator: Authenticator,
+        health: Health,
+        events: Events,
+        metrics: ServerMetrics | None = None,
+    ) -> None:
         self._store_server, self._authenticator, self._health, self._events = (
             store_server,
             authenticator,
             health,
             events,
         )
-        self._metrics = Metrics()
+        self._metrics = metrics
         # Not a Starlette application: that answers errors as text.
         self._router = Router(self._routes(), redirect_slashes=False)
 
@@ -104,7 +126,8 @@ class HttpApp:
         message = await read(request, ClaimAsked)
         sent = await self._store_server.claim(grant, message, lambda: _disconnected(request))
         if sent:
-            self._metrics.lent(len(sent))
+            if self._metrics is not None:
+                self._metrics.lent(len(sent))
             self._audit(request, grant, [one.lease.job_id for one in sent], worker=message.worker)
         return Response(b'{"claims":[' + b",".join(one.body for one in sent) + b"]}", media_type="application/json")
 
@@ -114,7 +137,8 @@ class HttpApp:
     async def _settle(self, request: Request, grant: Grant) -> Response:
         sent = await read(request, Settlements)
         found = await self._store_server.settle(grant, sent, tells=TELLS in request.headers)
-        self._metrics.judged(found.verdicts)
+        if self._metrics is not None:
+            self._metrics.judged(found.verdicts)
         words = [f"{one.settlement.state}: {verdict}" for one, verdict in zip(sent.batch, found.verdicts, strict=True)]
         self._audit(request, grant, [one.proof.lease.job_id for one in sent.batch], words)
         return _reply(found)
@@ -166,10 +190,9 @@ class HttpApp:
 
     async def _show_metrics(self, request: Request, grant: Grant) -> Response:
         grant.need(grants.Scope.READ)
-        text = self._metrics.text()
-        if text is None:
+        if self._metrics is None:
             raise Refused(Kind.UNKNOWN, "this server keeps no metrics", "pip install 'stowhand[metrics]' there")
-        return Response(text, media_type="text/plain; version=0.0.4")
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     # -- around them -----------------------------------------------------------------------------
 
@@ -223,7 +246,8 @@ class HttpApp:
 
     def _report(self, scope: Scope, status: int, seconds: float) -> None:
         call = _call_of(scope)
-        self._metrics.answered(call, status)
+        if self._metrics is not None:
+            self._metrics.answered(call, status)
         if self._events.wants(RequestAnswered):
             address = (scope.get("client") or ("",))[0]
             self._events.emit(RequestAnswered(call, status, seconds, scope.get("stowhand.who", ""), address))

@@ -26,7 +26,7 @@ from stowhand.remote.server.addresses import BACKLOG, check_tls, connection_limi
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import HEADER_BYTES
 from stowhand.remote.server.health import Health
-from stowhand.remote.server.http_app import HttpApp
+from stowhand.remote.server.http_app import HttpApp, ServerMetrics
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.slow_requests import CONNECTIONS, READ_TIMEOUT, bounded, check_uvicorn
@@ -92,14 +92,14 @@ class HttpServer:
 
 @asynccontextmanager
 async def running(
-    store: Store[Any], options: ServerOptions, events: Events, clock: Clock | None = None
+    store: Store[Any], options: ServerOptions, events: Events, metrics: ServerMetrics | None = None
 ) -> AsyncIterator[HttpServer]:
     """Lend an open store for the length of the block.
 
     Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
     StowhandError when the port is in use.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     file = TokenFile(options.tokens)
     _check(options, file)
     shared_store, wake_broadcast = SharedStore(store), WakeBroadcast(store, events, clock)
@@ -115,7 +115,7 @@ async def running(
         resetter.expect,
     )
     health = Health(shared_store, wake_broadcast, events, clock)
-    app = HttpApp(store_server, authenticator, health, events)
+    app = HttpApp(store_server, authenticator, health, events, metrics)
     sock = listen(options.host, options.port)
     url = url_of("https" if options.tls_cert else "http", sock)
     server = _Server(_config(app, options))

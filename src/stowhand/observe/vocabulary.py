@@ -1,0 +1,161 @@
+"""Every metric that is shown: its name, meaning, labels and buckets. The pages of the reference are held to this file.
+
+Each is made by a call, in the registry that it is given. A counter is shown as ``<name>_total``.
+
+Dashboards and alerts ask by these names and labels, so they stay as they are, also where two of them are one idea:
+``kind`` of a worker and ``task`` of a store are both the name of a task, ``op`` of a table is a hook or a call.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from stowhand.observe.prometheus import Counter, Gauge, GaugeMetricFamily, Histogram
+
+OTHER = "other"
+"""The label of all tasks, or queues, that have no series of their own."""
+LOST = "lost"
+UNKNOWN = "unknown"
+"""Outcomes that no handler gives: the lease was gone; the store has no trace of what was recorded, or not."""
+
+
+def exponential(first: float, factor: float, number: int) -> tuple[float, ...]:
+    """Upper bounds of so many buckets, each ``factor`` times the one before."""
+    return tuple(round(first * factor**power, 9) for power in range(number))
+
+
+JOB_SECONDS = exponential(0.005, 2.5, 12)
+WAIT_SECONDS = exponential(0.001, 4, 12)
+CALL_SECONDS = exponential(0.001, 2.5, 12)
+LAG_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+LATE_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+"""Of durations of which nothing is known beforehand."""
+WINDOW = 5.0
+"""Seconds over which the most handlers at once are shown: a scrape now and then misses short ones otherwise."""
+SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+# -- a worker ------------------------------------------------------------------------------------
+
+
+Calls = tuple[partial[Histogram], partial[Histogram]]
+"""Calls to the store: how long they took, and how many jobs each was about."""
+
+
+def _calls(call: str, what: str) -> Calls:
+    name, long = f"stowhand_worker_{call}", f"How long the store took to answer: {call}"
+    return (
+        partial(Histogram, f"{name}_duration_seconds", long, buckets=CALL_SECONDS),
+        partial(Histogram, f"{name}_{what}", f"{what.capitalize()} in one call: {call}", buckets=SIZES),
+    )
+
+
+WORKER_JOBS = partial(Counter, "stowhand_worker_jobs_processed", "Attempts that have ended", ("kind", "outcome"))
+WORKER_JOB_SECONDS = partial(
+    Histogram, "stowhand_worker_job_duration_seconds", "How long handlers took", ("kind",), buckets=JOB_SECONDS
+)
+WORKER_WAIT_SECONDS = partial(
+    Histogram,
+    "stowhand_worker_job_wait_seconds",
+    "How long jobs were due before they were claimed",
+    ("kind",),
+    buckets=WAIT_SECONDS,
+)
+WORKER_RUNNING = partial(Gauge, "stowhand_worker_in_flight", "Handlers at work", ("kind",), multiprocess_mode="livesum")
+WORKER_CLAIMS, WORKER_SETTLES = _calls("claim", "jobs"), _calls("settle", "jobs")
+WORKER_BEATS = _calls("heartbeat", "leases")
+WORKER_LAG = partial(
+    Histogram,
+    "stowhand_worker_loop_lag_seconds",
+    "By how much the event loop was late, the most within each second",
+    buckets=LAG_SECONDS,
+)
+WORKER_RESETS = partial(
+    Counter, "stowhand_worker_resets", "Jobs taken back from workers that are gone, by what they became", ("state",)
+)
+WORKER_LOST = partial(Counter, "stowhand_worker_lost_leases", "Leases that were gone before an outcome was recorded")
+WORKER_CRON_LATE = partial(
+    Histogram,
+    "stowhand_worker_cron_lateness_seconds",
+    "How long after their minute recurring jobs were made; without those that were made up for",
+    buckets=LATE_SECONDS,
+)
+WORKER_INFO = partial(
+    Gauge,
+    "stowhand_worker_info",
+    "Which version works on which kind of store; always 1",
+    ("version", "store"),
+    multiprocess_mode="livemax",
+)
+
+# -- a queue store -------------------------------------------------------------------------------
+
+_PARTS = "what waits, what of that is due, what is claimed, what has failed"
+QUEUE_JOBS = partial(GaugeMetricFamily, "stowhand_queue_jobs", "Jobs in the store, by state", labels=("state",))
+QUEUE_TASK_JOBS = partial(
+    GaugeMetricFamily, "stowhand_queue_task_jobs", f"Live jobs, by task: {_PARTS}", labels=("task", "state")
+)
+QUEUE_NAMED_JOBS = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_named_jobs",
+    f"Live jobs that have a queue, by queue: {_PARTS}",
+    labels=("queue", "state"),
+)
+QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Queues that are paused")
+QUEUE_OLDEST_DUE = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_oldest_due_seconds",
+    "How long the job that is due longest could have run; 0: none is due. Without those of paused queues",
+)
+
+# -- a user's table ------------------------------------------------------------------------------
+
+
+Operations = tuple[partial[Counter], partial[Counter], partial[Histogram]]
+"""How often, how often in vain, and how long."""
+
+
+def _operations(name: str, of: str, what: str) -> Operations:
+    return (
+        partial(Counter, name, what, (of, "op")),
+        partial(Counter, f"{name}_errors", f"{what} that failed", (of, "op")),
+        partial(
+            Histogram, f"{name}_duration_seconds", f"How long they took: {what.lower()}", (of, "op"), buckets=SECONDS
+        ),
+    )
+
+
+TABLE_HOOKS = _operations("stowhand_table_worker", "worker", "Hooks of handlers")
+TABLE_CALLS = _operations("stowhand_table_store", "store", "Calls to stores")
+TABLE_HANDLERS = partial(
+    Gauge, "stowhand_table_worker_handlers", f"Handlers at once, the most within {WINDOW:g} s", ("worker",)
+)
+TABLE_WAITING = partial(Gauge, "stowhand_table_queue_total", "Records that wait", ("store",))
+TABLE_LONGEST_WAIT = partial(
+    Gauge, "stowhand_table_queue_longest_wait_seconds", "How long the one due longest has been due", ("store",)
+)
+TABLE_OLDEST_CLAIM = partial(
+    Gauge, "stowhand_table_queue_oldest_claim_seconds", "Age of the oldest record that is locked", ("store",)
+)
+TABLE_RESETS = partial(Counter, "stowhand_table_resetter_resets", "Records returned to the queue", ("resetter",))
+TABLE_RESET_FAILURES = partial(
+    Counter, "stowhand_table_resetter_reset_failures", "Records reset too often", ("resetter",)
+)
+TABLE_RESET_ERRORS = partial(Counter, "stowhand_table_resetter_errors", "Looks that failed", ("resetter",))
+
+# -- a flow --------------------------------------------------------------------------------------
+
+FLOW_JOBS = partial(Counter, "stowhand_flow_jobs", "Executions of jobs", ("flow", "queue", "outcome"))
+FLOW_JOB_SECONDS = partial(
+    Histogram, "stowhand_flow_job_duration_seconds", "How long executions took", ("flow", "queue"), buckets=SECONDS
+)
+FLOW_RESETS = partial(Counter, "stowhand_flow_resets", "Jobs taken back from workers that are gone", ("flow",))
+FLOW_QUEUE_JOBS = partial(
+    Gauge, "stowhand_flow_queue_jobs", "Jobs that stand in a queue", ("flow", "queue", "priority", "state")
+)
+
+# -- a lent store --------------------------------------------------------------------------------
+
+LENDING_REQUESTS = partial(Counter, "stowhand_lending_requests", "Requests answered", ("call", "status"))
+LENDING_RECORDS = partial(Counter, "stowhand_lending_records", "Records lent to workers")
+LENDING_VERDICTS = partial(Counter, "stowhand_lending_verdicts", "Verdicts on settlements", ("verdict",))
