@@ -22,22 +22,15 @@ if TYPE_CHECKING:
     from stowhand.runner.running import Runner, run, run_migrations, run_once
     from stowhand.runner.worker_utils import WorkerUtils, make_worker_utils, quick_add_job
 
-_ROOM_OF = {
-    "CronDate": "cron.item",
-    "CronItem": "cron.item",
-    "CronOptions": "cron.item",
-    "Logger": "observe.log_factory",
-    "Runner": "runner.running",
-    "WorkerEvents": "runner.events",
-    "WorkerUtils": "runner.worker_utils",
-    "make_worker_utils": "runner.worker_utils",
-    "parse_cron_items": "cron.crontab",
-    "parse_crontab": "cron.crontab",
-    "quick_add_job": "runner.worker_utils",
-    "run": "runner.running",
-    "run_migrations": "runner.running",
-    "run_once": "runner.running",
+_ROOMS = {
+    "cron.crontab": "parse_cron_items parse_crontab",
+    "cron.item": "CronDate CronItem CronOptions",
+    "observe.log_factory": "Logger",
+    "runner.events": "WorkerEvents",
+    "runner.running": "Runner run run_migrations run_once",
+    "runner.worker_utils": "WorkerUtils make_worker_utils quick_add_job",
 }
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "CronDate",

@@ -155,12 +155,11 @@ class RedisEngine:
 
     async def counts(self) -> Sequence[QueueCount]:
         """An atomic snapshot. Failed jobs are not counted: they are in no list."""
-        return [QueueCount(**msgspec.structs.asdict(count)) for count in await self._positions.counts()]
+        return await self._positions.counts()
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """An atomic snapshot; up to ``limit`` of each state."""
-        places = await self._positions.positions(self.shape.find_queue(queue), limit)
-        return [Position(queue=queue, **msgspec.structs.asdict(place)) for place in places]
+        return await self._positions.positions(self.shape.find_queue(queue), limit)
 
     async def sweep(self) -> int:
         """Sweep every queue now, however recent the last sweep is."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from stowhand.clock import Clock
+from stowhand.flows.engine import Position, QueueCount
 from stowhand.flows.redis.address import Address
 from stowhand.flows.redis.dialing import Client
 from stowhand.flows.redis.naming import Naming, Spot
@@ -19,30 +18,6 @@ from stowhand.protocols.flow_shape import FlowQueue
 _COUNTS, _POSITIONS, _STAND = SCRIPTS["counts"], SCRIPTS["positions"], SCRIPTS["stand"]
 
 
-class Count(msgspec.Struct, frozen=True):
-    """How many jobs stand in one queue at one priority."""
-
-    queue: str
-    priority: int
-    waiting: int
-    processing: int
-    delayed: int
-    parked: int
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where one job stands."""
-
-    job_id: str
-    priority: int
-    state: str
-    """``waiting``, ``processing``, ``delayed`` or ``parked``."""
-    position: int
-    """From 1, among those of its state."""
-    ready_at: float | None = None
-    """Delayed ones: epoch seconds."""
-
-
 class Positions:
     """Of the jobs of one flow. ``client`` gives the client of the loop's calls."""
 
@@ -52,7 +27,7 @@ class Positions:
         self._client = client
         self._clock = clock
 
-    async def counts(self) -> list[Count]:
+    async def counts(self) -> list[QueueCount]:
         """Every queue at every priority, in one moment. Those that run apart wait at the first priority."""
         places = [
             (queue, rank) for queue in self._keys.shape.all_queues() for rank in range(1, queue.declared.priorities + 1)
@@ -63,7 +38,17 @@ class Positions:
             for word in (self._keys.root(queue.name), "1" if rank == 1 else "", self._keys.base(queue.name, rank))
         ]
         found = iter(await self._ask(_COUNTS, self._keys.shape.entry, args))
-        return [Count(queue.name, rank, *(next(found) for _ in range(4))) for queue, rank in places]
+        return [
+            QueueCount(
+                queue=queue.name,
+                priority=rank,
+                waiting=next(found),
+                processing=next(found),
+                delayed=next(found),
+                parked=next(found),
+            )
+            for queue, rank in places
+        ]
 
     async def place(self, spot: Spot) -> tuple[FlowQueue | None, str, float | None]:
         """The queue that one job stands in, how, and when it is ready; no queue: it stands nowhere."""
@@ -79,7 +64,7 @@ class Positions:
             return None, "", None
         return queues[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
 
-    async def positions(self, queue: FlowQueue, limit: int) -> list[Place]:
+    async def positions(self, queue: FlowQueue, limit: int) -> list[Position]:
         """Up to ``limit`` of each state: those that wait in the order in which they will be served."""
         bases = bases_of(self._keys, queue)
         *ranks, apart = await self._ask(_POSITIONS, queue, (limit, *bases))
@@ -90,19 +75,26 @@ class Positions:
         )
         waiting = list(_waiting(ranks, apart))
         return [
-            *(self._place(queue, *each, "waiting") for each in waiting[:limit]),
-            *(self._place(queue, *each, "processing") for each in _numbered(ranks, 2)[:limit]),
+            *(self._position(queue, *each, "waiting") for each in waiting[:limit]),
+            *(self._position(queue, *each, "processing") for each in _numbered(ranks, 2)[:limit]),
             *(
-                self._place(queue, job_id, rank, place, "delayed", ready / 1000)
+                self._position(queue, job_id, rank, place, "delayed", ready / 1000)
                 for place, (ready, job_id, rank) in enumerate(delayed[:limit], 1)
             ),
-            *(self._place(queue, *each, "parked") for each in _numbered(ranks, 4)[:limit]),
+            *(self._position(queue, *each, "parked") for each in _numbered(ranks, 4)[:limit]),
         ]
 
-    def _place(
+    def _position(
         self, queue: FlowQueue, listed: str, rank: int, position: int, state: str, ready_at: float | None = None
-    ) -> Place:
-        return Place(self._naming.shown(queue, listed), rank, state, position, ready_at)
+    ) -> Position:
+        return Position(
+            job_id=self._naming.shown(queue, listed),
+            queue=queue.name,
+            priority=rank,
+            state=state,
+            position=position,
+            ready_at=ready_at,
+        )
 
     async def _ask(self, script: Script, queue: FlowQueue, args: Sequence[Any]) -> Any:
         async def attempt() -> Any:
