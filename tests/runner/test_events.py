@@ -336,7 +336,7 @@ async def test_nothing_is_watched_that_nobody_listens_to(sqlite_url: str) -> Non
         concurrency=2,
     )
     core = runner._worker.events
-    handler = runner._worker._executor._handle.__self__  # type: ignore[attr-defined]
+    handler = runner._worker._executor._hooks.handle.__self__  # type: ignore[attr-defined]
     assert isinstance(handler, WatchedHandler)
     assert not core.wants(Claiming)
     wanted = len(core._listeners.get(JobEnded, ()))

@@ -11,7 +11,7 @@ import pytest
 import stowhand.worker.worker
 from stowhand import App
 from stowhand.errors import SchemaMissing, SchemaTooNew
-from stowhand.worker import claimer, sweeper
+from stowhand.worker import claims, sweeper
 from tests.conftest import Run
 
 
@@ -67,7 +67,7 @@ def test_a_newer_version_that_breaks_nothing_is_no_reason_to_leave(url: str, run
 def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claimer, "SCHEMA_PATIENCE", 2)
+    monkeypatch.setattr(claims, "SCHEMA_PATIENCE", 2)
     monkeypatch.setattr(stowhand.worker.worker, "LAST_PAUSE", 0.1)
 
     async def story() -> None:

@@ -500,7 +500,7 @@ async def test_once_looks_again_when_jobs_went_back_while_it_looked() -> None:
     async with at_work(act, clock=clock, store=store, jobs=jobs, once=True, concurrency=1) as harness:
         await clock.advance(3)
         store.gates["claim"] = asyncio.Event()
-        harness.worker._claimer.wake()
+        harness.worker.wake()
         await clock.advance(3)
         assert harness.worker._heartbeater.errands
         assert not harness.worker.running, "it looks, and has found nothing: what is left it holds itself"

@@ -21,9 +21,10 @@ from stowhand.events import (
     WorkerStopped,
 )
 from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.handler import Stop
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
-from stowhand.worker import endings, settler, slot, worker
+from stowhand.worker import executor, settler, worker
 from tests.worker.worker_harness import KINDS, FaultyStore, at_work, handler_of, nothing
 
 
@@ -31,7 +32,7 @@ async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.Mon
     def build(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("built although nobody listens")
 
-    monkeypatch.setattr(endings, "JobStarted", build)
+    monkeypatch.setattr(executor, "JobStarted", build)
     monkeypatch.setattr(settler.Settler, "_job_ended", build)
     clock = FakeClock()
     store = FaultyStore(clock)
@@ -91,4 +92,4 @@ async def test_an_ended_job_is_told_with_its_attempt_and_how_long_it_took() -> N
 
 
 def test_every_reason_to_stop_says_what_it_is() -> None:
-    assert {stop.value for stop in slot.Stop} == {"timeout", "canceled", "lost", "returned", "crashed", "unable"}
+    assert {stop.value for stop in Stop} == {"timeout", "canceled", "lost", "returned", "crashed", "unable"}

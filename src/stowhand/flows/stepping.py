@@ -23,11 +23,10 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.callables import is_async
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue
-from stowhand.protocols.handler import Attempt, Policy, control_of
+from stowhand.protocols.handler import Attempt, Policy, Stop, control_of
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.tasks.threads import Threads
-from stowhand.worker.slot import Stop
 
 WorkerFunction = Callable[[FlowJob], Awaitable[object] | object]
 AT_ONCE = constant(0.0)

@@ -6,6 +6,8 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from contextvars import Context
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
@@ -67,6 +69,8 @@ class AttemptControl(msgspec.Struct, eq=False):
     """Where the end of the attempt is written, if it has a transaction of its own."""
     decided: Outcome | None = None
     """What the handler asked its store for (``requeue``): the outcome, unless the handler raises."""
+    hooked: Context | None = None
+    """Its hooks have begun: post_handle is to come, in this context, to which its log lines and spans belong."""
     ended: bool = False
     """The handler has ended: nothing can be decided any more."""
     lost: bool = False
@@ -84,6 +88,22 @@ class AttemptControl(msgspec.Struct, eq=False):
         if self.ended:
             raise LeaseLost(f"record {self.lease.job_id}: its handler has ended, and how is decided")
         self.decided = outcome
+
+
+class Stop(StrEnum):
+    """Why a running handler is stopped: ``Attempt.cancel_reason``."""
+
+    TIMEOUT = "timeout"
+    CANCELED = "canceled"
+    """The job was asked to cancel."""
+    LOST = "lost"
+    """Its lease is lost, or may be given away any moment."""
+    RETURNED = "returned"
+    """The worker stops: the job is returned without using an attempt."""
+    CRASHED = "crashed"
+    """The child process that ran it died."""
+    UNABLE = "unable"
+    """The child process could not start it."""
 
 
 class Attempt(Generic[R]):

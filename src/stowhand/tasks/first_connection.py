@@ -15,9 +15,8 @@ from stowhand.events import ConnectionAwaited, Events
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.outcomes import causes
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, Stop
 from stowhand.stores.database.borrower import BORROWER, Borrower
-from stowhand.worker.slot import Stop
 
 LATER = 30.0
 """Seconds until such a job is due again."""

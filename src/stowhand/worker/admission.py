@@ -46,28 +46,31 @@ class Admission:
         self._events = events
         self._clock = clock
         self._worker = worker
-        self._flags = ForbiddenFlags(options.forbidden_flags, clock)
+        flags = options.forbidden_flags
+        self._fixed_flags = () if callable(flags) else flags
+        self._flags = ForbiddenFlags(flags, clock) if callable(flags) else None
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
         self._logger = AttemptLogger(events.emit, worker, "pre_claim", None)
         self._refusals = 0
         self.asks = self._pre_claim is not None
         """There is a ``pre_claim``: its answer may change with every record that begins or ends."""
-        self.one_by_one = self._flags.one_by_one or self.asks
+        self.one_by_one = self._flags is not None or self.asks
         """The last record must have begun, and been counted by the application, before the next claim."""
 
     async def ask(self, *, free: int, running: int, limit: int) -> Permit | Pause:
         """May a claim go out, and for what? ``limit``: how many the worker would claim by itself."""
-        try:
-            flags = await self._flags.now()
-        except FlagsUnknown as error:
-            self._refusals += 1
-            pause = OUTAGE(self._refusals)
-            self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
-            return Pause(pause)
-        if self._refusals:
-            self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
-            self._refusals = 0
-        if self._flags.one_by_one:
+        flags = self._fixed_flags
+        if self._flags is not None:
+            try:
+                flags = await self._flags.now()
+            except FlagsUnknown as error:
+                self._refusals += 1
+                pause = OUTAGE(self._refusals)
+                self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
+                return Pause(pause)
+            if self._refusals:
+                self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
+                self._refusals = 0
             limit = min(limit, 1)
         if self._pre_claim is None:
             return Permit(limit, flags)

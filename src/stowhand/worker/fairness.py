@@ -8,20 +8,20 @@ claims once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from stowhand.errors import ConfigurationError
+from stowhand.worker.leases import Held
 
 Tasks = tuple[str, ...] | None
 
 
 class Fairness:
-    """Of one worker. Raises ConfigurationError for a fair worker without a list of tasks: it could name none next."""
+    """Of one fair worker. Raises ConfigurationError for one without a list of tasks: it could name none next."""
 
-    def __init__(self, *, fair: bool, tasks: Tasks) -> None:
-        if fair and tasks is None:
+    def __init__(self, tasks: Tasks) -> None:
+        if tasks is None:
             raise ConfigurationError("fair: tasks that have no names cannot take turns; give tasks")
-        self._fair = fair
         self._served: set[str] = set()
         """In this round."""
 
@@ -35,12 +35,10 @@ class Fairness:
         self._served.clear()
         return tasks
 
-    def served(self, tasks: Iterable[str], *, full: bool, round_open: bool) -> None:
-        """A claim brought jobs of these. ``full``: there may be more; ``round_open``: it passed some tasks over."""
-        if not self._fair:
-            return
+    def served(self, claimed: Sequence[Held], *, full: bool, round_open: bool) -> None:
+        """A claim brought these. ``full``: there may be more; ``round_open``: it passed some tasks over."""
         if full or round_open:
-            self._served.update(tasks)
+            self._served.update(held.claim.task for held in claimed)
         else:
             self._served.clear()  # everything that was due is here: no task waits behind another
 

@@ -1,6 +1,6 @@
-"""Which flags are forbidden just now: a list that never changes, or a function that is called before every claim.
+"""Which flags are forbidden just now, where a function says it, which is called before every claim.
 
-A function may count what runs, read a cache, or query a database: it is the application's code on the worker's loop.
+It may count what runs, read a cache, or query a database: it is the application's code on the worker's loop.
 When it fails nothing is claimed, because nothing is known to be allowed.
 """
 
@@ -27,19 +27,14 @@ class FlagsUnknown(Exception):
 
 
 class ForbiddenFlags:
-    """``await now()`` before every claim."""
+    """``await now()`` before every claim. The answer may change with every job, so jobs are claimed one by one."""
 
-    def __init__(self, flags: tuple[str, ...] | Flags, clock: Clock) -> None:
-        self._function = flags if callable(flags) else None
-        self._list = () if callable(flags) else flags
+    def __init__(self, function: Flags, clock: Clock) -> None:
+        self._function = function
         self._clock = clock
-        self.one_by_one = self._function is not None
-        """The answer may change with every job that starts, so jobs are claimed one by one."""
 
     async def now(self) -> tuple[str, ...]:
         """The flags. Raises FlagsUnknown."""
-        if self._function is None:
-            return self._list
         try:
             answer = _uncancelled(self._function)
             return limits.read_forbidden(await self._within(answer) if inspect.isawaitable(answer) else answer)

@@ -1,4 +1,4 @@
-"""The settlement of one attempt: ``jobs/lifecycle.py`` decides, under the handler's policy for the record.
+"""How an attempt ended, and the settlement that follows: ``jobs/lifecycle.py`` decides, under the handler's policy.
 
 Policy, backoff and encoding are the application's code. When one of them fails, the job's own settlement says so; the
 worker goes on.
@@ -9,18 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stowhand.errors import LeaseLost
 from stowhand.events import Events, ResultDropped
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import COMPLETED, Complete, Fail, Outcome, Retry, Settlement, settle
-from stowhand.jobs.outcomes import LONGEST_DELAY, describe
+from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
+from stowhand.jobs.outcomes import LONGEST_DELAY, describe, from_error
 from stowhand.jobs.text import clean
-from stowhand.protocols.handler import Attempt, Handler, Policy
+from stowhand.protocols.handler import Attempt, Handler, Policy, Stop, control_of
+from stowhand.protocols.isolation import ChildCrashed, ChildUnable
 from stowhand.protocols.store import Claim
 from stowhand.retry import natural
+from stowhand.worker.leases import Held
 
+End = Outcome | Stop
+"""How a handler ended. A ``Stop``: nothing is to be recorded, because of it."""
 UNWRITTEN = "its settlement could not be written"
 """How the error of an attempt begins whose settlement the store refused."""
+
+
+def end_of(error: BaseException, held: Held) -> End:
+    """How a handler ended that raised this."""
+    match held.stop_reason:
+        case None if isinstance(error, ChildCrashed):
+            return Stop.CRASHED
+        case None if isinstance(error, ChildUnable):
+            return Stop.UNABLE
+        case None if isinstance(error, LeaseLost):
+            return Stop.LOST
+        case None:
+            return from_error(error)
+        case Stop.TIMEOUT:
+            detached = held.attempt is not None and control_of(held.attempt).detached
+            thread = "; its thread cannot be stopped and its result will be ignored" if detached else ""
+            return Retry(f"timed out: the attempt took longer than {held.timeout:g} s{thread}")
+        case Stop.CANCELED:
+            return Cancel("canceled while running")
+        case stopped:
+            return stopped
 
 
 class Judge:

@@ -7,14 +7,17 @@ back* exclude each other.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
+from stowhand.clock import Cancelable, Clock
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, Stop, control_of
 from stowhand.protocols.store import Claim
+from stowhand.worker.changes import Changes
 
 Pair = tuple[int, str]
 
@@ -42,8 +45,12 @@ class Held:
         "phase",
         "seconds",
         "since",
+        "stop_reason",
         "stopped_at",
         "suspect",
+        "task",
+        "timeout",
+        "timer",
         "waits",
     )
 
@@ -63,17 +70,46 @@ class Held:
         self.deadline = deadline
         """After this the store may give the job away."""
         self.attempt: Attempt[Any] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Of the slot that runs its handler just now."""
+        self.timer: Cancelable | None = None
+        """Ends the handler when it has taken ``timeout`` seconds."""
+        self.timeout = 0.0
+        self.stop_reason: Stop | None = None
         self.stopped_at: float | None = None
         """When the handler was first cancelled."""
         self.seconds = 0.0
         """How long the handler took."""
 
+    def stop(self, why: Stop, now: float) -> None:
+        """Cancel its handler, once, if it runs. The first reason stays, but a lost lease replaces the others."""
+        first = self.stop_reason is None
+        if self.task is None or self.attempt is None or not (first or why is Stop.LOST):
+            return
+        self.stop_reason = why
+        control_of(self.attempt).lost = why is Stop.LOST
+        self.attempt.cancel(why.value)
+        if first:
+            self.stopped_at = now
+            self.task.cancel()
+
+
+class Executing:
+    """The job whose handler the event loop executes just now. Written by the slots; read from any thread."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held: Held | None = None
+
 
 class Leases:
     """All of them. ``lease`` is in seconds; a margin of each is kept back, for the time until a handler is stopped."""
 
-    def __init__(self, lease: float) -> None:
+    def __init__(self, lease: float, changes: Changes, clock: Clock) -> None:
         self._lease = lease
+        self._changes = changes
+        self._clock = clock
         self._margin = min(1.0, lease / 10)
         self._held: dict[Pair, Held] = {}
         self._lock = threading.Lock()
@@ -112,6 +148,18 @@ class Leases:
             for held in gone:
                 held.phase = Phase.GONE
                 self._held.pop(held.pair, None)
+
+    def lose(self, held: Held) -> None:
+        """Its lease is lost, or may be given away any moment: nothing is written or renewed for it any more, and its
+        handler is stopped. A job that has ended learns of it from its settlement. On the loop."""
+        if held.phase is not Phase.ENDED:
+            self.drop([held])
+            self._changes.look_again()  # the worker may be making way for it
+        held.stop(Stop.LOST, self._clock.monotonic())
+
+    def cancel(self, held: Held) -> None:
+        """The job was asked to cancel: its handler is stopped. On the loop."""
+        held.stop(Stop.CANCELED, self._clock.monotonic())
 
     def pull_ahead(self, before: float, *, waiting: bool = False) -> list[Held]:
         """Take out what was claimed by that moment and has not started: it is to be given back.

@@ -7,7 +7,7 @@ a job is settled at once; under load the batches grow by themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stowhand.clock import Clock
@@ -17,9 +17,11 @@ from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.handler import Attempt, Transaction, control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Reply, Store, Unwritten, Verdict
+from stowhand.worker.changes import Changes
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.liveness import Call
+from stowhand.worker.supervisor import Supervisor
 
 BATCH = 500
 _OK = COMPLETED.ended
@@ -52,6 +54,8 @@ class Settler:
         store: Store[Any],
         leases: Leases,
         judge: Judge,
+        changes: Changes,
+        supervisor: Supervisor,
         events: Events,
         clock: Clock,
         worker: str,
@@ -59,15 +63,11 @@ class Settler:
         self._store = store
         self._leases = leases
         self._judge = judge
+        self._changes = changes
+        self._supervisor = supervisor
         self._events = events
         self._clock = clock
         self._worker = worker
-        self.on_claimable: Callable[[], None] = lambda: None
-        """Called when something may have become claimable."""
-        self.on_pile_empty: Callable[[], None] = lambda: None
-        """Called when the pile is recorded; what is busy may still come back."""
-        self.run_soon: Callable[[Coroutine[Any, Any, None]], None]
-        """Runs this in a task of its own."""
         self._pile: list[Ended] = []
         self._in_flight: list[Ended] = []
         self._apart: set[Ended] = set()
@@ -100,10 +100,10 @@ class Settler:
                 reply = Verdict.UNKNOWN
             self._apart.discard(ended)
             self._answer([ended], [reply])
-            self.on_pile_empty()
+            self._changes.look_again()
 
         self._apart.add(ended)
-        self.run_soon(settle())
+        self._supervisor.start(settle())
 
     @property
     def underway(self) -> int:
@@ -126,7 +126,7 @@ class Settler:
                     self._pile = self._pile[BATCH:]
                     await self._record(self._in_flight)
                     self._in_flight = []
-                self.on_pile_empty()
+                self._changes.look_again()
         finally:
             self.give_up()
 
@@ -193,7 +193,7 @@ class Settler:
         if busy:
             self._retry_later(busy)
         if claimable:
-            self.on_claimable()
+            self._changes.wake()
 
     def _try_another(self, ended: Ended, why: str) -> bool:
         """Put another settlement on the pile, which the store may accept. False: it has refused every one."""

@@ -12,52 +12,78 @@ from __future__ import annotations
 
 from stowhand.clock import Clock
 from stowhand.events import DrainEnded, DrainStarted, Events
-from stowhand.worker.executor import Executor
-from stowhand.worker.leases import Held, Phase
+from stowhand.protocols.options import WorkerOptions
+from stowhand.worker.changes import NEVER, Changes
+from stowhand.worker.duty import Duty
+from stowhand.worker.heartbeater import Heartbeater
+from stowhand.worker.leases import Held, Leases, Phase
+from stowhand.worker.load import Load
+from stowhand.worker.slots import Slots
 
 EVERY = 5.0
 """Seconds between two claims of suspects while there is other work."""
 OVERDUE = 5.0
 """Seconds for which one is due before a worker makes way: with the time between two claims, ten at most."""
-NEVER = float("inf")
 
 
 class Suspects:
-    """Of one worker."""
+    """Of one worker. ``can_isolate``: there are child processes for them."""
 
-    def __init__(self, executor: Executor, events: Events, clock: Clock, worker: str) -> None:
-        self._executor = executor
+    def __init__(
+        self,
+        slots: Slots,
+        load: Load,
+        leases: Leases,
+        heartbeater: Heartbeater,
+        duty: Duty,
+        changes: Changes,
+        options: WorkerOptions,
+        events: Events,
+        clock: Clock,
+        worker: str,
+        *,
+        can_isolate: bool,
+    ) -> None:
+        self._slots = slots
+        self._load = load
+        self._leases = leases
+        self._heartbeater = heartbeater
+        self._duty = duty
+        self._changes = changes
+        self._options = options
         self._events = events
         self._clock = clock
         self._worker = worker
+        self.can_isolate = can_isolate
         self._held: Held | None = None
-        self._asked_at = clock.monotonic()
+        """The last one."""
         self._cleared_at: float | None = None
-        """When the worker began to make way for the one that it holds."""
+        """When the worker began to make way for it; ``None``: it did not."""
+        self._asked_at = clock.monotonic()
         self._others_until = float("-inf")
+        """Until when other jobs have their turn, because of those before it."""
 
     @property
     def is_held(self) -> bool:
-        """One is held. One that was given back before it started does not count."""
+        """One waits or runs. One that was given back before it started does not count."""
         one = self._held
-        return one is not None and (one.phase is not Phase.GONE or one.attempt is not None)
+        if one is None:
+            return False
+        if one.attempt is None:
+            return one.phase is not Phase.GONE
+        return one.task is not None
 
     @property
     def runs_alone(self) -> bool:
         """Nothing else may be claimed."""
-        return self.is_held and not self._executor.can_isolate
+        return self.is_held and not self.can_isolate
 
     @property
     def wait(self) -> float:
-        """Seconds until suspects are to be claimed although there is other work."""
+        """Seconds until suspects are to be claimed although there is other work: from 0 on the next slot is for one."""
         if self.is_held:
             return NEVER
-        return max(self._asked_at + EVERY, self._others_until) - self._clock.monotonic()
-
-    @property
-    def is_time(self) -> bool:
-        """The next slot is for a suspect, if there is one."""
-        return self.wait <= 0
+        return max(self._asked_at + EVERY, self._turn_of_others()) - self._clock.monotonic()
 
     def asked(self) -> None:
         """A claim of suspects has gone out."""
@@ -65,27 +91,34 @@ class Suspects:
 
     def taken(self, held: Held) -> None:
         """The worker holds this one now."""
+        self._others_until = self._turn_of_others()
         self._held = held
+        self._cleared_at = None
 
-    def clear(self, held: Held, patience: float) -> None:
-        """The worker begins to make way for it: for ``patience`` seconds at most."""
-        self._cleared_at = self._clock.monotonic()
-        claim = held.claim
-        self._events.emit(
-            DrainStarted(self._worker, claim.lease.job_id, claim.task, claim.resets, self._executor.running, patience)
-        )
+    async def make_way(self, held: Held) -> None:
+        """For this one: nothing more is claimed. Returns when nothing else runs, or after a lease."""
+        held.waits = True
+        cleared_at = self._cleared_at = self._clock.monotonic()
+        patience = self._options.lease
+        claim, lease = held.claim, held.claim.lease
+        running = self._slots.running
+        self._events.emit(DrainStarted(self._worker, lease.job_id, claim.task, claim.resets, running, patience))
+        ahead = self._leases.pull_ahead(NEVER)
+        self._heartbeater.give_back(ahead, "claimed ahead, and a job in quarantine comes first")
+        self._slots.resume()  # so that it drops them from its queue
+        await self._changes.until(lambda: self._is_cleared(held), patience)
+        held.waits = False
+        if held.phase is not Phase.GONE and not self._duty.is_stopping:
+            took = self._clock.monotonic() - cleared_at
+            self._events.emit(DrainEnded(self._worker, lease.job_id, claim.task, took, self._slots.running))
 
-    def go(self, held: Held) -> None:
-        """It may run now."""
-        assert self._cleared_at is not None
-        took = self._clock.monotonic() - self._cleared_at
-        claim = held.claim
-        self._events.emit(DrainEnded(self._worker, claim.lease.job_id, claim.task, took, self._executor.running))
+    def _is_cleared(self, held: Held) -> bool:
+        return self._duty.is_stopping or held.phase is Phase.GONE or not self._load.is_at_work
 
-    def ended(self) -> None:
-        """It has ended; other jobs may run again."""
-        self._held = None
-        if self._cleared_at is not None:
-            now = self._clock.monotonic()
-            self._others_until = now + (now - self._cleared_at)
-            self._cleared_at = None
+    def _turn_of_others(self) -> float:
+        """Until when other jobs have their turn: as long as making way for the last suspect took, its run included."""
+        one = self._held
+        if one is None or one.attempt is None or one.task is not None or self._cleared_at is None:
+            return self._others_until
+        ended = one.attempt.started + one.seconds
+        return ended + (ended - self._cleared_at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from stowhand.clock import Clock
@@ -10,6 +9,7 @@ from stowhand.errors import StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.protocols.options import OUTAGE, WorkerOptions
 from stowhand.protocols.store import Store
+from stowhand.worker.changes import Changes
 from stowhand.worker.liveness import Call
 
 
@@ -23,15 +23,16 @@ class Wakeups:
         events: Events,
         clock: Clock,
         worker: str,
-        wake: Callable[[], None],
-        polls: bool = False,
+        changes: Changes,
+        *,
+        polls: bool,
     ) -> None:
         self._store = store
         self._options = options
         self._events = events
         self._clock = clock
         self._worker = worker
-        self._wake = wake
+        self._changes = changes
         self._polls = polls
         self._failures = 0
         self.call = Call(clock)
@@ -48,7 +49,7 @@ class Wakeups:
             if not self._polls:
                 self._check_listening()
             if woken:
-                self._wake()
+                self._changes.wake()
 
     def _check_listening(self) -> None:
         """A store that hears no wake-ups (no LISTEN in a pooler, a wrong address) is polled; this is reported once."""

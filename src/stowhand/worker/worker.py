@@ -19,34 +19,41 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from stowhand.clock import Clock, SystemClock, Ticker
-from stowhand.events import Events, JobSaid, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import EnclosingStore, Function, Handler, Policy, handler_of
+from stowhand.protocols.handler import EnclosingStore, Function, Handler, Policy, Stop, handler_of
 from stowhand.protocols.options import WorkerOptions, check_made
-from stowhand.protocols.store import Claim, Store, Terms
+from stowhand.protocols.store import Store, Terms
 from stowhand.worker.admission import Admission
+from stowhand.worker.changes import Changes
+from stowhand.worker.claim_size import ClaimSize
 from stowhand.worker.claimer import Claimer
+from stowhand.worker.claims import Claims
 from stowhand.worker.default_log import log_by_default
-from stowhand.worker.endings import Endings
+from stowhand.worker.duty import Duty
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.internals import Host, Internals
 from stowhand.worker.judge import Judge
-from stowhand.worker.leases import Held, Leases, Phase
+from stowhand.worker.leases import Executing, Held, Leases, Phase
 from stowhand.worker.liveness import Liveness
+from stowhand.worker.load import Load
 from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.settler import Settler
-from stowhand.worker.slot import Stop
+from stowhand.worker.slots import Slots
+from stowhand.worker.supervisor import Supervisor
+from stowhand.worker.suspects import Suspects
 from stowhand.worker.wakeups import Wakeups
 
 R = TypeVar("R")
+LAST_CLAIM = 5.0
+"""Seconds that a claim on its way may take when the worker stops, so that its jobs can be returned."""
 LAST_PAUSE = 4.0
 """Seconds after the grace, for handlers that were cancelled and for the last calls to the store."""
 LAST_CALLS = 0.5
@@ -83,87 +90,51 @@ class Worker:
         self._clock = clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop
         self._ticker: Ticker | None = None
-        self._progress = asyncio.Event()
-        """Something ended that a stopping worker may be waiting for."""
-        self._stopped_at: float | None = None
-        self._stop_now = False
-        self._crash: BaseException | None = None
+        self._claiming: asyncio.Task[None] | None = None
+        self._duty = Duty(self._given_options.tasks)
         liveness = Liveness(self._clock)
         self.internals = Internals(liveness, self._quiet, self._retask, self._held, self._give_up)
         self._terms = self._store_terms()
-        self._make_parts(self._given_options.tasks)
+        self._make_parts()
 
     def _store_terms(self) -> Terms | None:
         """What the store prescribes; a store may know it only once it is open."""
         return getattr(self._store, "terms", None)
 
-    def _make_parts(self, tasks: tuple[str, ...] | None) -> None:
+    def _make_parts(self) -> None:
         """All parts, under the terms of the store. Raises ConfigurationError where the options contradict them."""
-        store, handler, events, clock, terms = self._store, self._handler, self.events, self._clock, self._terms
+        store, handler, duty, terms = self._store, self._handler, self._duty, self._terms
+        events, clock, name = self.events, self._clock, self.id
+        isolate = self._host.isolate
         self.options = options = self._given_options.under(terms)
-        self._leases = leases = Leases(options.lease)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
+        admission = Admission(handler, options, events, clock, name)
+        self._changes = changes = Changes(clock, asks_handler=admission.asks)
+        self._supervisor = supervisor = Supervisor(changes, self._stop_crashed)
         self._judge = judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), events)
-        self._hooks = hooks = Hooks(handler, store, events, clock, self.id)
-        self._endings = Endings(leases, judge, hooks, events, self.id)
-        self._executor = Executor(
-            hooks.handle,
-            leases,
-            self._endings,
-            clock,
-            options.concurrency,
-            judge.timeout,
-            self._host.isolate,
-            self._attempt_logger,
+        self._leases = leases = Leases(options.lease, changes, clock)
+        self._executing = Executing()
+        self._heartbeater = heartbeater = self._make_heartbeater()
+        self._settler = settler = Settler(store, leases, judge, changes, supervisor, events, clock, name)
+        hooks = Hooks(handler, store, changes, supervisor, events, clock, name)
+        self._executor = executor = Executor(
+            hooks, judge, leases, settler, heartbeater, supervisor, changes, isolate, events, clock, name
         )
-        self._settler = Settler(store, leases, judge, events, clock, self.id)
-        self._heartbeater = self._make_heartbeater()
-        admission = Admission(handler, options, events, clock, self.id)
-        self._claimer = Claimer(
-            store,
-            self._executor,
-            leases,
-            self._settler,
-            self._heartbeater,
-            hooks,
-            admission,
-            options,
-            events,
-            clock,
-            self.id,
-        )
-        self._claimer.tasks = tasks
+        self._slots = slots = Slots(executor, leases, self._executing, changes, supervisor, clock, options.concurrency)
+        self._load = load = Load(slots, executor, settler, supervisor, heartbeater)
+        claims = Claims(store, leases, heartbeater, load, duty, changes, options, events, clock, name)
+        claim_size = ClaimSize(slots, load, hooks, options, clock, one_by_one=admission.one_by_one)
+        suspects = Suspects(
+            slots, load, leases, heartbeater, duty, changes, options, events, clock, name,
+            can_isolate=isolate is not None,
+        )  # fmt: skip
+        self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, duty, changes, options)
         polls = terms is not None and terms.polls
-        self._wakeups = Wakeups(store, options, events, clock, self.id, self._claimer.wake, polls)
-        self._bind_liveness()
-        self._connect_parts(asks_handler=admission.asks)
-
-    def _connect_parts(self, *, asks_handler: bool) -> None:
-        """Which part calls which. ``asks_handler``: there is a ``pre_claim``."""
-        claimer, settler, hooks, endings = self._claimer, self._settler, self._hooks, self._endings
-        self._executor.on_slot_free = claimer.look_again
-        settler.on_pile_empty = self._look_again
-        settler.on_claimable = claimer.wake
-        settler.run_soon = hooks.run_soon
-        hooks.on_error = self._fail
-        # What ends, or has been prepared, changes what pre_claim will answer: it is asked again.
-        hooks.on_progress = self._wake_and_look_again if asks_handler else self._look_again
-        endings.settler = settler
-        endings.heartbeater = self._heartbeater
-        endings.on_suspect_ended = claimer.suspect_ended
-        endings.on_ended = self._wake_and_look_again if asks_handler else self._progress.set
-
-    def _bind_liveness(self) -> None:
-        heartbeater = self._heartbeater
+        self._wakeups = Wakeups(store, options, events, clock, name, changes, polls=polls)
         watchdog = heartbeater.watchdog
-        calls = {"claiming": self._claimer.call, "settling": self._settler.call, "waking": self._wakeups.call}
+        calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": lambda: heartbeater.ticked}
         self.internals.liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
-
-    def _attempt_logger(self, claim: Claim[Any]) -> AttemptLogger:
-        if self.events.wants(JobSaid):
-            return AttemptLogger(self.events.emit, self.id, claim.task, claim.lease.job_id)
-        return AttemptLogger.mute()
 
     # -- run and stop ----------------------------------------------------------------------------
 
@@ -178,14 +149,16 @@ class Worker:
         await self._validate()
         self._loop = asyncio.get_running_loop()
         self._heartbeater.watchdog.watch_this_thread()
-        self._executor.open(self._fail)
         self._ticker = self._clock.ticker("stowhand heartbeat", self._tick)
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
             async with asyncio.TaskGroup() as group:
-                claiming = group.create_task(self._supervise(self._claimer.run))
+                watch = self._supervisor.watch
+                claiming = self._claiming = group.create_task(watch(self._claimer.run))
                 loops = (self._settler.run, self._wakeups.run, self._guard)
-                others = [group.create_task(self._supervise(loop)) for loop in loops]
+                others = [group.create_task(watch(loop)) for loop in loops]
+                if self.options.max_active_time is not None:
+                    self._clock.call_later(self.options.max_active_time, self._retire)
                 try:
                     await asyncio.wait([claiming])
                 except asyncio.CancelledError:
@@ -196,14 +169,14 @@ class Worker:
                     for other in others:
                         other.cancel()
         finally:
-            await self._hooks.close()
-            await self._executor.close()
+            await self._supervisor.close()
+            await self._slots.close()
             self._ticker.stop()
             self._heartbeater.close()
             GUARDED.dismiss()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
-        if self._crash is not None:
-            raise self._crash
+        if self._supervisor.crash is not None:
+            raise self._supervisor.crash
 
     async def _validate(self) -> None:
         """Let the store check that it can be worked on. Its terms are read again: they may have changed since."""
@@ -213,9 +186,7 @@ class Worker:
         if terms != self._terms and self._ticker is None:
             self._terms = terms
             self._heartbeater.close()
-            self._make_parts(self._claimer.tasks)
-            if self._stopped_at is not None:
-                self._claimer.stop()
+            self._make_parts()
 
     def stop(self, *, now: bool = False) -> None:
         """Claim nothing new and let running jobs end within the grace; ``now``: return them at once.
@@ -223,43 +194,52 @@ class Worker:
         What is returned has not used an attempt. Harmless when repeated. On the worker's own loop; from elsewhere
         through ``call_soon_threadsafe``.
         """
-        first = self._stopped_at is None
-        if first or (now and not self._stop_now):
-            self.events.emit(WorkerStopping(self.id, self._executor.running, now))
-        self._stop_now = self._stop_now or now
-        self._progress.set()
+        duty = self._duty
+        first = not duty.is_stopping
+        if first or (now and not duty.at_once):
+            self.events.emit(WorkerStopping(self.id, self.running, now))
+        duty.stop(self._clock.monotonic(), at_once=now)
         if first:
-            self._stopped_at = self._clock.monotonic()
-            self._claimer.stop()
             self._return_unstarted()
+            if self._claiming is not None:
+                self._clock.call_later(LAST_CLAIM, self._cancel_claim)
+        self._changes.look_again()
 
     def wake(self) -> None:
         """Look for jobs now instead of at the next poll: flags are allowed again. On the worker's own loop."""
-        self._claimer.wake()
+        self._changes.wake()
 
     @property
     def running(self) -> int:
         """Handlers at work."""
-        return self._executor.running
+        return self._slots.running
 
     @property
     def unfinished(self) -> list[Lease]:
         """After ``run()``: leases of handlers that could not be ended. Release them only as the last write."""
-        return self._endings.unfinished
+        return self._executor.unfinished
 
     def _quiet(self, on: bool) -> None:
-        if on == self._claimer.is_quiet or self._stopped_at is not None:
+        if on == self._duty.is_quiet or self._duty.is_stopping:
             return
-        self.events.emit(WorkerQuieted(self.id, self._executor.running, on))
-        self._claimer.is_quiet = on
-        self._executor.resume()  # no slot is kept free for a suspect that will not be claimed
-        self._claimer.wake()
+        self.events.emit(WorkerQuieted(self.id, self.running, on))
+        self._duty.quiet(on=on)
+        self._slots.resume()  # no slot is kept free for a suspect that will not be claimed
+        self._changes.wake()
         if on:
             self._return_unstarted()
 
     def _retask(self, tasks: tuple[str, ...] | None) -> None:
-        self._claimer.tasks = tasks
-        self._claimer.wake()
+        self._duty.retask(tasks)
+        self._changes.wake()
+
+    def _retire(self) -> None:
+        self._duty.end()
+        self._changes.look_again()
+
+    def _cancel_claim(self) -> None:
+        assert self._claiming is not None
+        self._claiming.cancel()
 
     def _held(self) -> list[Lease]:
         return [held.claim.lease for held in self._leases.all()]
@@ -267,15 +247,7 @@ class Worker:
     def _give_up(self) -> None:
         self._settler.give_up()
 
-    async def _supervise(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """None of our loops ends in silence: what it raises stops the worker, in order, and ``run`` raises it."""
-        try:
-            await loop()
-        except Exception as error:  # noqa: BLE001 - boundary: the top of each of our own loops
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        self._crash = self._crash or error
+    def _stop_crashed(self) -> None:
         self.stop(now=True)
 
     # -- beat ------------------------------------------------------------------------------------
@@ -288,48 +260,41 @@ class Worker:
             self.events,
             self._clock,
             self.id,
-            self._stop_on_loop(Stop.LOST),
-            self._stop_on_loop(Stop.CANCELED),
+            self._on_loop(self._leases.lose),
+            self._on_loop(self._leases.cancel),
         )
-        heartbeater.watchdog.current = lambda: self._executor.current
+        heartbeater.watchdog.current = lambda: self._executing.held
         heartbeater.watchdog.timeout_of = self._judge.timeout
         heartbeater.watchdog.on_hang = self._host.on_hang
         heartbeater.registration.status = self._status
         return heartbeater
 
     def _status(self) -> tuple[tuple[str, ...] | None, bool]:
-        return self._claimer.tasks, self._stopped_at is not None or self._claimer.is_quiet
+        return self._duty.tasks, self._duty.is_stopping or self._duty.is_quiet
 
     def _tick(self) -> float:
         """Beats go on while the worker stops because of an error in one of them."""
         try:
             return self._heartbeater.tick()
         except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
-            self._call_on_loop(self._fail, error)
+            self._call_on_loop(self._supervisor.report, error)
             return 1.0
         finally:
-            if self._stopped_at is not None or self._heartbeater.is_leaving:
-                self._call_on_loop(self._progress.set)
+            if self._duty.is_stopping or self._heartbeater.is_leaving:
+                self._call_on_loop(self._changes.look_again)
 
-    def _stop_on_loop(self, why: Stop) -> Callable[[list[Held]], None]:
+    def _on_loop(self, act: Callable[[Held], None]) -> Callable[[list[Held]], None]:
         """A callback for the heartbeat thread; the loop acts on it."""
 
-        def stop(held: list[Held]) -> None:
+        def call(held: list[Held]) -> None:
             for one in held:
-                self._call_on_loop(self._stop_one, one, why)
+                self._call_on_loop(act, one)
 
-        return stop
+        return call
 
     def _call_on_loop(self, call: Callable[..., None], *args: Any) -> None:
         with suppress(RuntimeError):  # a last tick may outlive the loop; nothing depends on it then
             self._loop.call_soon_threadsafe(call, *args)
-
-    def _stop_one(self, held: Held, why: Stop) -> None:
-        """For a lost lease nothing is written or renewed; a job that has ended learns of it from its settlement."""
-        if why is Stop.LOST and held.phase is not Phase.ENDED:
-            self._leases.drop([held])
-            self._look_again()  # the worker may be making way for it
-        self._executor.stop(held, why)
 
     async def _guard(self) -> None:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
@@ -338,37 +303,32 @@ class Worker:
             for held in self._leases.expired(self._clock.monotonic()):
                 if held.phase is Phase.RUNNING:
                     self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
-                self._stop_one(held, Stop.LOST)
+                self._leases.lose(held)
             await self._clock.sleep(self._heartbeater.watchdog.interval)
 
     # -- the end ---------------------------------------------------------------------------------
 
     async def _finish(self, claiming: asyncio.Task[None]) -> None:
         """Return what has not started, let the rest end within the grace, then return that too."""
-        executor, clock, hooks, heartbeater = self._executor, self._clock, self._hooks, self._heartbeater
+        duty, clock, slots, load = self._duty, self._clock, self._slots, self._load
+        heartbeater = self._heartbeater
         await asyncio.wait([claiming])
         self._return_unstarted()
-        if self._stopped_at is None:
-            self._stopped_at = clock.monotonic()
-        grace_ends = self._stopped_at + self.options.grace
-        await self._until(lambda: self._stop_now or not (executor.running or hooks.occupied), grace_ends)
+        duty.stop(clock.monotonic(), at_once=False)
+        grace_ends = duty.stopped_at + self.options.grace
+        await self._until(lambda: duty.at_once or not load.fills_slots, grace_ends)
         last = clock.monotonic() + LAST_PAUSE
-        executor.stop_all(Stop.RETURNED)
-        await self._until(lambda: not executor.running, last - LAST_CALLS)
-        self._endings.unfinished += [held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING]
+        slots.stop_all(Stop.RETURNED)
+        await self._until(lambda: not slots.running, last - LAST_CALLS)
+        self.unfinished.extend(held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING)
         self._tick_soon()
-        await self._until(lambda: not (self._settler.backlog or heartbeater.errands or hooks.pending), last)
+        await self._until(lambda: not (load.is_unrecorded or heartbeater.errands), last)
         patience = min(clock.monotonic() + heartbeater.deregister(), last)
         self._tick_soon()
         await self._until(lambda: not heartbeater.registration.removing, patience)
 
-    def _look_again(self) -> None:
-        self._claimer.look_again()
-        self._progress.set()
-
-    def _wake_and_look_again(self) -> None:
-        self._claimer.wake()
-        self._look_again()
+    async def _until(self, reached: Callable[[], bool], deadline: float) -> None:
+        await self._changes.until(reached, deadline - self._clock.monotonic())
 
     def _return_unstarted(self) -> None:
         unstarted = self._leases.pull_ahead(float("inf"), waiting=True)
@@ -378,10 +338,3 @@ class Worker:
     def _tick_soon(self) -> None:
         if self._ticker is not None:
             self._ticker.poke()
-
-    async def _until(self, reached: Callable[[], bool], deadline: float) -> None:
-        while not reached() and (left := deadline - self._clock.monotonic()) > 0:
-            self._progress.clear()
-            timer = self._clock.call_later(left, self._progress.set)
-            await self._progress.wait()
-            timer.cancel()

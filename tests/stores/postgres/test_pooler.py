@@ -202,7 +202,7 @@ def test_a_command_that_meets_mixed_up_statements_ends_with_1_and_names_the_flag
 def test_a_run_once_that_meets_mixed_up_statements_ends_and_names_the_flag(
     mixed_up: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.worker.claimer.ONCE_PATIENCE", 2)
+    monkeypatch.setattr("stowhand.worker.claims.ONCE_PATIENCE", 2)
 
     async def once() -> None:
         store = PostgresStore(mixed_up)

@@ -1,0 +1,166 @@
+"""The calls by which a worker claims, and what it learns from their answers and from their failures.
+
+The reply to a call that failed is lost: its token is abandoned, so that what it may have claimed goes back. After an
+outage the worker waits for a beat before it claims again, for its leases may be lost too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import SchemaError, StoreError
+from stowhand.events import Claimed, Claiming, Events, StoreRecovered, StoreTrouble
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.protocols.store import Claim, ClaimRequest, Store
+from stowhand.worker.admission import Permit
+from stowhand.worker.changes import Changes
+from stowhand.worker.duty import Duty
+from stowhand.worker.heartbeater import Heartbeater
+from stowhand.worker.leases import Held, Leases
+from stowhand.worker.liveness import Call
+from stowhand.worker.load import Load
+
+ONCE_PATIENCE = 9
+"""Claims in a row that may fail before a run with ``once`` ends: some twenty seconds."""
+SCHEMA_PATIENCE = 6
+"""Claims in a row, over some seconds, that may find no schema."""
+FORESEE_EVERY = 1.0
+"""Seconds between two requests for foreign leases: with ten thousand running jobs one takes three milliseconds."""
+BEAT_LOOK = 0.05
+"""Seconds between two looks whether the store has answered a beat."""
+
+
+class Claims:
+    """Of one worker, one at a time."""
+
+    def __init__(
+        self,
+        store: Store[Any],
+        leases: Leases,
+        heartbeater: Heartbeater,
+        load: Load,
+        duty: Duty,
+        changes: Changes,
+        options: WorkerOptions,
+        events: Events,
+        clock: Clock,
+        worker: str,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._heartbeater = heartbeater
+        self._load = load
+        self._duty = duty
+        self._changes = changes
+        self._options = options
+        self._events = events
+        self._clock = clock
+        self._worker = worker
+        self._failures = 0
+        self._foresaw_at = float("-inf")
+        """When a claim last asked for foreign leases."""
+        self.call = Call(clock)
+
+    async def claim(
+        self,
+        permit: Permit,
+        tasks: tuple[str, ...] | None,
+        *,
+        limit: int,
+        suspects: bool = False,
+        overdue: float | None = None,
+    ) -> list[Held]:
+        """What one call brings, entered in ``Leases``: up to ``limit`` jobs of these tasks."""
+        if self._duty.is_over or self._duty.is_stopping:
+            return []
+        request = ClaimRequest(
+            worker=self._worker,
+            token=str(uuid.uuid4()),
+            limit=limit,
+            lease=self._options.lease,
+            tasks=tasks,
+            forbidden_flags=permit.flags,
+            suspects=suspects,
+            overdue=overdue,
+            conditions=permit.conditions,
+            ours=None if suspects else self._own_leases(),
+        )
+        sent = self._clock.monotonic()
+        try:
+            claims = await self._call_store(request)
+        except StoreError as error:
+            self._heartbeater.abandon(request.token)
+            await self._recover(error)
+            return []
+        except asyncio.CancelledError:
+            self._heartbeater.abandon(request.token)  # the worker stops and waits no longer for the reply
+            raise
+        if self._failures:
+            self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
+            self._failures = 0
+        if not claims:
+            return []
+        return self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=suspects)
+
+    @property
+    def rations(self) -> bool:
+        """The store may give fewer than were asked for although there are more."""
+        return bool(getattr(self._store, "rations", False))
+
+    async def next_due(self) -> float:
+        """After a claim that brought nothing: seconds until another is due. At most a poll interval."""
+        poll = self._options.poll(is_listening=self._store.is_listening)
+        try:
+            due = await self._store.next_due(self._duty.tasks)
+        except StoreError:
+            return poll  # the next claim will report what is wrong
+        if (seen := self._store.foreign()) is not None:
+            self._heartbeater.foresee(seen)
+        if due is None:
+            return poll
+        if due <= 0:
+            # What is due and was not claimed (its row is locked, its queue is busy) becomes free without a wake-up: no
+            # reason to hurry, but no poll is stretched while it waits.
+            return self._options.poll(is_listening=False)
+        return min(poll, due + 0.001)
+
+    def _own_leases(self) -> tuple[Lease, ...] | None:
+        """``None``: this claim need not report foreign leases, a recent one did."""
+        now = self._clock.monotonic()
+        if now - self._foresaw_at < FORESEE_EVERY:
+            return None
+        self._foresaw_at = now
+        return self._heartbeater.own_leases()
+
+    async def _call_store(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
+        if self._events.wants(Claiming):
+            self._events.emit(Claiming(self._worker, request.limit))
+        with self.call:
+            claims = await self._store.claim(request)
+        if self._events.wants(Claimed):
+            self._events.emit(Claimed(self._worker, len(claims), self.call.seconds))
+        return claims
+
+    async def _recover(self, error: StoreError) -> None:
+        """Wait, and beat: then the store is asked again. Raises the error where that is no use."""
+        self._failures += 1
+        if isinstance(error, SchemaError) and self._failures > SCHEMA_PATIENCE:
+            raise error  # the schema was removed: a worker that starts anew installs one, or says why it cannot
+        if self._options.once and self._failures > ONCE_PATIENCE and not self._load.is_at_work:
+            raise error  # a run that is to end by itself does not wait for the end of an outage
+        pause = OUTAGE(self._failures)
+        self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))
+        beats = self._heartbeater.beats
+        self._heartbeater.beat_soon()
+        await self._changes.until(self._is_over, pause)
+        while len(self._leases) and self._heartbeater.beats == beats and not self._is_over():
+            await self._changes.until(self._is_over, BEAT_LOOK)
+        self._changes.wake()
+
+    def _is_over(self) -> bool:
+        return self._duty.is_over or self._duty.is_stopping

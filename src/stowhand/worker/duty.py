@@ -1,0 +1,40 @@
+"""What a worker is to do just now: which tasks it claims, and whether it rests, ends or stops."""
+
+from __future__ import annotations
+
+
+class Duty:
+    """Changed by the worker alone; read by its claimer, and from any thread."""
+
+    def __init__(self, tasks: tuple[str, ...] | None) -> None:
+        self.tasks = tasks
+        """Claim only these; ``None``: any."""
+        self.is_quiet = False
+        """Claim nothing for the time being."""
+        self.is_over = False
+        """Claim nothing more; end when nothing runs: the worker has been active for as long as it may."""
+        self.is_stopping = False
+        """Claim nothing more, and end within the grace."""
+        self.stopped_at = 0.0
+        """When it was first asked to stop, by the monotonic clock."""
+        self.at_once = False
+        """It stops without a grace."""
+
+    def quiet(self, *, on: bool) -> None:
+        """Rest, or claim again."""
+        self.is_quiet = on
+
+    def retask(self, tasks: tuple[str, ...] | None) -> None:
+        """Claim jobs of these from now on."""
+        self.tasks = tasks
+
+    def end(self) -> None:
+        """The active time is over."""
+        self.is_over = True
+
+    def stop(self, now: float, *, at_once: bool) -> None:
+        """May be repeated: the first moment stands."""
+        self.at_once = self.at_once or at_once
+        if not self.is_stopping:
+            self.is_stopping = True
+            self.stopped_at = now

@@ -1,0 +1,275 @@
+"""Where handlers run: slots, each a long-lived task that runs one job after another.
+
+A handler runs *inside* its slot's task, so one that finishes without really waiting costs no task switch, no timer and
+no task of its own; ``asyncio.timeout`` and task groups inside it work as everywhere, because the slot's task is the
+current one. Only its context variables are its own. When a handler does wait, the next slot is woken for the next job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.jobs.outcomes import from_returned
+from stowhand.protocols.handler import Stop
+from stowhand.worker.changes import Changes
+from stowhand.worker.executor import Executor
+from stowhand.worker.judge import End, end_of
+from stowhand.worker.leases import Executing, Held, Leases
+from stowhand.worker.supervisor import Supervisor
+
+YIELD_AFTER = 0.005
+"""Seconds of jobs that never wait, after which the event loop gets a turn."""
+LONG_AGO = float("-inf")
+
+
+class Slot:
+    """Its task, and what runs in it."""
+
+    __slots__ = ("held", "task", "waited")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.held: Held | None = None
+        self.waited = False
+        """Its last handler really waited, so the event loop has had a turn since."""
+
+
+class Slots:
+    """All of one worker, and the jobs that wait for one. What an attempt is, the executor knows."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        leases: Leases,
+        executing: Executing,
+        changes: Changes,
+        supervisor: Supervisor,
+        clock: Clock,
+        concurrency: int,
+    ) -> None:
+        self._executor = executor
+        self._leases = leases
+        self._executing = executing
+        self._changes = changes
+        self._supervisor = supervisor
+        self._clock = clock
+        self._slots = [Slot() for _ in range(concurrency)]
+        self._idle: list[asyncio.Future[None]] = []
+        self._unstarted = list(reversed(self._slots))
+        """They get their tasks as they are first needed."""
+        self._last_turn = LONG_AGO
+        """When the event loop last had a turn between two jobs."""
+        self._yielding = False
+        self._last_waited = False
+        """The last handler seen really waited: the next ones will need a slot each."""
+        self.ready: deque[Held] = deque()
+        """Claimed, not started, in claim order."""
+        self.on_hold = False
+        """A slot that falls free stays free, for the claimer to fill."""
+        self._low_water = 0
+        self.running = 0
+        """Handlers at work."""
+        self.ended = 0
+        """Handlers that have ended so far."""
+        self.worked = 0.0
+        """Seconds that these took, all added up."""
+
+    async def close(self) -> None:
+        """After the supervisor: end every slot's task. A handler that ignores it is left behind: stopping is always
+        bounded."""
+        tasks = [(slot.task, slot.held) for slot in self._slots if slot.task is not None]
+        for task, _ in tasks:
+            task.cancel()
+        await asyncio.gather(*(task for task, held in tasks if held is None), return_exceptions=True)
+
+    @property
+    def free(self) -> int:
+        """Slots in which no handler runs."""
+        return len(self._slots) - self.running
+
+    def refill_at(self, low_water: int) -> None:
+        """Signal a change when so few are ready."""
+        self._low_water = low_water
+
+    def hold(self) -> None:
+        """Start nothing more until ``resume``."""
+        self.on_hold = True
+
+    def resume(self) -> None:
+        """Start what is ready, if there was a hold."""
+        if self.on_hold:
+            self.on_hold = False
+            self.add(())
+
+    def add(self, claimed: Iterable[Held], *, first: bool = False) -> None:
+        """Queue what was claimed and wake a slot, which wakes the next if its job waits. Where jobs do wait, wake all.
+
+        ``first``: before everything else that is ready.
+        """
+        if first:
+            self.ready.extendleft(claimed)
+        else:
+            self.ready.extend(claimed)
+        if not self._yielding:
+            for _ in range(len(self.ready) if self._last_waited else 1):
+                self._wake()
+
+    def stop_all(self, why: Stop) -> None:
+        """Cancel every running handler."""
+        for slot in self._slots:
+            if slot.held is not None:
+                slot.held.stop(why, self._clock.monotonic())
+
+    # -- one slot --------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        while self._idle:
+            sleeper = self._idle.pop()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                return
+        if self._unstarted and not self._supervisor.is_closed:
+            slot = self._unstarted.pop()
+            slot.task = asyncio.get_running_loop().create_task(self._run(slot), name="stowhand slot")
+            slot.task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """Only ``close`` ends a slot's task. One that ended by itself would be a slot lost in silence."""
+        error = None if task.cancelled() else task.exception()
+        if not self._supervisor.is_closed:
+            cancelled = RuntimeError("a slot of the worker was cancelled by code outside the worker")
+            self._supervisor.report(error or cancelled)
+
+    async def _run(self, slot: Slot) -> None:
+        while True:
+            while self.ready and not self.on_hold:
+                held = self.ready.popleft()
+                if len(self.ready) == self._low_water:
+                    self._changes.look_again()
+                    self._last_turn = LONG_AGO  # the claimer gets its turn now, so that the next jobs come in time
+                if self._leases.start(held):
+                    rest = self._begin(slot, held)
+                    if rest is not None:
+                        await rest
+                if slot.waited:
+                    self._last_turn = self._clock.monotonic()
+                elif self._clock.monotonic() - self._last_turn > YIELD_AFTER:
+                    if self._yielding:
+                        break  # the slot that yields runs the rest: one after the other, all would take the loop's turn
+                    await self._yield_to_loop()
+            if self._supervisor.is_closed:
+                return  # a handler swallowed the cancellation that was to end its slot, and has ended late
+            sleeper = asyncio.get_running_loop().create_future()
+            self._idle.append(sleeper)
+            self._changes.look_again()
+            await sleeper
+            self._last_turn = self._clock.monotonic()
+
+    async def _yield_to_loop(self) -> None:
+        self._yielding = True
+        await self._clock.sleep(0)
+        self._yielding = False
+        self._last_turn = self._clock.monotonic()
+
+    def _begin(self, slot: Slot, held: Held) -> Coroutine[Any, Any, None] | None:
+        """Run the handler up to its first wait; the rest is to be awaited. ``None``: it never waited, and is over."""
+        held.task = slot.task
+        slot.held = held
+        slot.waited = False
+        self.running += 1
+        self._executor.begin(held)
+        context = contextvars.copy_context()
+        end: End
+        self._executing.held = held
+        try:
+            coroutine = context.run(self._executor.call, held)
+            waits_for = context.run(coroutine.send, None)
+        except StopIteration as stop:
+            end = from_returned(stop.value)
+        except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
+            end = end_of(error, held)
+        else:
+            return self._finish(slot, held, self._drive(slot, held, context, coroutine, waits_for))
+        finally:
+            self._executing.held = None
+        if slot.task is not None and slot.task.cancelling():
+            return self._end_uncancelled(slot, held, end)
+        self._free(slot, held)
+        self._executor.ended(held, end)
+        return None
+
+    async def _finish(self, slot: Slot, held: Held, rest: Awaitable[object]) -> None:
+        """Await the handler. Whatever it returns or raises is its end; only the end of the slot is raised."""
+        end: End
+        try:
+            end = from_returned(await rest)
+        except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
+            if self._supervisor.is_closed:
+                self._free(slot, held)
+                self._executor.ended(held, Stop.RETURNED)
+                raise  # the slot itself is being ended
+            end = end_of(error, held)
+        await self._end_uncancelled(slot, held, end)
+
+    async def _end_uncancelled(self, slot: Slot, held: Held, end: End) -> None:
+        """Undo a cancellation that was meant for this job, or was the handler's own: the next job must not see it."""
+        try:
+            if slot.task is not None and slot.task.cancelling():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)  # one that is still on its way arrives here
+                while slot.task.cancelling():
+                    slot.task.uncancel()
+        finally:
+            self._free(slot, held)
+        self._executor.ended(held, end)
+
+    def _free(self, slot: Slot, held: Held) -> None:
+        """The slot is free again."""
+        assert held.attempt is not None
+        slot.held = None
+        held.task = None
+        self._last_waited = slot.waited
+        self.running -= 1
+        self.ended += 1
+        held.seconds = self._clock.monotonic() - held.attempt.started
+        self.worked += held.seconds
+
+    @types.coroutine
+    def _drive(
+        self,
+        slot: Slot,
+        held: Held,
+        context: contextvars.Context,
+        coroutine: Coroutine[Any, Any, object],
+        waits_for: object,
+    ) -> Generator[Any, Any, object]:
+        """Await the rest of the handler in the slot's task, under its own context, and note when it executes."""
+        slot.waited = True
+        self._last_waited = True
+        if self.ready:
+            self._wake()
+        self._executor.waits(held)
+        advance: Callable[[Any], Any]
+        given: Any
+        while True:
+            try:
+                given = yield waits_for
+                advance = coroutine.send
+            except BaseException as error:  # noqa: BLE001 - passed on to the handler
+                advance = coroutine.throw
+                given = error
+            self._executing.held = held
+            try:
+                waits_for = context.run(advance, given)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self._executing.held = None
+                given = None  # no reference cycle through an exception

@@ -1,0 +1,64 @@
+"""Owns the tasks of a worker: none is fired and forgotten, and none ends in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
+
+from stowhand.worker.changes import Changes
+from stowhand.worker.flags import LAST_WORDS
+
+
+class Supervisor:
+    """Errors of the worker's own loops, threads and slots come here, and so do its side tasks: post_handle, and the
+    ends of transactions."""
+
+    def __init__(self, changes: Changes, on_crash: Callable[[], None]) -> None:
+        """``on_crash``: called at each error, which is a bug here or in a store: the worker is to stop."""
+        self._changes = changes
+        self._on_crash = on_crash
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        self.crash: BaseException | None = None
+        """The first error."""
+        self.is_closed = False
+        """The worker is over: what ends from now on is neither recorded nor reported."""
+
+    @property
+    def pending(self) -> int:
+        """Side tasks at work."""
+        return len(self._side_tasks)
+
+    async def watch(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the worker's loops."""
+        try:
+            await loop()
+        except Exception as error:  # noqa: BLE001 - boundary: the top of each of our own loops
+            self.report(error)
+
+    def report(self, error: BaseException) -> None:
+        """Stop the worker, in order; its ``run`` raises the first of these errors."""
+        self.crash = self.crash or error
+        self._on_crash()
+
+    def start(self, work: Coroutine[None, None, None], context: Context | None = None) -> None:
+        """In a side task, which a stopping worker waits for."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """End the side tasks, or leave them behind: stopping is always bounded."""
+        self.is_closed = True
+        for task in self._side_tasks:
+            task.cancel()
+        if self._side_tasks:
+            await asyncio.wait(self._side_tasks, timeout=LAST_WORDS)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._side_tasks.discard(task)
+        if self.is_closed:
+            return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.report(error)
+        self._changes.look_again()
