@@ -3,6 +3,8 @@
 -- name: claim
 select * from {schema}.claim(%s, ...)       {braces} are filled in once, when the store is built;
                                             values always travel as parameters, never as text.
+-- part: wanted
+ and (%(task)s is null or …)                what several statements below have in common: {wanted} there
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import re
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_NAME = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -19,10 +21,15 @@ def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str,
     """Every named statement of ``file``, encoded and filled in."""
     _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
     statements: dict[str, bytes] = {}
-    for name, text in zip(parts[::2], parts[1::2], strict=True):
-        if name in statements:
+    shared: dict[str, str] = {}
+    for kind, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if name in statements or name in shared:
             raise ValueError(f"statement {name!r} is declared twice in {file.name}")
-        statements[name] = fill(text, fillings).strip().encode()
+        text = _PLACE.sub(lambda place: shared.get(place[1], place[0]), text)
+        if kind == "part":
+            shared[name] = text.strip()
+        else:
+            statements[name] = fill(text, fillings).strip().encode()
     return statements
 
 

@@ -101,28 +101,27 @@ select pg_catalog.pg_notify({channel}, '')
 select {any_job}
 from {schema}.everything where id = %s::bigint
 
+-- part: wanted
+  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
+  and (%(key)s::text is null or key = %(key)s::text)
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
+  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
+  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+
 -- name: list
 -- One statement, so that a job which moves to the history meanwhile is seen once. A table that is not asked for is not read.
 (select {live_job}
 from {schema}.live
 where %(live)s::bool and id > %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
-  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
-  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null or worker = %(worker)s::text)
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
-  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
-  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+  {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
 order by id limit %(limit)s::int)
 union all
 (select {past_job}
 from {schema}.history
 where %(history)s::bool and id > %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
-  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
-  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null)
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
-  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
-  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+  {wanted} and %(worker)s::text is null
 order by id limit %(limit)s::int)
 order by id limit %(limit)s::int
 
@@ -132,22 +131,14 @@ order by id limit %(limit)s::int
 from {schema}.live
 where %(live)s::bool and id < %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
-  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
-  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null or worker = %(worker)s::text)
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
-  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
-  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+  {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
 order by id desc limit %(limit)s::int)
 union all
 (select {past_job}
 from {schema}.history
 where %(history)s::bool and id < %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
-  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
-  and (%(key)s::text is null or key = %(key)s::text) and (%(worker)s::text is null)
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
-  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
-  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
+  {wanted} and %(worker)s::text is null
 order by id desc limit %(limit)s::int)
 order by id desc limit %(limit)s::int
 
