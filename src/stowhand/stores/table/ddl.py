@@ -47,7 +47,7 @@ POSTGRES_COLUMNS: Mapping[str, str] = {
     TOKEN: "text",
 }
 """Documented name -> the column's declaration, but for the key."""
-_SQLITE_COLUMNS: Mapping[str, str] = {
+SQLITE_COLUMNS: Mapping[str, str] = {
     "state": "TEXT NOT NULL DEFAULT 'queued'",
     "failure_message": "TEXT",
     "queued_at": "TEXT DEFAULT CURRENT_TIMESTAMP",
@@ -217,7 +217,7 @@ def _table(plan: Plan) -> str:
     shape = plan.shape
     behind = {
         "id": (_POSTGRES_KEYS if plan.dialect == "postgres" else _SQLITE_KEYS)[plan.key],
-        **(POSTGRES_COLUMNS if plan.dialect == "postgres" else _SQLITE_COLUMNS),
+        **(POSTGRES_COLUMNS if plan.dialect == "postgres" else SQLITE_COLUMNS),
     }
     names = [name for name in (*COLUMNS, TOKEN) if shape.has(name)]
     widest = max(len(shape[name]) for name in names)

@@ -35,6 +35,7 @@ COLUMNS = (
     "cancel",
 )
 """What the documents name."""
+MOMENTS = tuple(name for name in COLUMNS if name.endswith(("_at", "_after")))
 OPTIONAL = ("queued_at", "cancel")
 """Of these, what a table may lack (older tables do)."""
 TOKEN = "lease_token"

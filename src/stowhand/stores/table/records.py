@@ -19,10 +19,9 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.text import clean
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.stores.table.names import COLUMNS
+from stowhand.stores.table.names import MOMENTS
 
 LOGS = "execution_logs"
-MOMENTS = tuple(name for name in COLUMNS if name.endswith(("_at", "_after")))
 ERROR_LIMIT = 2048
 
 

@@ -6,7 +6,6 @@ one row for one id), sample.py (rows).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,9 +24,10 @@ from stowhand.stores.postgres.table.fixes import Mender, grant
 from stowhand.stores.postgres.table.identity import key_findings
 from stowhand.stores.postgres.table.sample import limit_looks, row_findings
 from stowhand.stores.table.backend import Finding, refuse_fatal
-from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, Plan, full_ddl, trigger_ddl, view_ddl
+from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, trigger_ddl
 from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.expressions import order_of
+from stowhand.stores.table.judging import absent, near_relation
 from stowhand.stores.table.names import OPTIONAL, Column, Relation, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.triggers import said_of, sets_column
@@ -115,20 +115,10 @@ def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:
             f" {option}={Relation(wanted.name, elsewhere[0]).quoted!r}"
         )
     here = {name for schema, name, _ in facts.around if wanted.schema in (None, schema)}
-    near = difflib.get_close_matches(wanted.name, here, n=1, cutoff=0.75)
-    alike = [name for name in here if name.lower() == wanted.name.lower()]
-    if alike or near:
-        meant = Relation((alike or near)[0], wanted.schema)
-        return Finding(f"there is no {what} {shown}; did you mean {option}={meant.quoted!r}?")
-    if wanted is shape.table:
-        return Finding(f"there is no table {shown}", full_ddl(Plan(shape=_alone(shape))).strip())
-    makeable = facts.table is not None or _absent(facts, shape, shape.table).mend
-    return Finding(f"there is no view {shown}", view_ddl(shape) if makeable else "")
-
-
-def _alone(shape: Shape) -> Shape:
-    """The table without the view, which is a finding of its own."""
-    return Shape(shape.table, shape.table, shape.columns, False, shape.mapped, shape.absent, shape.folds)
+    near = near_relation(wanted, here)
+    meant = None if near is None else Relation(near, wanted.schema).quoted
+    makeable = wanted is shape.table or facts.table is not None or bool(_absent(facts, shape, shape.table).mend)
+    return absent(shape, wanted, meant, "postgres", makeable=makeable)
 
 
 def _table(facts: Facts, shape: Shape, table: Entry) -> Iterator[Finding]:

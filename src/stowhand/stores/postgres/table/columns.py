@@ -6,7 +6,6 @@ it is.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -15,27 +14,20 @@ from stowhand.protocols.options import NAME_LIMIT
 from stowhand.stores.postgres.table.catalog import Column, Facts
 from stowhand.stores.postgres.table.fixes import Mender, add_labels, default_of
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.names import COLUMNS, OPTIONAL, TOKEN, Relation, Shape
+from stowhand.stores.table.judging import COUNTERS, EMPTIED, near_columns
+from stowhand.stores.table.names import COLUMNS, MOMENTS, OPTIONAL, TOKEN, Relation, Shape
 
-WRITTEN_NULL = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs")
-"""A claim, a requeue or a hand-back empties them."""
 WRITTEN = tuple(name for name in (*COLUMNS, TOKEN) if name not in ("id", "cancel"))
 """By a worker. (It reads ``cancel``.)"""
 MARK_LENGTH = NAME_LIMIT + 1 + 36
 """Characters of ``<worker>/<token>``, at most."""
 USUAL_MARK_LENGTH = 130
 """Of a worker that was given no name: its host's has 64 at most."""
-TIMES = ("queued_at", "started_at", "finished_at", "process_after", "last_heartbeat_at")
-COUNTERS = ("num_resets", "num_failures")
 _WHOLE = ("smallint", "integer", "bigint")
 _NUMBERS = (*_WHOLE, "real", "double precision", "numeric")
 _VARYING = re.compile(r"character varying(?:\((\d+)\))?")
 _ROOM = {"state": max(map(len, State)), "worker_hostname": USUAL_MARK_LENGTH, TOKEN: 36}
 """Characters that are written there."""
-ALIKE = 0.8
-"""Of difflib: ``num_reset`` for ``num_resets``; not ``created_at`` for ``started_at``."""
-CALLED = {"state": ("status", "job_state", "job_status")}
-"""Other names for the same."""
 
 
 def column_findings(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Finding]:
@@ -53,7 +45,7 @@ def column_findings(facts: Facts, shape: Shape, mender: Mender) -> Iterator[Find
             continue  # the worker gets another column instead
         if documented in WRITTEN and (column.generated or column.identity == "a"):
             yield mender.beside(documented, f"column {own} computes itself; a worker writes it")
-        elif documented in WRITTEN_NULL and column.filled:
+        elif documented in EMPTIED and column.filled:
             yield _emptied(facts, documented, column, mender)
 
 
@@ -98,7 +90,7 @@ def default_findings(documented: str, column: Column, mender: Mender) -> Iterato
 
 def _type_findings(documented: str, column: Column, mender: Mender, *, cancels: bool) -> Iterator[Finding]:
     """``cancels``: the table has a column ``cancel``, so records do become canceled."""
-    if documented in TIMES:
+    if documented in MOMENTS:
         yield from _time(documented, column, mender)
     elif documented in COUNTERS:
         if column.type not in _WHOLE:
@@ -210,8 +202,8 @@ def _likely_column(documented: str, facts: Facts, shape: Shape) -> str | None:
     """
     own = shape.columns[documented]
     free = [name for name in facts.columns if name not in shape.columns.values()]
-    near = [*difflib.get_close_matches(own, free, n=3, cutoff=ALIKE), *CALLED.get(documented, ())]
-    return next((name for name in near if name in free and _could_be(documented, facts, shape, name)), None)
+    near = near_columns(documented, own, free)
+    return next((name for name in near if _could_be(documented, facts, shape, name)), None)
 
 
 def _could_be(documented: str, facts: Facts, shape: Shape, name: str) -> bool:

@@ -21,14 +21,13 @@ from stowhand.stores.postgres.table.catalog import Facts
 from stowhand.stores.postgres.table.writing import Writer, names_relation, plain, quote_
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.expressions import order_of, selected
-from stowhand.stores.table.names import OUR_ALIAS, TOKEN, Shape
+from stowhand.stores.table.names import MOMENTS, OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.record_view import FIELDS
 
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 """What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""
 _NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
-_MOMENTS = ("started_at", "finished_at", "queued_at", "process_after", "last_heartbeat_at")
 INTEGERS = ("smallint", "integer", "bigint")
 COARSE = re.compile(r"\([012]\)")
 """A type of moments too far apart to tell one claim of a record from the next: ``timestamp(0) with time zone``."""
@@ -160,7 +159,7 @@ class Composer:
         """What people see of a record: ``shown.FIELDS``."""
         guards, names = self._guards(), {"id", "state", "failure_message"}
         fields = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
-        fields |= {name: self._read(name) for name in _MOMENTS}
+        fields |= {name: self._read(name) for name in MOMENTS}
         fields |= {name: f"j.{plain(self._shape[name])}::text" for name in names}
         fields |= {name: f"coalesce(j.{plain(self._shape[name])}, 0)" for name in ("num_failures", "num_resets")}
         return ", ".join(fields[name] for name in FIELDS)
@@ -237,10 +236,10 @@ class Composer:
 
     def _moments(self, options: TableOptions[Any]) -> dict[str, str]:
         short = {
-            name: name.removesuffix("_at").removesuffix("_after").replace("last_heartbeat", "beat") for name in _MOMENTS
+            name: name.removesuffix("_at").removesuffix("_after").replace("last_heartbeat", "beat") for name in MOMENTS
         }
-        found = {f"{short[name]}_now": self._in(name, _NOW) for name in _MOMENTS if self._shape.has(name)}
-        found |= {f"{short[name]}_read": self._read(name) for name in _MOMENTS}
+        found = {f"{short[name]}_now": self._in(name, _NOW) for name in MOMENTS if self._shape.has(name)}
+        found |= {f"{short[name]}_read": self._read(name) for name in MOMENTS}
         ago = f"{_NOW} - %(age)s::float8 * interval '1 second'"
         beat, start = f"j.{plain(self._shape['last_heartbeat_at'])}", f"j.{plain(self._shape['started_at'])}"
         # A row without any time belongs to no worker.

@@ -16,11 +16,10 @@ from stowhand.stores.postgres.table.catalog import Column, Entry, Facts, Rule
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import POSTGRES_COLUMNS, index_ddl, short
 from stowhand.stores.table.ddl import Index as Recommended
+from stowhand.stores.table.judging import CARRIED, unused
 from stowhand.stores.table.names import Shape, quote
 
 STATES = ", ".join(f"'{state}'" for state in State)
-CARRIED = ("state", "process_after", "num_resets", "num_failures", "cancel")
-"""What a waiting record would lose if the column beside its own began empty."""
 BATCH = 1000
 """Pages of a big table that one statement writes."""
 _DEFAULT = re.compile(r"DEFAULT (.+)$")
@@ -92,11 +91,7 @@ class Mender:
 
     def free(self, name: str) -> str:
         """The name, or the next one that no column has."""
-        taken, number, found = self._facts.columns, 1, name
-        while found in taken:
-            number += 1
-            found = f"{name}_{number}"
-        return found
+        return unused(name, self._facts.columns.__contains__)
 
     def _add_numbers(self, own: str) -> str:
         """A number for every row, from a sequence. Where the table is big nothing rewrites it at once."""
@@ -199,11 +194,8 @@ class Mender:
 
     def _free_suffix(self, suffix: str) -> str:
         """Another index of the table may have the name, on columns that were in the place of these."""
-        taken, number, found = {index.name for index in self._facts.indexes}, 1, suffix
-        while short(f"{self._entry.name}_{found}") in taken:
-            number += 1
-            found = f"{suffix}_{number}"
-        return found
+        taken = {index.name for index in self._facts.indexes}
+        return unused(suffix, lambda found: short(f"{self._entry.name}_{found}") in taken)
 
     # -- what is there ---------------------------------------------------------------------------
 

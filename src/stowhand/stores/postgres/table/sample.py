@@ -17,6 +17,7 @@ from stowhand.stores.database.trouble import is_cut
 from stowhand.stores.postgres.table.catalog import Facts, Rule
 from stowhand.stores.postgres.table.fixes import STATES, Mender
 from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.judging import COUNTERS
 from stowhand.stores.table.names import Shape, quote
 
 PATIENCE = 3
@@ -25,7 +26,6 @@ PAGES = 2000
 """Of a table, at most; spread over all of it."""
 ROWS = 1000
 """Looked for in the view."""
-COUNTERS = ("num_resets", "num_failures")
 _STATE = quote("state of the row")
 _TOKEN = "00000000-0000-4000-8000-000000000000"
 _SET = {

@@ -8,7 +8,6 @@ stays as it is. No row is changed here, and rows are looked at within bounds.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sqlite3
@@ -21,10 +20,10 @@ from stowhand.jobs.job import State
 from stowhand.stores.sqlite.table.catalog import Column, Facts
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
 from stowhand.stores.sqlite.table.refusals import refused_states
-from stowhand.stores.sqlite.table.statements import MOMENTS
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import RECOMMENDED, SOUGHT, Plan, full_ddl, index_ddl, view_ddl
-from stowhand.stores.table.names import OPTIONAL, TOKEN, Relation, Shape, quote
+from stowhand.stores.table.ddl import RECOMMENDED, SOUGHT, SQLITE_COLUMNS, index_ddl
+from stowhand.stores.table.judging import CARRIED, COUNTERS, EMPTIED, absent, near_columns, near_relation, unused
+from stowhand.stores.table.names import MOMENTS, OPTIONAL, TOKEN, Relation, Shape, quote
 from stowhand.stores.table.triggers import said_of, sets_column
 
 OLDEST = (3, 35, 0)
@@ -32,21 +31,7 @@ OLDEST = (3, 35, 0)
 LOOKED_AT = 10_000
 """Rows."""
 TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN)
-COUNTERS = ("num_resets", "num_failures")
-EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs", TOKEN)
-"""A claim, a requeue or a hand-back writes NULL there."""
-CARRIED = ("process_after", "num_resets", "num_failures", "cancel")
-"""What a waiting record would lose if the column beside its own began empty."""
-ALIKE = 0.8
-"""Of difflib: ``num_reset`` for ``num_resets``; not ``created_at`` for ``started_at``."""
-_MADE = {
-    "state": "TEXT NOT NULL DEFAULT 'queued'",
-    "num_resets": "INTEGER NOT NULL DEFAULT 0",
-    "num_failures": "INTEGER NOT NULL DEFAULT 0",
-    "worker_hostname": "TEXT NOT NULL DEFAULT ''",
-    "cancel": "INTEGER NOT NULL DEFAULT 0",
-}
-"""The declaration of a column that is added; TEXT where none is given."""
+_EMPTIED = (*EMPTIED, TOKEN)
 
 
 def judge(path: Path, facts: Facts, shape: Shape) -> Iterator[Finding]:
@@ -171,17 +156,11 @@ def _shows_keys(facts: Facts, shape: Shape) -> bool:
 
 
 def _absent(facts: Facts, shape: Shape, wanted: Relation) -> Finding:
-    what, option = ("table", "table_name") if wanted is shape.table else ("view", "view_name")
-    shown = ".".join(wanted.parts)
     if wanted.schema is not None and wanted.schema.lower() != "main":
+        option = "table_name" if wanted is shape.table else "view_name"
+        shown = ".".join(wanted.parts)
         return Finding(f"{shown}: no file is attached as {wanted.schema}; give {option}={quote(wanted.name)!r}")
-    near = difflib.get_close_matches(wanted.name, facts.around, n=1, cutoff=0.75)
-    if near:
-        return Finding(f"there is no {what} {shown}; did you mean {option}={near[0]!r}?")
-    if wanted is shape.table:
-        alone = msgspec.structs.replace(shape, view=shape.table, viewed=False)
-        return Finding(f"there is no table {shown}", full_ddl(Plan(shape=alone, dialect="sqlite")).strip())
-    return Finding(f"there is no view {shown}", view_ddl(shape, "sqlite") if facts.kind == "table" else "")
+    return absent(shape, wanted, near_relation(wanted, facts.around), "sqlite", makeable=facts.kind == "table")
 
 
 def _column(facts: Facts, shape: Shape, documented: str) -> Iterator[Finding]:
@@ -194,7 +173,7 @@ def _column(facts: Facts, shape: Shape, documented: str) -> Iterator[Finding]:
         yield _beside(facts, shape, documented, f"column {own} computes itself; a worker writes it")
     elif trouble := _type_trouble(documented, column, facts.strict):
         yield _beside(facts, shape, documented, f"column {own} is {column.declared or 'of no type'}: {trouble}")
-    elif documented in EMPTIED and column.filled:
+    elif documented in _EMPTIED and column.filled:
         yield _beside(facts, shape, documented, f"column {own} is NOT NULL; a worker empties it")
     elif documented == "state" and (column.default or "").strip("()'\"") != State.QUEUED:
         has = f"the default {column.default}" if column.default else "no default"
@@ -219,15 +198,13 @@ def _meant(facts: Facts, shape: Shape, documented: str) -> str | None:
     """A column that a worker may write over: its name is alike, its type fits, nothing else writes it."""
     taken = {name.lower() for name in shape.columns.values()}
     free = {column.name: column for name, column in facts.columns.items() if name not in taken}
-    near = difflib.get_close_matches(shape.columns[documented], free, n=3, cutoff=ALIKE)
-    names = [*near, *(("status",) if documented == "state" else ())]
-    ours = _MADE.get(documented, "").partition("DEFAULT ")[2].strip("'")
-    for name in names:
-        column = free.get(name)
-        if column is None or column.generated or _type_trouble(documented, column, facts.strict):
+    ours = _made(documented).partition("DEFAULT ")[2].strip("'")
+    for name in near_columns(documented, shape.columns[documented], free):
+        column = free[name]
+        if column.generated or _type_trouble(documented, column, facts.strict):
             continue
         default = (column.default or "").strip("()'\"")
-        emptied = documented in EMPTIED and column.filled
+        emptied = documented in _EMPTIED and column.filled
         if not emptied and default == (ours if documented == "state" or column.filled or default else ""):
             return column.name
     return None
@@ -316,14 +293,15 @@ def _normal(predicate: str) -> str:
 
 
 def _made(documented: str) -> str:
-    return _MADE.get(documented, "TEXT")
+    """The declaration of a column that is added. SQLite adds none whose default is the time."""
+    return SQLITE_COLUMNS.get(documented, "").removesuffix(" DEFAULT CURRENT_TIMESTAMP")
 
 
 def _beside(facts: Facts, shape: Shape, documented: str, problem: str, *, fatal: bool = True) -> Finding:
     """A column of the worker's own: the one that is there keeps what it holds, and its type and constraints."""
     if documented == "id":
         return Finding(problem, fatal=fatal)
-    own = _free(facts, f"job_{documented}")
+    own = unused(f"job_{documented}", lambda name: name.lower() in facts.columns)
     table, old, new = shape.table.quoted, shape[documented], quote(own)
     mend = f"ALTER TABLE {table} ADD COLUMN {new} {_made(documented)};"
     if documented == "state":
@@ -333,11 +311,3 @@ def _beside(facts: Facts, shape: Shape, documented: str, problem: str, *, fatal:
         mend += f"\nUPDATE {table} SET {new} = {old} WHERE {old} IS NOT NULL;"
     text = f"{problem}; the worker gets a column of its own, {own}"
     return Finding(text, mend, fatal, columns={documented: own})
-
-
-def _free(facts: Facts, name: str) -> str:
-    number, found = 1, name
-    while found.lower() in facts.columns:
-        number += 1
-        found = f"{name}_{number}"
-    return found

@@ -17,11 +17,10 @@ import msgspec
 from stowhand.stores.database.statements import load_statements
 from stowhand.stores.sqlite.table.moments import SECOND, Kind, kind_of
 from stowhand.stores.table.backend import MOST_RESETS
-from stowhand.stores.table.names import TOKEN, Shape, quote
+from stowhand.stores.table.names import MOMENTS, TOKEN, Shape, quote
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.record_view import FIELDS
 
-MOMENTS = ("queued_at", "started_at", "finished_at", "process_after", "last_heartbeat_at")
 A_TOKEN = "/????????-????-????-????-????????????"
 """A mark ends like this while its claim's token is in it (GLOB)."""
 OUR_TEXT = "????-??-?? ??:??:??.[0-9][0-9][0-9][0-9][0-9][0-9]"
