@@ -9,9 +9,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Protocol
+
+LAST_TICK = 1.5
+"""Seconds that a ticker's call under way has when it is stopped."""
+LAST_CALL = 0.5
+"""Seconds that ``on_end`` has."""
 
 
 class Cancelable(Protocol):
@@ -21,14 +28,28 @@ class Cancelable(Protocol):
         """Do not fire. No effect after it has fired."""
 
 
+Tick = Callable[[], Awaitable[float]]
+"""Gives the seconds until its next call."""
+
+
+OnEnd = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    """What a ticker with no end of its own does there."""
+
+
 class Ticker(Protocol):
-    """A function called again and again, by a thread of its own in production."""
+    """Functions called again and again, each in a rhythm of its own: on an event loop in a thread in production."""
 
     def poke(self) -> None:
-        """Call it now, before its next time. From any thread."""
+        """Call them now, before their next time. From any thread."""
 
-    def stop(self) -> None:
-        """Call it no more; returns when a running call has ended (at most two seconds)."""
+    def stop(self, patience: float = LAST_TICK) -> None:
+        """Call them no more. A call under way has ``patience`` seconds, then it is cancelled. From any thread."""
+
+    async def ended(self) -> None:
+        """After ``stop``: wait for the end, for the patience and half a second at most. From any loop."""
 
 
 class Clock(Protocol):
@@ -43,8 +64,8 @@ class Clock(Protocol):
     def call_later(self, seconds: float, call: Callable[[], None]) -> Cancelable:
         """Call it from the running loop after so many seconds."""
 
-    def ticker(self, name: str, tick: Callable[[], float]) -> Ticker:
-        """Start calling ``tick``; it returns the seconds until the next call."""
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> Ticker:
+        """Start calling ``ticks``. ``on_end`` is called on their loop after the last call."""
 
     def pinned(self) -> datetime | None:
         """The frozen wall time of a test; ``None`` in production, where the store's own clock counts."""
@@ -62,36 +83,103 @@ class SystemClock:
     def call_later(self, seconds: float, call: Callable[[], None]) -> Cancelable:
         return asyncio.get_running_loop().call_later(seconds, call)
 
-    def ticker(self, name: str, tick: Callable[[], float]) -> Ticker:
-        return ThreadTicker(name, tick)
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> Ticker:
+        return ThreadTicker(name, ticks, on_end)
 
     def pinned(self) -> datetime | None:
         return None
 
 
-class ThreadTicker:
-    """A thread that calls ``tick``, sleeps for the seconds that it returned, and can be woken by ``poke``."""
+class Rounds:
+    """The calls of a ticker, on the running loop; each function is called again after the seconds that it returned."""
 
-    def __init__(self, name: str, tick: Callable[[], float]) -> None:
-        self._tick = tick
-        self._poked = threading.Event()
-        self._stopped = False
+    def __init__(self, clock: Clock, ticks: Sequence[Tick], on_end: OnEnd) -> None:
+        self._clock = clock
+        self._ticks = [(tick, asyncio.Event()) for tick in ticks]
+        self._on_end = on_end
+        self._stopped = asyncio.Event()
+        self._patience = LAST_TICK
+
+    def poke(self) -> None:
+        for _, poked in self._ticks:
+            poked.set()
+
+    def stop(self, patience: float) -> None:
+        self._patience = patience
+        self._stopped.set()
+        self.poke()
+
+    async def run(self) -> None:
+        """Until stopped. Raises what a function raises, after the end of the others."""
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        rounds = [asyncio.ensure_future(self._repeat(tick, poked)) for tick, poked in self._ticks]
+        try:
+            await asyncio.wait((stopped, *rounds), return_when=asyncio.FIRST_COMPLETED)
+            self.stop(self._patience)
+            await asyncio.wait(rounds, timeout=self._patience)
+        finally:
+            for one in (stopped, *rounds):
+                one.cancel()
+            await asyncio.wait(rounds, timeout=LAST_CALL / 2)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_CALL / 2):
+                    await self._on_end()
+        for one in rounds:
+            if one.done() and not one.cancelled():
+                one.result()
+
+    async def _repeat(self, tick: Tick, poked: asyncio.Event) -> None:
+        while not self._stopped.is_set():
+            poked.clear()  # before the call: a poke during it asks for one more
+            timer = self._clock.call_later(await tick(), poked.set)
+            await poked.wait()
+            timer.cancel()
+
+
+class ThreadTicker:
+    """An event loop in a thread of its own, for as long as it ticks.
+
+    A call that blocks the thread, and so cannot be cancelled, is left behind: the thread ends after it.
+    """
+
+    def __init__(self, name: str, ticks: Sequence[Tick], on_end: OnEnd) -> None:
+        self._rounds = Rounds(SystemClock(), ticks, on_end)
+        self._patience = 0.0
+        self._loop = asyncio.new_event_loop()
+        self._over: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def poke(self) -> None:
-        self._poked.set()
+        self._call(self._rounds.poke)
 
-    def stop(self) -> None:
-        self._stopped = True
-        self._poked.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=2.0)
+    def stop(self, patience: float = LAST_TICK) -> None:
+        self._patience = patience
+        self._call(lambda: self._rounds.stop(patience))
+
+    async def ended(self) -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        def on_over(_: Future[None]) -> None:
+            with suppress(RuntimeError):  # the loop that waited is closed
+                loop.call_soon_threadsafe(over.set)
+
+        self._over.add_done_callback(on_over)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience + LAST_CALL):
+                await over.wait()
+                self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped:
-            self._poked.clear()
-            self._poked.wait(self._tick())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._rounds.run())
+        finally:
+            self._over.set_result(None)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # it has ended: its loop is closed
+            self._loop.call_soon_threadsafe(call)
 
 
 def sleep_blocking(seconds: float) -> None:

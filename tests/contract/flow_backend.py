@@ -22,7 +22,7 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Reply, StoreOptions
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Refusal, Reply, StoreOptions
 from tests.contract.backends import Image, Secrets
 from tests.contract.table_backend import NotOffered
 
@@ -236,34 +236,39 @@ class AdaptedHeartbeats:
         self._heartbeats: Any = None
         self._of: FlowStore | None = None
 
-    @property
-    def inner(self) -> Heartbeats:
+    async def inner(self) -> Heartbeats:
         if self._of is not self._store.inner:
-            self.close()
+            await self.close()
             self._of = self._store.inner
             self._heartbeats = self._of.heartbeats()
         return cast("Heartbeats", self._heartbeats)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._heartbeats is not None:
-            self._heartbeats.close()
+            await self._heartbeats.close()
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        return self.inner.beat(leases, lease)
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        return await (await self.inner()).beat(leases, lease)
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         keys, client = Keys(self._backend.shape), self._backend.client
         swept = [keys.swept(task) for task in self._backend.tasks]
         client.delete(*swept)
-        found = list(self.inner.reset_stalled(slack))
+        found = list(await (await self.inner()).reset_stalled(slack))
         for task in self._backend.tasks:
             for job_id in client.zrange(keys.unlocked(task), 0, -1):
                 client.zincrby(keys.unlocked(task), -1000, job_id)
         client.delete(*swept)
-        return [*found, *self.inner.reset_stalled(slack)]
+        return [*found, *await (await self.inner()).reset_stalled(slack)]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        async def call(*args: Any) -> Any:
+            return await getattr(await self.inner(), name)(*args)
+
+        return call
+
+    def refused(self) -> Sequence[Refusal]:
+        return ()
 
 
 def as_step(settlement: Settlement) -> Settlement:

@@ -78,9 +78,9 @@ class BothHeartbeats:
     def __init__(self, remote: Heartbeats, lent: Heartbeats) -> None:
         self._remote, self._lent = remote, lent
 
-    def close(self) -> None:
-        self._remote.close()
-        self._lent.close()
+    async def close(self) -> None:
+        await self._remote.close()
+        await self._lent.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lent if name in REFUSED else self._remote, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any, Self
@@ -16,6 +16,7 @@ from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Set
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import DAY, Claim, ClaimRequest, Heartbeats, Reply, StoreOptions, Verdict
 from stowhand.testing import FakeClock
+from stowhand.worker.heartbeat_thread import HeartbeatThread
 from tests.contract.backends import Backend, Image
 
 LEASE = 30.0
@@ -57,8 +58,14 @@ class StoreHarness:
     def another_heartbeats(self, store: QueueStore) -> Heartbeats:
         """A heart of that store, closed after the test."""
         heartbeats = store.heartbeats()
-        self._stack.callback(heartbeats.close)
+        self._stack.push_async_callback(heartbeats.close)
         return heartbeats
+
+    def heartbeat_thread(self, store: QueueStore) -> HeartbeatThread:
+        """Its heartbeats on a loop of their own, as a worker makes them, so that they race; closed after the test."""
+        thread = HeartbeatThread("heartbeats of a test", store.heartbeats)
+        self._stack.push_async_callback(thread.close)
+        return thread
 
     def unopened(self) -> QueueStore:
         """A store that has not been opened; the test closes it."""
@@ -121,7 +128,7 @@ class StoreHarness:
 
     async def lose(self, lease: Lease) -> None:
         """The worker of this lease dies, and somebody saw it."""
-        (reset,) = self.heartbeats.reset_lease(lease)
+        (reset,) = await self.heartbeats.reset_lease(lease)
         assert reset.job_id == lease.job_id
 
     async def make_suspect(self, task: str = "killer", times: int = 2, **details: Any) -> Job:
@@ -160,8 +167,3 @@ SETTLEMENTS = {"complete": COMPLETED, "retry": ERRORED, "fail": FAILED, "snooze"
 
 def new_token() -> str:
     return str(uuid.uuid4())
-
-
-async def in_thread(call: Callable[..., Any], *args: Any) -> Any:
-    """A heart's call from a thread of its own, as a worker makes it."""
-    return await asyncio.to_thread(call, *args)

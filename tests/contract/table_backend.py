@@ -263,17 +263,17 @@ class AdaptedHeartbeats:
     def __init__(self, heartbeats: Heartbeats, rows: PostgresRows | SqliteRows) -> None:
         self._heartbeats, self._rows = heartbeats, rows
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        return self._heartbeats.beat(leases, lease)
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        return await self._heartbeats.beat(leases, lease)
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        return self._named(self._heartbeats.reset_stalled(slack))
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        return self._named(await self._heartbeats.reset_stalled(slack))
 
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        return self._named(self._heartbeats.reset_worker(worker))
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        return self._named(await self._heartbeats.reset_worker(worker))
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        return self._named(self._heartbeats.reset_lease(lease))
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        return self._named(await self._heartbeats.reset_lease(lease))
 
     def _named(self, taken: Sequence[ResetJob]) -> Sequence[ResetJob]:
         tasks = {row["id"]: row["task"] for row in self._rows.ask("SELECT id, task FROM jobs")} if taken else {}

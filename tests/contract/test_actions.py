@@ -117,7 +117,7 @@ async def test_a_request_to_cancel_does_not_survive_the_attempt(harness: StoreHa
     await harness.settle(lease, FAILED)
     await harness.store.retry(lease.job_id)
     again = await harness.take()
-    assert harness.heartbeats.beat([again], 30).canceled == frozenset()
+    assert (await harness.heartbeats.beat([again], 30)).canceled == frozenset()
     await harness.settle(again, ERRORED)
     assert (await harness.job(lease.job_id)).state is E
 

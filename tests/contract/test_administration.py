@@ -374,7 +374,7 @@ async def test_a_job_that_was_asked_to_cancel_and_failed_is_not_canceled_when_it
     (changed,) = await harness.store.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
     assert not changed.cancel_requested
     again = await harness.take()
-    assert harness.heartbeats.beat([again], 30).canceled == frozenset()
+    assert (await harness.heartbeats.beat([again], 30)).canceled == frozenset()
     await harness.settle(again, ERRORED)
     assert (await harness.job(lease.job_id)).state is E
 
@@ -448,8 +448,8 @@ async def test_an_expired_lease_is_acted_on_and_its_holder_fenced_out(
     assert (epoch, token, settled) == (lease.epoch + 1, None, None)
     assert await harness.settle(lease) is Verdict.LOST
     assert await harness.settle(lease, ERRORED, repeat=True) is Verdict.LOST
-    assert (lease.job_id, lease.token) in harness.heartbeats.beat([lease], 30.0).lost
-    assert list(harness.heartbeats.reset_lease(lease)) == []
+    assert (lease.job_id, lease.token) in (await harness.heartbeats.beat([lease], 30.0)).lost
+    assert list(await harness.heartbeats.reset_lease(lease)) == []
     assert await harness.job(lease.job_id) == changed
 
 
@@ -474,7 +474,7 @@ async def test_a_lease_is_live_until_its_very_end(harness: StoreHarness, name: s
 @pytest.mark.parametrize("name", ["complete", "fail", "postpone", "give attempts"])
 async def test_a_beat_keeps_the_hands_off(harness: StoreHarness, name: str) -> None:
     lease = await expired(harness)
-    harness.heartbeats.beat([lease], 30.0)
+    await harness.heartbeats.beat([lease], 30.0)
     assert list(await call(harness, name, lease.job_id)) == []
     assert await harness.settle(lease) is Verdict.SETTLED
 
@@ -533,8 +533,8 @@ async def test_a_worker_that_is_unlocked_while_it_lives_is_fenced_out(harness: S
     await harness.store.force_unlock_workers(["w1"])
     before = await harness.image(lease.job_id)
     assert await harness.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
-    assert (lease.job_id, lease.token) in harness.heartbeats.beat([lease], 30.0).lost
-    harness.heartbeats.release([lease])
+    assert (lease.job_id, lease.token) in (await harness.heartbeats.beat([lease], 30.0)).lost
+    await harness.heartbeats.release([lease])
     assert await harness.image(lease.job_id) == before
     again = await harness.take()
     assert (again.job_id, again.epoch) == (lease.job_id, lease.epoch + 2)

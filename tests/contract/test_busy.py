@@ -17,7 +17,7 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import Pulse, Verdict
 from tests.contract.backends import SCHEMA, PostgresBackend
 from tests.contract.lent_backend import LentBackend
-from tests.contract.store_harness import ERRORED, StoreHarness, harness_at, in_thread
+from tests.contract.store_harness import ERRORED, StoreHarness, harness_at
 from tests.contract.table_backend import TableBackend
 
 
@@ -61,33 +61,33 @@ async def test_a_locked_row_that_is_no_longer_ours_is_lost_and_not_busy(harness:
     current = await harness.take()
     with locked(harness, current):
         assert await harness.settle(stale) is Verdict.LOST
-        assert harness.heartbeats.beat([stale], 30).lost == {(stale.job_id, stale.token)}
+        assert (await harness.heartbeats.beat([stale], 30)).lost == {(stale.job_id, stale.token)}
 
 
 async def test_a_beat_calls_a_locked_row_busy_and_renews_the_others(harness: StoreHarness) -> None:
     stuck, free = await harness.start("a"), await harness.start("b")
     await harness.pass_time(20)
     with locked(harness, stuck):
-        assert harness.heartbeats.beat([stuck, free], 30) == Pulse(busy=frozenset({(stuck.job_id, stuck.token)}))
+        assert await harness.heartbeats.beat([stuck, free], 30) == Pulse(busy=frozenset({(stuck.job_id, stuck.token)}))
     await harness.pass_time(11)
-    assert [reset.job_id for reset in harness.heartbeats.reset_stalled(0)] == [stuck.job_id]
+    assert [reset.job_id for reset in await harness.heartbeats.reset_stalled(0)] == [stuck.job_id]
 
 
 async def test_a_sweep_passes_over_a_locked_row(harness: StoreHarness) -> None:
     stuck, stalled = await harness.start("a"), await harness.start("b")
     await harness.pass_time(31)
     with locked(harness, stuck):
-        assert [reset.job_id for reset in harness.heartbeats.reset_stalled(0)] == [stalled.job_id]
-    assert [reset.job_id for reset in harness.heartbeats.reset_stalled(0)] == [stuck.job_id]
+        assert [reset.job_id for reset in await harness.heartbeats.reset_stalled(0)] == [stalled.job_id]
+    assert [reset.job_id for reset in await harness.heartbeats.reset_stalled(0)] == [stuck.job_id]
 
 
 async def test_a_locked_row_is_handed_back_later_and_the_others_at_once(harness: StoreHarness) -> None:
     stuck, free = await harness.start("a", max_attempts=1), await harness.start("b")
     stale = Lease(free.job_id, stuck.token, free.epoch)
     with locked(harness, stuck):
-        assert list(await in_thread(harness.heartbeats.release, [stuck, free, stale])) == [stuck]
+        assert list(await harness.heartbeats.release([stuck, free, stale])) == [stuck]
         assert (await harness.job(stuck.job_id)).state is State.PROCESSING
-    assert not harness.heartbeats.release([stuck])
+    assert not await harness.heartbeats.release([stuck])
     for lease in (stuck, free):
         job = await harness.job(lease.job_id)
         assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
@@ -97,8 +97,8 @@ async def test_abandoning_a_token_says_whether_a_locked_row_is_still_held_by_it(
     job = await harness.add(max_attempts=1)
     (claim,) = await harness.claim()
     with locked(harness, claim.lease):
-        assert not await in_thread(harness.heartbeats.abandon, claim.lease.token)
-    assert harness.heartbeats.abandon(claim.lease.token)
+        assert not await harness.heartbeats.abandon(claim.lease.token)
+    assert await harness.heartbeats.abandon(claim.lease.token)
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.resets) == (State.QUEUED, 0, 0)
 

@@ -126,7 +126,7 @@ async def test_jobs_with_a_forbidden_flag_stay(harness: StoreHarness) -> None:
 async def test_an_abandoned_token_claims_nothing(harness: StoreHarness) -> None:
     job = await harness.add()
     token = new_token()
-    harness.heartbeats.abandon(token)
+    await harness.heartbeats.abandon(token)
     assert list(await harness.claim(token=token)) == []
     assert await harness.job(job.id) == job
 

@@ -10,7 +10,7 @@ import pytest
 from stowhand.jobs.job import State
 from stowhand.protocols.operating import Reason, WorkerCard, WorkerList
 from stowhand.stores import explaining
-from tests.contract.store_harness import ERRORED, FAILED, StoreHarness, in_thread
+from tests.contract.store_harness import ERRORED, FAILED, StoreHarness
 
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
 
@@ -28,7 +28,7 @@ async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
 
 async def seen(harness: StoreHarness, card: WorkerCard = CARD) -> None:
     assert isinstance(harness.heartbeats, WorkerList)
-    await in_thread(harness.heartbeats.worker_seen, card)
+    await harness.heartbeats.worker_seen(card)
 
 
 async def test_there_is_nothing_to_say_of_an_unknown_job(harness: StoreHarness) -> None:

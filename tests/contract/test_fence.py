@@ -53,13 +53,13 @@ async def test_a_lease_that_was_reset_is_lost(harness: StoreHarness, repeat: boo
 @pytest.mark.parametrize("repeat", [False, True])
 async def test_a_lease_that_was_released_is_lost(harness: StoreHarness, repeat: bool) -> None:
     lease = await harness.start()
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     assert await harness.settle(lease, repeat=repeat) is Verdict.LOST
 
 
 async def test_a_lease_that_was_abandoned_is_lost(harness: StoreHarness) -> None:
     lease = await harness.start()
-    harness.heartbeats.abandon(lease.token)
+    await harness.heartbeats.abandon(lease.token)
     assert await harness.settle(lease) is Verdict.LOST
 
 
@@ -92,9 +92,9 @@ async def zombie_of(harness: StoreHarness, how: str) -> Lease:
             await harness.lose(lease)
         case "stall":
             await harness.pass_time(31)
-            harness.heartbeats.reset_stalled(0)
+            await harness.heartbeats.reset_stalled(0)
         case "release":
-            harness.heartbeats.release([lease])
+            await harness.heartbeats.release([lease])
         case "snooze":
             await harness.settle(lease, SETTLEMENTS["snooze"])
             await harness.pass_time(60)
@@ -111,10 +111,10 @@ async def test_a_zombie_changes_nothing_whoever_holds_the_job_now(harness: Store
     for settlement in SETTLEMENTS.values():
         assert await harness.settle(zombie, settlement) is Verdict.LOST
     pair = (zombie.job_id, zombie.token)
-    assert harness.heartbeats.beat([zombie], 3600).lost == {pair}
-    harness.heartbeats.release([zombie])
-    assert list(harness.heartbeats.reset_lease(zombie)) == []
-    harness.heartbeats.abandon(zombie.token)
+    assert (await harness.heartbeats.beat([zombie], 3600)).lost == {pair}
+    await harness.heartbeats.release([zombie])
+    assert list(await harness.heartbeats.reset_lease(zombie)) == []
+    await harness.heartbeats.abandon(zombie.token)
     assert await harness.image(zombie.job_id) == image
     assert await harness.settle(current) is Verdict.SETTLED
 
@@ -126,9 +126,9 @@ async def test_a_stranger_changes_nothing_in_any_state(harness: StoreHarness, st
     image = await harness.image(job.id)
     for settlement in SETTLEMENTS.values():
         assert await harness.settle(stranger, settlement) is Verdict.LOST
-    assert harness.heartbeats.beat([stranger], 30).lost == {(job.id, stranger.token)}
-    harness.heartbeats.release([stranger])
-    assert list(harness.heartbeats.reset_lease(stranger)) == []
+    assert (await harness.heartbeats.beat([stranger], 30)).lost == {(job.id, stranger.token)}
+    await harness.heartbeats.release([stranger])
+    assert list(await harness.heartbeats.reset_lease(stranger)) == []
     assert await harness.image(job.id) == image
 
 
@@ -137,10 +137,10 @@ async def test_the_guard_is_the_pair_and_not_two_lists(harness: StoreHarness) ->
     crossed = [Lease(first.job_id, second.token, 1), Lease(second.job_id, first.token, 1)]
     images = [await harness.image(lease.job_id) for lease in (first, second)]
     assert list(await harness.store.settle([(lease, COMPLETED) for lease in crossed])) == [Verdict.LOST] * 2
-    pulse = harness.heartbeats.beat(crossed, 3600)
+    pulse = await harness.heartbeats.beat(crossed, 3600)
     assert pulse.lost == {(lease.job_id, lease.token) for lease in crossed}
-    harness.heartbeats.release(crossed)
-    assert list(harness.heartbeats.reset_lease(crossed[0])) == []
+    await harness.heartbeats.release(crossed)
+    assert list(await harness.heartbeats.reset_lease(crossed[0])) == []
     assert [await harness.image(lease.job_id) for lease in (first, second)] == images
 
 
@@ -193,7 +193,7 @@ async def test_a_canceled_job_that_came_back_goes_on_counting_epochs(harness: St
 async def test_a_lease_named_twice_in_one_release_is_released_once(harness: StoreHarness) -> None:
     plain, asked = await harness.start("a"), await harness.start("b")
     await harness.store.cancel(asked.job_id)
-    harness.heartbeats.release([plain, asked, plain, asked])
+    await harness.heartbeats.release([plain, asked, plain, asked])
     assert [(job.id, job.state, job.attempts) for job in await harness.everything()] == [
         (plain.job_id, State.QUEUED, 0),
         (asked.job_id, State.CANCELED, 0),
@@ -202,7 +202,7 @@ async def test_a_lease_named_twice_in_one_release_is_released_once(harness: Stor
 
 async def test_a_lease_named_twice_in_one_beat_is_renewed(harness: StoreHarness) -> None:
     lease = await harness.start()
-    assert harness.heartbeats.beat([lease, lease], 30).lost == frozenset()
+    assert (await harness.heartbeats.beat([lease, lease], 30)).lost == frozenset()
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)

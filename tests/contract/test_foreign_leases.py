@@ -11,42 +11,42 @@ from tests.contract.store_harness import LEASE, StoreHarness
 SLACK = slack(LEASE)
 
 
-def ends_in(harness: StoreHarness, *ours: object, slack: float = SLACK) -> float | None:
-    seen = harness.heartbeats.foreign(ours, slack)  # type: ignore[arg-type]
+async def ends_in(harness: StoreHarness, *ours: object, slack: float = SLACK) -> float | None:
+    seen = await harness.heartbeats.foreign(ours, slack)  # type: ignore[arg-type]
     assert seen is not None
     assert not seen.late
     return None if seen.ends_in is None else round(seen.ends_in, 3)
 
 
 async def test_the_end_of_the_first_foreign_lease_is_told_in_seconds_and_with_the_slack(harness: StoreHarness) -> None:
-    assert harness.heartbeats.foreign((), SLACK) == Foreign()
+    assert await harness.heartbeats.foreign((), SLACK) == Foreign()
     first = await harness.start()
     await harness.pass_time(10)
     second = await harness.start("u")
-    assert ends_in(harness) == 20 + SLACK
-    assert ends_in(harness, first) == 30 + SLACK, "what is ours is not spoken of"
-    assert ends_in(harness, first, second) is None
-    harness.heartbeats.beat([first], LEASE)
+    assert await ends_in(harness) == 20 + SLACK
+    assert await ends_in(harness, first) == 30 + SLACK, "what is ours is not spoken of"
+    assert await ends_in(harness, first, second) is None
+    await harness.heartbeats.beat([first], LEASE)
     await harness.pass_time(5)
-    assert ends_in(harness) == 25 + SLACK
+    assert await ends_in(harness) == 25 + SLACK
 
 
 async def test_a_lease_that_is_over_is_late_and_names_nothing(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.pass_time(30.5)
-    assert ends_in(harness) == 0.5, "the slack is not over"
+    assert await ends_in(harness) == 0.5, "the slack is not over"
     await harness.pass_time(1)
-    assert harness.heartbeats.foreign((), SLACK) == Foreign(late=True)
-    assert harness.heartbeats.foreign((lease,), SLACK) == Foreign()
+    assert await harness.heartbeats.foreign((), SLACK) == Foreign(late=True)
+    assert await harness.heartbeats.foreign((lease,), SLACK) == Foreign()
     other = await harness.start("u")
-    seen = harness.heartbeats.foreign((), SLACK)
+    seen = await harness.heartbeats.foreign((), SLACK)
     assert seen is not None
     assert seen.late
     assert seen.ends_in == pytest.approx(31)
-    harness.heartbeats.reset_stalled(SLACK)
-    assert ends_in(harness) == 31
-    harness.heartbeats.release([other])
-    assert harness.heartbeats.foreign((), SLACK) == Foreign()
+    await harness.heartbeats.reset_stalled(SLACK)
+    assert await ends_in(harness) == 31
+    await harness.heartbeats.release([other])
+    assert await harness.heartbeats.foreign((), SLACK) == Foreign()
 
 
 async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked(harness: StoreHarness) -> None:

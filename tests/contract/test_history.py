@@ -15,7 +15,7 @@ ENDED = (State.COMPLETED, State.CANCELED)
 async def test_history_is_kept_for_its_time(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     await harness.pass_time(DAY - 60)
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert (await harness.job(job.id)).state is state
 
 
@@ -24,7 +24,7 @@ async def test_history_is_pruned_after_its_time(harness: StoreHarness, state: St
     job = await harness.in_state(state)
     # Whole days may be dropped at once, so that a row may live a day longer than asked.
     await harness.pass_time(3 * DAY)
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert await harness.store.get(job.id) is None
     assert (await harness.store.counts())[state] == 0
 
@@ -33,17 +33,17 @@ async def test_history_is_pruned_after_its_time(harness: StoreHarness, state: St
 async def test_what_lives_or_has_failed_is_never_pruned(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     await harness.pass_time(400 * DAY)
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert await harness.job(job.id) == job
 
 
 async def test_maintenance_is_harmless_whenever_it_comes(harness: StoreHarness) -> None:
     for _ in range(3):
-        harness.heartbeats.maintain()
+        await harness.heartbeats.maintain()
         await harness.in_state(State.COMPLETED)
         await harness.pass_time(DAY / 3)
-    harness.heartbeats.maintain()
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert (await harness.store.counts())[State.COMPLETED] >= 2
 
 
@@ -51,11 +51,11 @@ async def test_years_without_maintenance_do_not_make_a_settlement_fail(harness: 
     await harness.pass_time(800 * DAY)
     job = await harness.in_state(State.COMPLETED)
     assert (await harness.job(job.id)).finished_at == harness.now
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert (await harness.job(job.id)).state is State.COMPLETED
 
 
 async def test_without_a_history_maintenance_has_nothing_to_do(forgetful_harness: StoreHarness) -> None:
     await forgetful_harness.start()
-    forgetful_harness.heartbeats.maintain()
+    await forgetful_harness.heartbeats.maintain()
     assert (await forgetful_harness.store.counts())[State.PROCESSING] == 1

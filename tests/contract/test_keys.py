@@ -78,7 +78,7 @@ async def test_preserve_run_at_of_a_tried_job_takes_the_new_time(harness: StoreH
 async def test_preserve_run_at_of_a_tried_job_that_was_handed_back_takes_the_new_time(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED, key="k")
     await harness.pass_time(60)
-    harness.heartbeats.release([await harness.take()])
+    await harness.heartbeats.release([await harness.take()])
     back = await harness.job(job.id)
     assert (back.state, back.attempts) == (State.QUEUED, 1)
     await harness.pass_time(5)

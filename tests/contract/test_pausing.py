@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from stowhand.errors import InvalidJob
@@ -62,7 +60,7 @@ async def test_a_running_job_goes_on_and_settles_and_then_nothing_follows(harnes
     await harness.store.pause_queue("q")
     (row,) = await harness.store.queues()
     assert (row.held_by, row.running, row.waiting) == (lease.job_id, 1, 1)
-    assert not (await asyncio.to_thread(harness.heartbeats.beat, [lease], 30.0)).lost
+    assert not (await harness.heartbeats.beat([lease], 30.0)).lost
     assert await harness.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
     assert list(await harness.claim(10)) == []
     (row,) = await harness.store.queues()
@@ -74,7 +72,7 @@ async def test_a_running_job_goes_on_and_settles_and_then_nothing_follows(harnes
 async def test_what_was_claimed_ahead_and_is_released_does_not_come_back(harness: StoreHarness) -> None:
     lease = await harness.start(queue="q")
     await harness.store.pause_queue("q")
-    await asyncio.to_thread(harness.heartbeats.release, [lease])
+    await harness.heartbeats.release([lease])
     assert list(await harness.claim(10)) == []
     await harness.store.resume_queue("q")
     assert (await harness.take()).job_id == lease.job_id
@@ -155,7 +153,7 @@ async def test_a_pause_outlives_maintenance_and_every_job_of_its_queue(harness: 
     await harness.store.pause_queue("q")
     await harness.settle(lease)
     await harness.pass_time(40 * 86_400)
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     await harness.add(queue="q")
     assert list(await harness.claim(10)) == []
 
@@ -207,7 +205,7 @@ async def test_a_running_job_of_what_is_paused_goes_on_and_its_retry_waits(
 ) -> None:
     lease = await harness.start("a")
     await pause(harness, what)
-    assert not (await asyncio.to_thread(harness.heartbeats.beat, [lease], 30.0)).lost
+    assert not (await harness.heartbeats.beat([lease], 30.0)).lost
     assert await harness.settle(lease, ERRORED) is Verdict.SETTLED
     await harness.store.retry(lease.job_id)
     assert list(await harness.claim(10)) == []

@@ -113,8 +113,8 @@ async def kept_for(backend: Backend, harness: StoreHarness, seconds: float | Non
     store = backend.store(StoreOptions(failed_retention=seconds, pinned=harness.clock.now))
     await store.open()
     heartbeats = store.heartbeats()
-    await asyncio.to_thread(heartbeats.maintain)
-    heartbeats.close()
+    await heartbeats.maintain()
+    await heartbeats.close()
     await store.close()
 
 

@@ -57,7 +57,7 @@ async def test_a_suspect_that_is_retried_by_hand_is_one_no_longer(harness: Store
 
 async def test_a_suspect_that_is_released_stays_one(harness: StoreHarness) -> None:
     await harness.make_suspect()
-    harness.heartbeats.release([await harness.take(suspects=True)])
+    await harness.heartbeats.release([await harness.take(suspects=True)])
     assert list(await harness.claim()) == []
     assert len(await harness.claim(suspects=True)) == 1
 
@@ -91,5 +91,5 @@ async def test_one_worker_in_four_is_to_make_way_at_once(harness: StoreHarness) 
     (second,) = await harness.claim(suspects=True, overdue=0.0, worker="second")
     assert {first.lease.job_id, second.lease.job_id} <= {job.id for job in suspects}
     assert list(await harness.claim(suspects=True, overdue=0.0, worker="third")) == [], "of nine two"
-    harness.heartbeats.release([first.lease])
+    await harness.heartbeats.release([first.lease])
     assert len(await harness.claim(suspects=True, overdue=0.0, worker="third")) == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Verdict
 from tests.contract.store_harness import ERRORED, LEASE, StoreHarness, new_token
 
 
@@ -99,11 +101,11 @@ async def test_one_lease_is_settled_once_however_many_try(harness: StoreHarness)
 
 
 async def test_a_settlement_and_a_reset_exclude_each_other(harness: StoreHarness) -> None:
-    hearts = [harness.another_heartbeats(await harness.another()) for _ in range(2)]
+    threads = [harness.heartbeat_thread(await harness.another()) for _ in range(2)]
     for _ in range(10):
         lease = await harness.start()
         await harness.pass_time(31)
-        sweeps = asyncio.gather(*(asyncio.to_thread(heartbeats.reset_stalled, 0.0) for heartbeats in hearts))
+        sweeps = asyncio.gather(*(one.call(lambda heartbeats: heartbeats.reset_stalled(0.0)) for one in threads))
         verdict, pages = await asyncio.gather(harness.settle(lease), sweeps)
         taken = [reset.job_id for page in pages for reset in page]
         state = (await harness.job(lease.job_id)).state
@@ -116,13 +118,13 @@ async def test_a_settlement_and_a_reset_exclude_each_other(harness: StoreHarness
 
 
 async def test_a_beat_and_a_reset_agree_on_who_holds_the_job(harness: StoreHarness) -> None:
-    heartbeats = harness.another_heartbeats(await harness.another())
+    ours, theirs = [harness.heartbeat_thread(store) for store in (harness.store, await harness.another())]
     for _ in range(10):
         lease = await harness.start()
         await harness.pass_time(31)
-        pulse, resets = await asyncio.gather(
-            asyncio.to_thread(harness.heartbeats.beat, [lease], 30.0), asyncio.to_thread(heartbeats.reset_stalled, 0.0)
-        )
+        beating = ours.call(partial(beat, [lease]))
+        sweeping = theirs.call(lambda heartbeats: heartbeats.reset_stalled(0.0))
+        pulse, resets = await asyncio.gather(beating, sweeping)
         if (lease.job_id, lease.token) in pulse.lost | pulse.busy:
             assert [reset.job_id for reset in resets] == [lease.job_id]
         else:
@@ -147,27 +149,35 @@ async def test_two_resetters_take_each_job_once(harness: StoreHarness) -> None:
     for _ in range(2):
         await harness.claim(100)
     await harness.pass_time(31)
-    hearts = [harness.another_heartbeats(await harness.another()) for _ in range(3)]
+    threads = [harness.heartbeat_thread(await harness.another()) for _ in range(3)]
 
-    def sweep(heartbeats: Heartbeats) -> list[int]:
+    async def sweep(heartbeats: Heartbeats) -> list[int]:
         found: list[int] = []
-        while page := heartbeats.reset_stalled(0.0):
+        while page := await heartbeats.reset_stalled(0.0):
             found.extend(reset.job_id for reset in page)
         return found
 
-    found = await asyncio.gather(*(asyncio.to_thread(sweep, heartbeats) for heartbeats in hearts))
+    found = await asyncio.gather(*(thread.call(sweep) for thread in threads))
     ids = [job_id for page in found for job_id in page]
     assert len(ids) == len(set(ids)) == 200
     assert {job.resets for job in await harness.everything()} == {1}
 
 
 async def test_an_abandoned_claim_never_holds_a_job_however_they_race(harness: StoreHarness) -> None:
-    other = await harness.another()
+    other, thread = await harness.another(), harness.heartbeat_thread(harness.store)
     for _ in range(10):
         job = await harness.add()
         token = new_token()
         request = ClaimRequest(worker="w", token=token, limit=1, lease=LEASE)
-        await asyncio.gather(other.claim(request), asyncio.to_thread(harness.heartbeats.abandon, token))
+        await asyncio.gather(other.claim(request), thread.call(partial(abandon, token)))
         after = await harness.job(job.id)
         assert (after.state, after.attempts) == (State.QUEUED, 0)
         await harness.store.remove(job.id)
+
+
+async def beat(leases: Sequence[Lease], heartbeats: Heartbeats) -> Pulse:
+    return await heartbeats.beat(leases, LEASE)
+
+
+async def abandon(token: str, heartbeats: Heartbeats) -> bool:
+    return await heartbeats.abandon(token)

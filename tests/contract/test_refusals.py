@@ -6,7 +6,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.store import Refusal, Unwritten, Verdict
-from tests.contract.store_harness import ERRORED, FAILED, SNOOZED, StoreHarness, in_thread
+from tests.contract.store_harness import ERRORED, FAILED, SNOOZED, StoreHarness
 
 
 async def start_many(harness: StoreHarness, count: int = 4) -> list[Lease]:
@@ -40,7 +40,7 @@ async def test_a_beat_renews_the_others_and_names_the_one_that_is_refused(harnes
     bad = leases[1]
     harness.backend.refuse(bad.job_id)
     await harness.pass_time(20)
-    pulse = await in_thread(harness.heartbeats.beat, leases, 30.0)
+    pulse = await harness.heartbeats.beat(leases, 30.0)
     assert bad.job_id not in {job_id for job_id, _ in pulse.canceled | pulse.busy}
     if harness.backend.name == "http":  # what nobody renews is not the remote worker's for long
         assert pulse.lost == {(bad.job_id, bad.token)}
@@ -49,14 +49,14 @@ async def test_a_beat_renews_the_others_and_names_the_one_that_is_refused(harnes
         assert [(one.job_id, one.doing) for one in harness.heartbeats.refused()] == [(bad.job_id, "beat")]
         assert list(harness.heartbeats.refused()) == []
     await harness.pass_time(15)
-    assert [one.job_id for one in harness.heartbeats.reset_stalled(0.0)] == []
+    assert [one.job_id for one in await harness.heartbeats.reset_stalled(0.0)] == []
     assert (await harness.job(bad.job_id)).state is State.PROCESSING
 
 
 async def test_a_release_hands_back_the_others(harness: StoreHarness) -> None:
     leases = await start_many(harness)
     harness.backend.refuse(leases[1].job_id)
-    assert list(await in_thread(harness.heartbeats.release, leases)) == []
+    assert list(await harness.heartbeats.release(leases)) == []
     states = [(await harness.job(lease.job_id)).state for lease in leases]
     assert states == [State.QUEUED, State.PROCESSING, State.QUEUED, State.QUEUED]
 
@@ -64,7 +64,7 @@ async def test_a_release_hands_back_the_others(harness: StoreHarness) -> None:
 async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(harness: StoreHarness) -> None:
     leases = await start_many(harness)
     harness.backend.refuse(leases[1].job_id)
-    taken = await in_thread(harness.heartbeats.reset_worker, "w1")
+    taken = await harness.heartbeats.reset_worker("w1")
     assert [one.job_id for one in taken] == [lease.job_id for lease in leases if lease is not leases[1]]
     refused: list[Refusal] = list(harness.heartbeats.refused())
     assert {(one.job_id, one.doing) for one in refused} in ({(leases[1].job_id, "reset")}, set())

@@ -11,7 +11,7 @@ async def test_a_released_job_is_as_it_was_before_its_claim(harness: StoreHarnes
     job = await harness.add(key="k", queue="q", flags=("a",), priority=2)
     lease = await harness.take()
     await harness.pass_time(5)
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.run_at, back.worker) == (State.QUEUED, 0, job.run_at, None)
     assert (back.key, back.queue, back.flags, back.priority) == ("k", "q", ("a",), 2)
@@ -20,7 +20,7 @@ async def test_a_released_job_is_as_it_was_before_its_claim(harness: StoreHarnes
 
 async def test_a_released_job_is_due_at_once(harness: StoreHarness) -> None:
     lease = await harness.start()
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     again = await harness.take()
     assert (again.job_id, again.epoch) == (lease.job_id, 2)
     assert (await harness.job(lease.job_id)).attempts == 1
@@ -30,38 +30,38 @@ async def test_releasing_a_retry_gives_back_that_attempt_only(harness: StoreHarn
     job = await harness.in_state(State.ERRORED)
     await harness.pass_time(60)
     due = (await harness.job(job.id)).run_at
-    harness.heartbeats.release([await harness.take()])
+    await harness.heartbeats.release([await harness.take()])
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.last_error, back.run_at) == (State.QUEUED, 1, "it failed", due)
 
 
 async def test_a_release_does_not_touch_the_resets(harness: StoreHarness) -> None:
     job = await harness.make_suspect(times=1)
-    harness.heartbeats.release([await harness.take()])
+    await harness.heartbeats.release([await harness.take()])
     assert (await harness.job(job.id)).resets == 1
 
 
 async def test_releasing_many_takes_each_by_its_own_pair(harness: StoreHarness) -> None:
     kept, *given = [await harness.start(task) for task in "abcd"]
     await harness.settle(given[0])
-    harness.heartbeats.release(given)
+    await harness.heartbeats.release(given)
     states = [(await harness.job(lease.job_id)).state for lease in (kept, *given)]
     assert states == [State.PROCESSING, State.COMPLETED, State.QUEUED, State.QUEUED]
 
 
 async def test_releasing_nothing_or_twice_is_harmless(harness: StoreHarness) -> None:
     lease = await harness.start()
-    harness.heartbeats.release([])
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([])
+    await harness.heartbeats.release([lease])
     before = await harness.image(lease.job_id)
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     assert await harness.image(lease.job_id) == before
 
 
 async def test_a_release_of_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.cancel(lease.job_id)
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     job = await harness.job(lease.job_id)
     assert (job.state, job.finished_at, job.worker) == (State.CANCELED, harness.now, None)
     assert (await harness.add(key="k")).id != job.id
@@ -70,14 +70,14 @@ async def test_a_release_of_a_job_that_was_asked_to_cancel_cancels_it(harness: S
 async def test_a_release_of_a_job_whose_key_was_removed_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.remove_key("k")
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     assert (await harness.job(lease.job_id)).state is State.CANCELED
 
 
 async def test_a_release_of_a_job_whose_key_was_taken_runs_it_again(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     newer = await harness.add("newer", key="k")
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     back = await harness.job(lease.job_id)
     assert (back.state, back.key) == (State.QUEUED, None)
     assert (await harness.job(newer.id)).key == "k"
@@ -91,7 +91,7 @@ async def test_abandoning_a_token_gives_back_all_it_holds_and_nothing_else(harne
         await harness.add()
     lost = await harness.claim(2)
     (other,) = await harness.claim(1)
-    harness.heartbeats.abandon(lost[0].lease.token)
+    await harness.heartbeats.abandon(lost[0].lease.token)
     for claim in lost:
         job = await harness.job(claim.lease.job_id)
         assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
@@ -102,7 +102,7 @@ async def test_an_abandoned_token_never_claims_again(harness: StoreHarness) -> N
     await harness.add()
     token = new_token()
     await harness.take(token=token)
-    harness.heartbeats.abandon(token)
+    await harness.heartbeats.abandon(token)
     assert list(await harness.claim(token=token)) == []
     await harness.pass_time(60)
     assert list(await harness.claim(token=token)) == []
@@ -111,13 +111,13 @@ async def test_an_abandoned_token_never_claims_again(harness: StoreHarness) -> N
 
 async def test_abandoning_twice_or_a_token_that_never_claimed_is_harmless(harness: StoreHarness) -> None:
     token = new_token()
-    harness.heartbeats.abandon(token)
-    harness.heartbeats.abandon(token)
+    await harness.heartbeats.abandon(token)
+    await harness.heartbeats.abandon(token)
     assert await harness.settle(await harness.start()) is Verdict.SETTLED
 
 
 async def test_abandoning_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.store.cancel(lease.job_id)
-    harness.heartbeats.abandon(lease.token)
+    await harness.heartbeats.abandon(lease.token)
     assert (await harness.job(lease.job_id)).state is State.CANCELED

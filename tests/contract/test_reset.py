@@ -16,11 +16,11 @@ from tests.contract.store_harness import ERRORED, StoreHarness
 async def test_a_lease_is_stalled_only_after_its_deadline_and_the_slack(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.pass_time(30)
-    assert list(harness.heartbeats.reset_stalled(10)) == []
+    assert list(await harness.heartbeats.reset_stalled(10)) == []
     await harness.pass_time(10)
-    assert list(harness.heartbeats.reset_stalled(10)) == []
+    assert list(await harness.heartbeats.reset_stalled(10)) == []
     await harness.pass_time(0.001)
-    (reset,) = harness.heartbeats.reset_stalled(10)
+    (reset,) = await harness.heartbeats.reset_stalled(10)
     assert replace(reset, heartbeat_age=None) == ResetJob(lease.job_id, "t", State.QUEUED, "w1")
 
 
@@ -30,7 +30,7 @@ async def test_a_reset_gives_the_attempt_back_and_counts_the_death(harness: Stor
     due = (await harness.job(job.id)).run_at
     await harness.take()
     await harness.pass_time(31)
-    harness.heartbeats.reset_stalled(0)
+    await harness.heartbeats.reset_stalled(0)
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.resets, back.worker) == (State.QUEUED, 1, 1, None)
     assert (back.run_at, back.last_error, back.key, back.queue) == (due, "it failed", "k", "q")
@@ -40,16 +40,16 @@ async def test_a_reset_gives_the_attempt_back_and_counts_the_death(harness: Stor
 async def test_what_was_reset_is_not_reset_again(harness: StoreHarness) -> None:
     await harness.start()
     await harness.pass_time(31)
-    assert len(harness.heartbeats.reset_stalled(0)) == 1
-    assert list(harness.heartbeats.reset_stalled(0)) == []
+    assert len(await harness.heartbeats.reset_stalled(0)) == 1
+    assert list(await harness.heartbeats.reset_stalled(0)) == []
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.FAILED, State.CANCELED, State.COMPLETED], ids=str)
 async def test_only_running_jobs_are_reset(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     await harness.pass_time(3600)
-    assert list(harness.heartbeats.reset_stalled(0)) == []
-    assert list(harness.heartbeats.reset_worker("w1")) == []
+    assert list(await harness.heartbeats.reset_stalled(0)) == []
+    assert list(await harness.heartbeats.reset_worker("w1")) == []
     assert await harness.job(job.id) == job
 
 
@@ -63,7 +63,7 @@ async def test_a_job_that_kills_its_worker_too_often_fails_with_the_reason(
     job = await harness.add(max_attempts=max_attempts, max_resets=max_resets)
     for death in range(1, fatal + 1):
         lease = await harness.take(suspects=death > 2)
-        (reset,) = harness.heartbeats.reset_lease(lease)
+        (reset,) = await harness.heartbeats.reset_lease(lease)
         assert reset.state is (State.FAILED if death == fatal else State.QUEUED)
         assert (await harness.job(job.id)).resets == death
     dead = await harness.job(job.id)
@@ -85,7 +85,7 @@ async def test_a_job_that_was_asked_to_cancel_is_canceled_by_its_reset(harness: 
     lease = await harness.start(key="k")
     await harness.store.cancel(lease.job_id)
     await harness.pass_time(31)
-    (reset,) = harness.heartbeats.reset_stalled(0)
+    (reset,) = await harness.heartbeats.reset_stalled(0)
     assert replace(reset, heartbeat_age=None) == ResetJob(lease.job_id, "t", State.CANCELED, "w1")
     assert (await harness.job(lease.job_id)).state is State.CANCELED
     assert (await harness.add(key="k")).id != lease.job_id
@@ -94,7 +94,7 @@ async def test_a_job_that_was_asked_to_cancel_is_canceled_by_its_reset(harness: 
 async def test_a_job_whose_key_was_removed_is_canceled_by_its_reset(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.remove_key("k")
-    (reset,) = harness.heartbeats.reset_lease(lease)
+    (reset,) = await harness.heartbeats.reset_lease(lease)
     assert reset.state is State.CANCELED
 
 
@@ -111,18 +111,18 @@ async def test_a_worker_seen_dying_loses_what_it_holds_at_once_and_nobody_else_d
         await harness.add()
     dead = await harness.claim(2, worker="dead")
     alive = await harness.take(worker="alive")
-    resets = harness.heartbeats.reset_worker("dead")
+    resets = await harness.heartbeats.reset_worker("dead")
     assert [reset.job_id for reset in resets] == [claim.lease.job_id for claim in dead]
     assert {reset.worker for reset in resets} == {"dead"}
     assert (await harness.job(alive.job_id)).state is State.PROCESSING
-    assert list(harness.heartbeats.reset_worker("dead")) == []
+    assert list(await harness.heartbeats.reset_worker("dead")) == []
 
 
 async def test_one_dead_child_costs_one_job(harness: StoreHarness) -> None:
     await harness.add()
     await harness.add()
     first, second = await harness.claim(2)
-    (reset,) = harness.heartbeats.reset_lease(first.lease)
+    (reset,) = await harness.heartbeats.reset_lease(first.lease)
     assert reset.job_id == first.lease.job_id
     assert (await harness.job(second.lease.job_id)).state is State.PROCESSING
 
@@ -132,7 +132,7 @@ async def test_a_reset_may_come_in_pages_in_the_order_of_ids(harness: StoreHarne
     ids = [claim.lease.job_id for claim in await harness.claim(1100)]
     await harness.pass_time(31)
     pages = []
-    while page := harness.heartbeats.reset_stalled(0):
+    while page := await harness.heartbeats.reset_stalled(0):
         pages.append([reset.job_id for reset in page])
         assert len(page) <= 1000
     assert [job_id for page in pages for job_id in page] == ids
@@ -141,7 +141,7 @@ async def test_a_reset_may_come_in_pages_in_the_order_of_ids(harness: StoreHarne
 async def test_after_a_reset_the_old_holder_cannot_settle(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.pass_time(31)
-    harness.heartbeats.reset_stalled(0)
+    await harness.heartbeats.reset_stalled(0)
     assert await harness.settle(lease) is Verdict.LOST
     assert (await harness.job(lease.job_id)).state is State.QUEUED
 
@@ -150,9 +150,9 @@ async def test_a_short_lease_is_honoured_exactly(harness: StoreHarness) -> None:
     await harness.add()
     lease = await harness.take(lease=0.25)
     await harness.pass_time(0.249)
-    assert list(harness.heartbeats.reset_stalled(0)) == []
+    assert list(await harness.heartbeats.reset_stalled(0)) == []
     await harness.pass_time(0.002)
-    assert [reset.job_id for reset in harness.heartbeats.reset_stalled(0)] == [lease.job_id]
+    assert [reset.job_id for reset in await harness.heartbeats.reset_stalled(0)] == [lease.job_id]
 
 
 async def test_a_reset_job_is_claimed_in_its_old_place(harness: StoreHarness) -> None:

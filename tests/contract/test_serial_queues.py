@@ -59,13 +59,13 @@ async def settle_with(harness: StoreHarness, lease: Lease, how: str) -> None:
 
 
 async def release(harness: StoreHarness, lease: Lease) -> None:
-    harness.heartbeats.release([lease])
+    await harness.heartbeats.release([lease])
     # It is due as before: without this it would be the head again.
     await harness.store.cancel(lease.job_id)
 
 
 async def abandon(harness: StoreHarness, lease: Lease) -> None:
-    harness.heartbeats.abandon(lease.token)
+    await harness.heartbeats.abandon(lease.token)
     await harness.store.cancel(lease.job_id)
 
 
@@ -76,7 +76,7 @@ async def reset(harness: StoreHarness, lease: Lease) -> None:
 
 async def stall(harness: StoreHarness, lease: Lease) -> None:
     await harness.pass_time(31)
-    harness.heartbeats.reset_stalled(0)
+    await harness.heartbeats.reset_stalled(0)
     await harness.store.cancel(lease.job_id)
 
 
@@ -108,7 +108,7 @@ async def test_a_zombie_does_not_free_the_queue_of_the_next_holder(harness: Stor
     await harness.take()
     await harness.add(queue="q")
     await harness.settle(zombie)
-    harness.heartbeats.release([zombie])
+    await harness.heartbeats.release([zombie])
     assert list(await harness.claim()) == []
 
 

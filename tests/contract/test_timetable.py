@@ -133,7 +133,7 @@ async def test_a_tick_is_scheduled_once_whatever_became_of_its_job(harness: Stor
     elif end is None:
         await harness.store.remove(first.job_id)
     await harness.pass_time(3 * DAY)
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     (again,) = await (await harness.another()).schedule([tick(at, spec="theirs")])
     assert again == Entered(mine=False, job_id=first.job_id, spec="mine")
     assert [job.id for job in await harness.everything()] == [first.job_id] * (end in (State.QUEUED, State.FAILED))
@@ -301,14 +301,14 @@ async def test_the_ledger_is_pruned_after_its_days_and_no_tick_older_than_that_i
     (first,) = await harness.store.schedule([tick(at)])
     since = at - timedelta(days=1)
     await harness.pass_time((LEDGER_DAYS - 1) * DAY)
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert list(await harness.store.ticks("report", since)) == [at]
     (again,) = await harness.store.schedule([tick(at)])
     assert again == Entered(mine=False, job_id=first.job_id, spec="0 4 * * *")
     await harness.pass_time(3 * DAY)
     with pytest.raises(InvalidJob, match=f"{LEDGER_DAYS} days"):
         await harness.store.schedule([tick(minute(harness)), tick(at)])
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert list(await harness.store.ticks("report", since)) == []
     assert len(await harness.everything()) == 1
     (item,) = await harness.store.known_items()
@@ -319,7 +319,7 @@ async def test_what_may_still_be_scheduled_is_never_pruned(harness: StoreHarness
     at = datetime(2031, 3, 1, tzinfo=UTC)
     await harness.pass_time((at + timedelta(days=LEDGER_DAYS) - harness.now).total_seconds())
     (first,) = await harness.store.schedule([tick(at)])
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     (again,) = await harness.store.schedule([tick(at)])
     assert (first.mine, again.mine) == (True, False)
 

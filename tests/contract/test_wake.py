@@ -51,23 +51,23 @@ async def by_key(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
 
 async def by_release(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
     lease = await harness.start()
-    return lambda: asyncio.to_thread(harness.heartbeats.release, [lease])
+    return lambda: harness.heartbeats.release([lease])
 
 
 async def by_abandon(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
     lease = await harness.start()
-    return lambda: asyncio.to_thread(harness.heartbeats.abandon, lease.token)
+    return lambda: harness.heartbeats.abandon(lease.token)
 
 
 async def by_reset(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
     await harness.start()
-    return lambda: asyncio.to_thread(harness.heartbeats.reset_worker, "w1")
+    return lambda: harness.heartbeats.reset_worker("w1")
 
 
 async def by_stall(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
     await harness.start()
     await harness.pass_time(31)
-    return lambda: asyncio.to_thread(harness.heartbeats.reset_stalled, 0.0)
+    return lambda: harness.heartbeats.reset_stalled(0.0)
 
 
 async def by_a_freed_queue(harness: StoreHarness) -> Callable[[], Awaitable[object]]:

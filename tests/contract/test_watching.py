@@ -9,7 +9,7 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.figures import MINUTES, NAMES, Amount
 from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, WorkerCard, WorkerList
-from tests.contract.store_harness import StoreHarness, in_thread
+from tests.contract.store_harness import StoreHarness
 
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4)
 
@@ -21,37 +21,37 @@ def roll(harness: StoreHarness) -> WorkerList:
 
 async def test_a_worker_that_was_seen_is_in_the_roll(harness: StoreHarness) -> None:
     started = harness.now
-    await in_thread(roll(harness).worker_seen, CARD)
+    await roll(harness).worker_seen(CARD)
     await harness.pass_time(30)
     stopping = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=None, concurrency=4, stopping=True)
-    await in_thread(roll(harness).worker_seen, stopping)
+    await roll(harness).worker_seen(stopping)
     (row,) = await harness.store.workers()
     assert (row.card, row.started_at, row.seen_at, row.alive) == (stopping, started, harness.now, True)
 
 
 async def test_a_worker_that_says_goodbye_is_in_it_no_longer(harness: StoreHarness) -> None:
-    await in_thread(roll(harness).worker_seen, CARD)
-    await in_thread(roll(harness).worker_gone, "w1")
-    await in_thread(roll(harness).worker_gone, "never seen")
+    await roll(harness).worker_seen(CARD)
+    await roll(harness).worker_gone("w1")
+    await roll(harness).worker_gone("never seen")
     assert list(await harness.store.workers()) == []
 
 
 async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: StoreHarness) -> None:
-    await in_thread(roll(harness).worker_seen, CARD)
+    await roll(harness).worker_seen(CARD)
     await harness.pass_time(ALIVE_FOR - 1)
     assert [row.alive for row in await harness.store.workers()] == [True]
     await harness.pass_time(2)
     assert [row.alive for row in await harness.store.workers()] == [False]
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert len(await harness.store.workers()) == 1
     await harness.pass_time(FORGOTTEN_AFTER)
-    harness.heartbeats.maintain()
+    await harness.heartbeats.maintain()
     assert list(await harness.store.workers()) == []
 
 
 async def test_a_task_list_of_nothing_is_not_one_of_anything(harness: StoreHarness) -> None:
     empty = WorkerCard(name="w2", host="h\nx", pid=2**31, version="1", tasks=(), concurrency=1)
-    await in_thread(roll(harness).worker_seen, empty)
+    await roll(harness).worker_seen(empty)
     (row,) = await harness.store.workers()
     assert row.card == empty
 

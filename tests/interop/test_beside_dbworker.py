@@ -39,8 +39,8 @@ class Ours:
     async def settle(self, claim: Claim[Any], settlement: Settlement = COMPLETED) -> Reply:
         return (await self.store.settle([(claim.lease, settlement)]))[0]
 
-    def reset(self) -> list[tuple[int, State]]:
-        return [(one.job_id, one.state) for one in self.heartbeats.reset_stalled(0.0)]
+    async def reset(self) -> list[tuple[int, State]]:
+        return [(one.job_id, one.state) for one in await self.heartbeats.reset_stalled(0.0)]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ async def ours(url: str, ahead: timedelta = timedelta(0), **options: Any) -> Asy
         try:
             yield Ours(store, heartbeats)
         finally:
-            heartbeats.close()
+            await heartbeats.close()
 
 
 def retry(claim: Claim[Any], error: str = "no luck") -> Settlement:
@@ -144,12 +144,12 @@ def test_their_reset_takes_ours_only_when_stale_and_our_zombie_is_fenced(
     async def go() -> None:
         async with ours(database) as side:
             (claim,) = await side.claim()
-            await asyncio.to_thread(side.heartbeats.beat, [claim.lease], 30.0)
+            await side.heartbeats.beat([claim.lease], 30.0)
             assert theirs.reset(30.0, 3) == ([], [])
             theirs.sql("update jobs set last_heartbeat_at = now() - interval '1 minute' where id = 1")
             assert theirs.reset(30.0, 3) == ([1], [])
             before = theirs.row(1)
-            assert side.heartbeats.beat([claim.lease], 30.0).lost == {(1, claim.lease.token)}
+            assert (await side.heartbeats.beat([claim.lease], 30.0)).lost == {(1, claim.lease.token)}
             assert await side.settle(claim) is Verdict.LOST
             assert theirs.row(1) == before
             assert theirs.dequeue() == 1
@@ -159,8 +159,8 @@ def test_their_reset_takes_ours_only_when_stale_and_our_zombie_is_fenced(
             side.store.around(attempt)
             with pytest.raises(LogRefused):
                 await attempt.store.add_execution_log_entry(ExecutionLogEntry(key="x", start_time=datetime.now(UTC)))
-            assert side.heartbeats.beat([claim.lease], 30.0).lost == {(1, claim.lease.token)}
-            assert list(side.heartbeats.release([claim.lease])) == []
+            assert (await side.heartbeats.beat([claim.lease], 30.0)).lost == {(1, claim.lease.token)}
+            assert list(await side.heartbeats.release([claim.lease])) == []
             assert await side.settle(claim, retry(claim)) is Verdict.LOST
             assert theirs.row(1) == before
             assert theirs.complete(1)
@@ -174,18 +174,18 @@ def test_our_reset_takes_theirs_only_when_stale_and_not_locked(run: Run, databas
             assert theirs.dequeue() == 1
             theirs.add_log(1, {"key": "theirs", "command": ["a"], "startTime": "2026-01-01T00:00:00Z"})
             theirs.heartbeat([1])
-            assert side.reset() == []
+            assert await side.reset() == []
             with psycopg.connect(database) as application:
                 application.execute("select from jobs where id = 1 for update")
-                assert later.reset() == []
-            assert later.reset() == [(1, State.QUEUED)]
+                assert await later.reset() == []
+            assert await later.reset() == [(1, State.QUEUED)]
             row = theirs.row(1)
             assert (row["num_resets"], row["num_failures"], row["started_at"]) == (1, 0, None)
             assert (row["worker_hostname"], len(row["execution_logs"])) == ("their-host", 1)
             assert theirs.heartbeat([1]) == (set(), set())
             assert not theirs.complete(1)
             assert theirs.dequeue() == 1
-            assert later.reset() == [(1, State.FAILED)]
+            assert await later.reset() == [(1, State.FAILED)]
             row = theirs.row(1)
             assert (row["num_resets"], row["num_failures"]) == (1, 0)
             assert row["failure_message"] == side.store.options.reset_failure_message
@@ -197,7 +197,7 @@ def test_what_their_zombie_wrote_over_our_record_is_left_to_them(run: Run, datab
     async def go() -> None:
         async with ours(database) as side, ours(database, MINUTE) as later:
             assert theirs.dequeue() == 1
-            assert later.reset() == [(1, State.QUEUED)]
+            assert await later.reset() == [(1, State.QUEUED)]
             (claim,) = await side.claim()
             assert claim.record["id"] == 1
             assert theirs.complete(1)  # they compare no host name
@@ -237,7 +237,7 @@ def test_a_cancel_is_understood_by_both(run: Run, database: str, theirs: Theirs)
             (claim,) = await side.claim()
             assert theirs.dequeue() == 2
             theirs.sql("update jobs set cancel = true where id <= 3")
-            assert side.heartbeats.beat([claim.lease], 30.0).canceled == {(1, claim.lease.token)}
+            assert (await side.heartbeats.beat([claim.lease], 30.0)).canceled == {(1, claim.lease.token)}
             assert theirs.heartbeat([2]) == ({2}, {2})
             recorded = await side.settle(claim, retry(claim))
             assert isinstance(recorded, Settlement)
@@ -323,11 +323,11 @@ def test_the_older_shape_is_shared_as_well(run: Run, database: str, theirs_older
                 for column in ("started_at", "last_heartbeat_at"):
                     assert abs(theirs.row(job_id)[column] - now) < timedelta(seconds=20)
             assert theirs.reset(30.0, 3) == ([], [])
-            assert side.reset() == []
+            assert await side.reset() == []
             assert await side.settle(claim, retry(claim)) is Verdict.SETTLED
             assert timedelta(seconds=40) < theirs.row(1)["process_after"] - now < timedelta(seconds=80)
             assert theirs.dequeue() == 3
-            assert sorted(later.reset()) == [(2, State.QUEUED), (3, State.QUEUED)]
+            assert sorted(await later.reset()) == [(2, State.QUEUED), (3, State.QUEUED)]
             theirs.requeue(4, timedelta(hours=1))
             assert [claim.record["id"] for claim in await side.claim(3)] == [2, 3, 5]
             theirs.sql("update jobs set last_heartbeat_at = last_heartbeat_at - interval '1 minute' where id = 5")

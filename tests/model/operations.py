@@ -181,7 +181,7 @@ class Operations:
         leases = self._some_leases(4)
 
         async def do(twin: Twin) -> Callable[[], object]:
-            pulse = twin.heartbeats.beat([twin.lease(held) for held in leases], LEASE)
+            pulse = await twin.heartbeats.beat([twin.lease(held) for held in leases], LEASE)
             return lambda: [twin.pairs(pairs) for pairs in (pulse.lost, pulse.canceled, pulse.busy)]
 
         return f"beat {leases}", do
@@ -190,7 +190,7 @@ class Operations:
         leases = self._some_leases(3)
 
         async def do(twin: Twin) -> Callable[[], object]:
-            twin.heartbeats.release([twin.lease(held) for held in leases])
+            await twin.heartbeats.release([twin.lease(held) for held in leases])
             return lambda: None
 
         return f"release {leases}", do
@@ -199,7 +199,9 @@ class Operations:
         leases = self._some_leases(1)
 
         async def do(twin: Twin) -> Callable[[], object]:
-            return resets(twin, [reset for held in leases for reset in twin.heartbeats.reset_lease(twin.lease(held))])
+            return resets(
+                twin, [reset for held in leases for reset in await twin.heartbeats.reset_lease(twin.lease(held))]
+            )
 
         return f"reset_lease {leases}", do
 
@@ -208,7 +210,7 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             for _, token, _ in leases:
-                twin.heartbeats.abandon(token)
+                await twin.heartbeats.abandon(token)
             return lambda: None
 
         return f"abandon {leases}", do
@@ -218,7 +220,11 @@ class Operations:
         slack = self._random.choice([0.0, 5.0])
 
         async def do(twin: Twin) -> Callable[[], object]:
-            found = twin.heartbeats.reset_stalled(slack) if worker is None else twin.heartbeats.reset_worker(worker)
+            found = (
+                await twin.heartbeats.reset_stalled(slack)
+                if worker is None
+                else await twin.heartbeats.reset_worker(worker)
+            )
             return resets(twin, found)
 
         return f"sweep worker={worker} slack={slack}", do

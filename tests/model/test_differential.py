@@ -82,7 +82,7 @@ async def open_twin(place: Backend, options: StoreOptions, stack: AsyncExitStack
     await store.open()
     stack.push_async_callback(store.close)
     heartbeats = store.heartbeats()
-    stack.callback(heartbeats.close)
+    stack.push_async_callback(heartbeats.close)
     return Twin(place.name, store, heartbeats)
 
 

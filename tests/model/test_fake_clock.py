@@ -94,7 +94,7 @@ def test_a_ticker_ticks_at_once_and_then_as_it_asks(run: Run) -> None:
     async def scenario() -> list[float]:
         clock, seen = FakeClock(), []
 
-        def tick() -> float:
+        async def tick() -> float:
             seen.append(clock.monotonic())
             return 2.0
 
@@ -114,7 +114,7 @@ def test_a_ticker_may_be_poked_from_another_thread(run: Run) -> None:
     async def scenario() -> int:
         clock, seen = FakeClock(), []
 
-        def tick() -> float:
+        async def tick() -> float:
             seen.append(clock.monotonic())
             return 60.0
 
@@ -134,7 +134,7 @@ def test_a_poke_during_a_tick_asks_for_one_more(run: Run) -> None:
         clock = FakeClock()
         seen: list[float] = []
 
-        def tick() -> float:
+        async def tick() -> float:
             seen.append(clock.monotonic())
             if len(seen) == 1:
                 ticker.poke()

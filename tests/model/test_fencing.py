@@ -164,22 +164,22 @@ class Lifecycle(RuleBasedStateMachine):
     def use(self, lease: Lease, call: str) -> None:
         match call:
             case "beat":
-                held, pulse = self._fenced(lease, lambda: self.heartbeats.beat([lease], LEASE))
+                held, pulse = self._fenced(lease, lambda: do(self.heartbeats.beat([lease], LEASE)))
                 assert ((lease.job_id, lease.token) in pulse.lost) != held, "I4: a stale lease is told so"
             case "release":
-                self._fenced(lease, lambda: self.heartbeats.release([lease]))
+                self._fenced(lease, lambda: do(self.heartbeats.release([lease])))
             case _:
-                held, taken = self._fenced(lease, lambda: self.heartbeats.reset_lease(lease))
+                held, taken = self._fenced(lease, lambda: do(self.heartbeats.reset_lease(lease)))
                 assert bool(taken) == held, "I4: a stale lease is told so"
 
     @rule(lease=leases)
     def abandon(self, lease: Lease) -> None:
-        self.heartbeats.abandon(lease.token)
+        do(self.heartbeats.abandon(lease.token))
         assert all(row.token != lease.token for row in self.store.rows()), "an abandoned token holds nothing"
 
     @rule(slack=st.sampled_from([0.0, 5.0]))
     def reset_stalled(self, slack: float) -> None:
-        taken = {reset.job_id for reset in self.heartbeats.reset_stalled(slack)}
+        taken = {reset.job_id for reset in do(self.heartbeats.reset_stalled(slack))}
         assert all(row.token is None for row in self.store.rows() if row.id in taken)
         late = self.time.now() - timedelta(seconds=slack)
         overdue = [row for row in self.store.rows() if row.lease_until is not None and row.lease_until < late]
@@ -187,7 +187,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def reset_worker(self, worker: str) -> None:
-        self.heartbeats.reset_worker(worker)
+        do(self.heartbeats.reset_worker(worker))
         assert all(row.worker != worker for row in self.store.rows()), "I3: nothing is left under a dead worker"
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]))

@@ -147,6 +147,6 @@ async def make_suspect(store: QueueStore) -> None:
     heartbeats = store.heartbeats()
     for token in ("0" * 31 + "1", "0" * 31 + "2"):
         (claim,) = await store.claim(ClaimRequest(worker="w", token=token, limit=1, lease=30))
-        (reset,) = await asyncio.to_thread(heartbeats.reset_lease, claim.lease)
+        (reset,) = await heartbeats.reset_lease(claim.lease)
         assert reset.state is State.QUEUED
-    heartbeats.close()
+    await heartbeats.close()

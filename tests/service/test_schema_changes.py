@@ -57,8 +57,8 @@ def test_a_newer_version_that_breaks_nothing_is_no_reason_to_leave(url: str, run
         await app.open(install=True)
         apply_a_newer_migration(url, breaking=False)
         heartbeats = (await app.open()).heartbeats()
-        heartbeats.check()
-        heartbeats.close()
+        await heartbeats.check()
+        await heartbeats.close()
         await app.close()
 
     run(story())

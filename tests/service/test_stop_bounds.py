@@ -141,10 +141,10 @@ class Heart:
     def __init__(self, held: Sequence[ResetJob]) -> None:
         self._held = [held]
 
-    def reset_worker(self, name: str) -> Sequence[ResetJob]:
+    async def reset_worker(self, name: str) -> Sequence[ResetJob]:
         return self._held.pop() if self._held else ()
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 def _supervisor(url: str, held: Sequence[ResetJob] = ()) -> Supervisor:

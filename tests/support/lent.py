@@ -53,7 +53,7 @@ class House:
 
     async def close(self) -> None:
         await self.bell.stop()
-        self._store_server.close()
+        await self._store_server.close()
         await self._store.close()
 
 

@@ -176,7 +176,7 @@ async def test_a_lost_answer_stops_the_handler_and_writes_nothing() -> None:
     async with at_work(taking(clock, 1000), clock=clock, tasks=("act",)) as harness:
         job_id = await harness.add()
         await clock.advance(1)
-        harness.store.heartbeats().reset_worker("w")
+        await harness.store.heartbeats().reset_worker("w")
         await harness.store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
         await clock.advance(12)
         assert harness.worker.running == 0
@@ -222,8 +222,8 @@ async def test_answers_about_leases_no_longer_held_are_ignored() -> None:
     class LateHeart(FaultyHeartbeats):
         """Every beat's answer also names leases of the same jobs that were settled long ago."""
 
-        def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-            super().beat(leases, lease)
+        async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+            await super().beat(leases, lease)
             old = frozenset((one, "an old token") for one in range(1, 10))
             return Pulse(lost=old, canceled=old, busy=old)
 

@@ -94,7 +94,7 @@ async def test_a_lease_that_is_renewed_again_and_again_is_not_looked_at_more_oft
         heartbeats, lease = store.heartbeats(), Lease(1, "t30.0", 1)
         for _ in range(60):
             await clock.advance(10)
-            heartbeats.beat([lease], 30.0)
+            await heartbeats.beat([lease], 30.0)
         assert len(store.moments("foreign")) <= 600 / 30 + 2
         assert harness.events(JobStarted) == []
 

@@ -172,7 +172,7 @@ async def test_a_suspect_that_is_taken_away_meanwhile_is_waited_for_no_longer() 
     async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], concurrency=2) as harness:
         await clock.advance(9)
         (lease,) = (one for one in harness.worker.internals.held() if one.job_id == 1)
-        store.heartbeats().reset_lease(lease)
+        await store.heartbeats().reset_lease(lease)
         store._rows.live[1].run_at = clock.now().replace(year=2031)
         await harness.add("act")
         await clock.advance(12)

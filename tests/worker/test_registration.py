@@ -14,16 +14,16 @@ from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, 
 class CountingHeart(FaultyHeartbeats):
     """Its entries go through the store's gate like every other call."""
 
-    def worker_seen(self, card: WorkerCard) -> None:
+    async def worker_seen(self, card: WorkerCard) -> None:
         self._faulty.before("worker_seen", card)
-        super().worker_seen(card)
+        await super().worker_seen(card)
 
-    def check_writable(self) -> None:
+    async def check_writable(self) -> None:
         self._faulty.before("check_writable")
 
-    def worker_gone(self, name: str) -> None:
+    async def worker_gone(self, name: str) -> None:
         self._faulty.before("worker_gone", name)
-        super().worker_gone(name)
+        await super().worker_gone(name)
 
 
 class CountingStore(FaultyStore):

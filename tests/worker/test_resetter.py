@@ -42,10 +42,9 @@ class ResetterHarness:
 
     async def until(self, looks: int) -> None:
         """Until it has looked so often, by a clock that is moved."""
+        await self.clock.settle()
         while self.clock.rests < looks:
-            await asyncio.sleep(0.002)  # a look is made in a thread
-            if 0 < self.clock.rests < looks:
-                await self.clock.advance(0.5)
+            await self.clock.advance(0.5)
 
 
 @asynccontextmanager
@@ -97,54 +96,60 @@ async def test_a_prompt_one_looks_when_a_lease_ends_and_others_keep_their_interv
 
 
 async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() -> None:
-    clock, empty = FakeClock(), threading.Event()
+    clock, empty = FakeClock(), asyncio.Event()
     found: list[list[Any]] = [[1], [2], []]
 
     class Full(FaultyStore):
         def heartbeats(self) -> Any:
             heartbeats = super().heartbeats()
 
-            def reset_stalled(slack: float) -> list[Any]:
+            async def late(ours: Any, slack: float) -> Foreign:
+                return Foreign(late=True)
+
+            async def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)
                 if len(found) == 1:
                     empty.set()
                 return found.pop(0)
 
-            heartbeats.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
+            heartbeats.foreign = late  # type: ignore[method-assign]
             heartbeats.reset_stalled = reset_stalled  # type: ignore[method-assign]
             return heartbeats
 
     store = Full(clock)
     resetter = Resetter(store, ResetterOptions(slack=7.0), clock=clock)
     running = asyncio.ensure_future(resetter.run())
-    assert await asyncio.to_thread(empty.wait, SOON)
+    await asyncio.wait_for(empty.wait(), SOON)
     resetter.stop()
     await asyncio.wait_for(running, SOON)
     assert store.called("reset_stalled") == [7.0] * 3
 
 
 async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() -> None:
-    begun, go_on, told = threading.Event(), threading.Event(), list[Event]()
+    begun, go_on, told = asyncio.Event(), asyncio.Event(), list[Event]()
 
     class Endless(FaultyStore):
         def heartbeats(self) -> Any:
             heartbeats = super().heartbeats()
 
-            def reset_stalled(slack: float) -> list[Any]:
+            async def late(ours: Any, slack: float) -> Foreign:
+                return Foreign(late=True)
+
+            async def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)
                 begun.set()
-                go_on.wait(SOON)
+                await go_on.wait()
                 return [1]
 
-            heartbeats.foreign = lambda ours, slack: Foreign(late=True)  # type: ignore[method-assign]
+            heartbeats.foreign = late  # type: ignore[method-assign]
             heartbeats.reset_stalled = reset_stalled  # type: ignore[method-assign]
             return heartbeats
 
     store, events = Endless(FakeClock()), Events()
     events.on(JobsReset, told.append)
-    resetter = Resetter(store, events=events)
+    resetter = Resetter(store, events=events, clock=store.time)
     running = asyncio.ensure_future(resetter.run())
-    assert await asyncio.to_thread(begun.wait, SOON)
+    await asyncio.wait_for(begun.wait(), SOON)
     resetter.stop()
     go_on.set()
     await asyncio.wait_for(running, SOON)
@@ -157,7 +162,11 @@ async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
     class Asked(FaultyStore):
         def heartbeats(self) -> Any:
             heartbeats = super().heartbeats()
-            heartbeats.check = lambda: checks.append(self.time.monotonic())  # type: ignore[method-assign]
+
+            async def check() -> None:
+                checks.append(self.time.monotonic())
+
+            heartbeats.check = check  # type: ignore[method-assign]
             return heartbeats
 
     async with at_work(Asked, interval=5.0) as harness:
@@ -177,7 +186,7 @@ async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
         def heartbeats(self) -> Any:
             heartbeats = super().heartbeats()
 
-            def check() -> None:
+            async def check() -> None:
                 raise SchemaTooNew("newer")
 
             heartbeats.check = check  # type: ignore[method-assign]
@@ -207,20 +216,20 @@ async def test_it_stops_in_the_middle_of_its_interval() -> None:
 
 async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stowhand.worker.resetter.STOP_PATIENCE", 0.05)
-    monkeypatch.setattr("stowhand.worker.resetter.CLOSE_PATIENCE", 0.05)
+    monkeypatch.setattr("stowhand.clock.LAST_CALL", 0.05)
     hanging, go_on, closed, order = threading.Event(), threading.Event(), threading.Event(), list[str]()
     store = FaultyStore(FakeClock())
     heartbeats = store.heartbeats()
 
     class Hangs:
-        def foreign(self, ours: Any, slack: float) -> Foreign:
+        async def foreign(self, ours: Any, slack: float) -> Foreign:
             hanging.set()
             go_on.wait(SOON)
             order.append("answered")
             return Foreign()
 
-        def close(self) -> None:
-            heartbeats.close()
+        async def close(self) -> None:
+            await heartbeats.close()
             order.append("closed")
             closed.set()
 

@@ -98,7 +98,7 @@ async def test_the_outcome_of_a_lost_lease_is_told_as_lost_and_not_as_ended() ->
     async with at_work(taking(clock, 5), clock=clock) as harness:
         job_id = await harness.add()
         await clock.advance(4.9)
-        harness.store.heartbeats().reset_worker("w")
+        await harness.store.heartbeats().reset_worker("w")
         harness.store.gates["claim"] = asyncio.Event()
         await clock.advance(0.2)
         assert [event.job_id for event in harness.events(JobLost)] == [job_id]

@@ -133,7 +133,7 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
         await clock.advance(5)
         assert harness.emitted[seen:] == [JobLeft("w", stubborn_id, "stubborn")], "no handler is at work for ever"
         assert len(harness.store.calls) == calls, "else its late end concerns nobody"
-        harness.store.heartbeats().release(harness.worker.unfinished)
+        await harness.store.heartbeats().release(harness.worker.unfinished)
         assert harness.row(stubborn_id).attempts == 0
 
 
@@ -455,7 +455,7 @@ def test_what_a_last_tick_hears_when_the_loop_is_closed_concerns_nobody() -> Non
     """As one does that the store has kept waiting until the worker had ended."""
     worker = Worker(FaultyStore(SystemClock()), handler_of(nothing), WorkerOptions(once=True))
     asyncio.run(worker.run())
-    assert worker._tick() > 0
+    assert asyncio.run(worker._tick()) > 0
 
 
 async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from stowhand.worker.internals import Host
+from stowhand.worker.leases import Executing
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, handler_of
@@ -53,6 +55,11 @@ def block_for(clock: RunningClock, seconds: float) -> None:
     until = clock.monotonic() + seconds
     while clock.monotonic() < until:
         time.sleep(0.05)
+
+
+def watchdog_on(clock: FakeClock, events: Events, on_hang: Callable[[], None]) -> LoopWatchdog:
+    """No handler is at work."""
+    return LoopWatchdog(Executing(), lambda claim: None, on_hang, WorkerOptions(lease=10.0), events, clock, "w")
 
 
 async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept() -> None:
@@ -123,44 +130,42 @@ async def test_a_loop_that_hangs_beyond_timeout_and_three_leases_is_given_up_onc
     assert beats == [beats[0]] * 2, "a hung job is not kept alive for ever"
 
 
-def test_a_long_hang_is_reported_ever_more_rarely_and_given_up_once_each_time() -> None:
+async def test_a_long_hang_is_reported_ever_more_rarely_and_given_up_once_each_time() -> None:
     clock = FakeClock()
     events = Events()
     reports: list[LoopBlocked] = []
     events.on(LoopBlocked, reports.append)
-    watchdog = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
     given_up: list[float] = []
-    watchdog.on_hang = lambda: given_up.append(clock.monotonic())
+    watchdog = watchdog_on(clock, events, lambda: given_up.append(clock.monotonic()))
     for _ in range(2):
         watchdog.alive()
         began = clock.monotonic()
         for _ in range(2000):
             clock._elapsed += 0.5
-            watchdog.look(clock.monotonic())
+            await watchdog.look()
         watchdog.alive()
         clock._elapsed += 0.5
-        watchdog.look(clock.monotonic())
+        await watchdog.look()
         assert 30 < given_up[-1] - began <= 31
     assert len(given_up) == 2
     assert 8 <= len(reports) <= 2 * 14
 
 
 @pytest.mark.parametrize("seconds", [2.0, 1000.0])
-def test_a_process_that_stood_still_as_a_whole_is_not_blocked_and_does_not_hang(seconds: float) -> None:
+async def test_a_process_that_stood_still_as_a_whole_is_not_blocked_and_does_not_hang(seconds: float) -> None:
     """Stopped by a signal, or with its machine: whichever thread goes on first, the loop's goes on too."""
     clock, events = FakeClock(), Events()
     calls: list[object] = []
     events.on(LoopBlocked, calls.append)
-    watchdog = LoopWatchdog(events, clock, "w", WorkerOptions(lease=10.0))
-    watchdog.on_hang = lambda: calls.append("hangs")
+    watchdog = watchdog_on(clock, events, lambda: calls.append("hangs"))
     for _ in range(3):
         watchdog.alive()
         clock._elapsed += seconds
-        watchdog.look(clock.monotonic())
+        await watchdog.look()
         assert not watchdog.hangs
         watchdog.alive()
         clock._elapsed += 0.5
-        watchdog.look(clock.monotonic())
+        await watchdog.look()
     assert calls == []
 
 

@@ -124,48 +124,48 @@ class ChoosyStore(FaultyStore):
 
 
 class FaultyHeartbeats(MemoryHeartbeats):
-    """The same faults for the blocking side."""
+    """The same faults for the heartbeats."""
 
     def __init__(self, store: FaultyStore) -> None:
         super().__init__(store)
         self._faulty = store
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         self._faulty.before("beat", [one.job_id for one in leases])
         locked = self._faulty.locked
-        pulse = super().beat([one for one in leases if one.job_id not in locked], lease)
+        pulse = await super().beat([one for one in leases if one.job_id not in locked], lease)
         self._faulty.after("beat")
         busy = frozenset((one.job_id, one.token) for one in leases if one.job_id in locked)
         return msgspec.structs.replace(pulse, busy=pulse.busy | busy)
 
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         self._faulty.before("release", [one.job_id for one in leases])
         locked = self._faulty.locked
-        super().release([one for one in leases if one.job_id not in locked])
+        await super().release([one for one in leases if one.job_id not in locked])
         return [one for one in leases if one.job_id in locked]
 
-    def abandon(self, token: str) -> bool:
+    async def abandon(self, token: str) -> bool:
         self._faulty.before("abandon", token)
-        return super().abandon(token)
+        return await super().abandon(token)
 
-    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         self._faulty.before("foreign", slack)
-        return super().foreign(ours, slack)
+        return await super().foreign(ours, slack)
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         self._faulty.before("reset_stalled", slack)
         live = self._faulty._rows.live
         locked = {job_id: live.pop(job_id) for job_id in self._faulty.locked if job_id in live}
         try:
-            return super().reset_stalled(slack)
+            return await super().reset_stalled(slack)
         finally:
             live.update(locked)
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         self._faulty.before("reset_lease", lease)
-        return super().reset_lease(lease)
+        return await super().reset_lease(lease)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._faulty.before("close")
 
 

@@ -118,7 +118,7 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
             status = await store.status()
             yield ok("reached", store.description)
             if settings.store.connection.scheme == "postgresql":
-                for finding in await asyncio.to_thread(lambda: list(examine_server(settings))):
+                for finding in await examine_server(settings):
                     yield finding
             schema = examine_schema(status)
             yield schema

@@ -51,10 +51,9 @@ class Server(msgspec.Struct, frozen=True):
     """Does an array's literal know NULL?"""
 
 
-def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
-    """Blocks for one short query. Raises StoreUnreachable."""
-    server = _look(settings.store.url)
-    yield from judge_server(server, settings)
+async def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
+    """One short query. Raises StoreUnreachable."""
+    return judge_server(await _look(settings.store.url), settings)
 
 
 def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
@@ -85,23 +84,23 @@ def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
         yield ok("connections", said)
 
 
-def _look(url: str) -> Server:
+async def _look(url: str) -> Server:
     from stowhand.errors import StoreError
     from stowhand.stores.database.address import Address
-    from stowhand.stores.database.blocking import BlockingLink
+    from stowhand.stores.database.link import Dialer, Link
     from stowhand.stores.database.trouble import first_line
 
-    link = BlockingLink(Address(url), lambda: "stowhand doctor", prepared=False)
+    link = Link(Dialer(Address(url), prepared=False), lambda: "stowhand doctor")
     try:
         before = wall_clock()
-        ((version, now, *facts),) = link.rows(_LOOK)
+        ((version, now, *facts),) = await link.rows(_LOOK)
         return Server(version, _ahead(now, before, wall_clock()), *facts)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001  boundary: a driver's error becomes one of ours
         raise StoreError(first_line(error)) from None
     finally:
-        link.close()
+        await link.close()
 
 
 def _ahead(theirs: datetime, before: datetime, after: datetime) -> float:

@@ -174,12 +174,12 @@ class Operator(Protocol):
 
 @runtime_checkable
 class WorkerList(Protocol):
-    """Heartbeats that keep the list of workers. Blocking; raises StoreUnreachable."""
+    """Heartbeats that keep the list of workers. Raises StoreUnreachable."""
 
-    def worker_seen(self, card: WorkerCard) -> None:
+    async def worker_seen(self, card: WorkerCard) -> None:
         """Register the worker, or update its entry: it is alive now."""
 
-    def worker_gone(self, name: str) -> None:
+    async def worker_gone(self, name: str) -> None:
         """Deregister it. No error if it is not registered."""
 
 

@@ -1,7 +1,7 @@
 """The protocols between a worker and the place where its jobs are kept. (Those of a queue store: queue_store.py.)
 
-    Store         claim, settle, wait: what a worker's loop needs    (async, the loop's own connections)
-    Heartbeats    beat, release, reset: what keeps leases valid      (blocking, one other thread, its own connection)
+    Store         claim, settle, wait: what a worker's loop needs    (the loop's own connections)
+    Heartbeats    beat, release, reset: what keeps leases valid      (a loop in another thread, a connection of its own)
 
 Claims and settlements are batches: throughput comes from there. Every write after a claim is guarded by the *pair*
 (id, token); a write whose pair is no longer valid changes nothing and reports it.
@@ -174,48 +174,52 @@ class Store(Protocol[R]):
         """Wake-ups are known to arrive at present (a listening connection has answered), so polls may be rarer."""
 
     def heartbeats(self) -> Heartbeats:
-        """A blocking connection of its own, for use from one other thread."""
+        """With a connection of its own, which the first call opens, for the loop on which that is made."""
 
 
 class Heartbeats(Protocol):
-    """What keeps leases valid while the loop is busy. Blocking; every method raises StoreUnreachable."""
+    """What keeps leases valid while the worker's loop is busy: on one other loop, in a thread of its own.
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+    One call at a time, each bounded; it may block that thread. Every method raises StoreUnreachable, and is harmless
+    when it was cancelled or its reply was lost, and when it is repeated.
+    """
+
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew these leases for ``lease`` seconds from now, by the store's clock."""
 
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent: queued, due at once, attempts − 1, nothing else. Returns the busy ones: try again."""
 
-    def abandon(self, token: str) -> bool:
+    async def abandon(self, token: str) -> bool:
         """Let this token claim nothing more, and hand back its jobs. False: some of them are busy, try again."""
 
-    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """Leases other than ``ours``; one query where that is empty. ``None``: only ``reset_stalled`` can find them."""
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back jobs whose lease ended more than ``slack`` seconds ago. Called again as long as it returns any."""
 
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back at once all jobs of this worker: its supervisor saw it die."""
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job: the child that ran it died."""
 
     def refused(self) -> Sequence[Refusal]:
         """What the database refused to change since the last call of this. Each job appears once per kind of call."""
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Raises SchemaTooNew once the store's schema has been upgraded beyond what this version can work with."""
 
-    def check_writable(self) -> None:
+    async def check_writable(self) -> None:
         """Raises StoreUnreachable where nothing can be written at present, as far as that can be seen without a change
         or a round trip: a full disk below a file."""
 
-    def maintain(self) -> None:
+    async def maintain(self) -> None:
         """Prune the history and all else that must stay bounded. Cheap when there is nothing to do."""
 
-    def close(self) -> None:
-        """Close the connection."""
+    async def close(self) -> None:
+        """Close the connection, on the loop of the calls. Nothing to do where none was made."""
 
 
 DAY = 86_400.0

@@ -51,7 +51,7 @@ class ChildReporter(ProcessObserver):
         if self.folder is not None and os.getppid() != self._parent:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _report(self, liveness: Liveness) -> float:
+    async def _report(self, liveness: Liveness) -> float:
         self._late(liveness.lag())
         now = self._clock.monotonic()
         ages, refused = liveness.ages(), liveness.refused()

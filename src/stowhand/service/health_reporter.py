@@ -270,7 +270,7 @@ class HealthReporter(ProcessObserver):
 
     # -- on its own thread --------------------------------------------------------------------------
 
-    def _tick(self) -> float:
+    async def _tick(self) -> float:
         if self._liveness is not None:
             self._late(self._liveness.lag())
         if self._notifier is None:

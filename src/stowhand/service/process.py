@@ -24,7 +24,7 @@ from stowhand.app.built_in import with_built_in
 from stowhand.app.embedding import observed, traced
 from stowhand.app.opening import report_listening
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.clock import sleep_blocking
+from stowhand.clock import SystemClock, sleep_blocking
 from stowhand.cron.sources import scheduling
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobUnknown
@@ -244,7 +244,7 @@ def hard_exit(code: int) -> None:
 
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:
     """Give back what still runs: allowed only because nothing will run a moment later."""
-    _within(lambda: _release(store, leases), LAST_WRITE)
+    _within(lambda: asyncio.run(_release(store, leases)), LAST_WRITE)
 
 
 def leave(
@@ -259,7 +259,7 @@ def leave(
         hard_exit(code)
     kill_programs()
     _within(worker.internals.give_up, UNREAD)
-    _within(lambda: _release(store, worker.internals.held(), worker.id), within)
+    _within(lambda: asyncio.run(_release(store, worker.internals.held(), worker.id)), within)
     hard_exit(exit_codes.FAILURE)
 
 
@@ -273,20 +273,20 @@ def _leave_in_time(leaving: Callable[..., object], grace: float) -> None:
     threading.Thread(target=wait, name="stowhand deadline", daemon=True).start()
 
 
-def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:
+async def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:
     """Give leases back; of ``worker`` also the jobs of a claim whose reply was lost."""
     heartbeats = store.heartbeats()
     try:
-        busy = heartbeats.release(sorted(leases, key=lambda lease: lease.job_id))
+        busy = await heartbeats.release(sorted(leases, key=lambda lease: lease.job_id))
         while busy:  # locked by another transaction; the caller bounds the time
-            sleep_blocking(BUSY_PAUSE)
-            busy = heartbeats.release(busy)
-        while worker is not None and heartbeats.reset_worker(worker):
+            await SystemClock().sleep(BUSY_PAUSE)
+            busy = await heartbeats.release(busy)
+        while worker is not None and await heartbeats.reset_worker(worker):
             pass
     except StoreError:
         return  # they come back when their leases end
     finally:
-        heartbeats.close()
+        await heartbeats.close()
 
 
 def _within(call: Callable[[], None], seconds: float) -> None:

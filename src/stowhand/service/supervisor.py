@@ -191,26 +191,27 @@ class Supervisor:
         """Take back at once what the dead child held, and report its death. False: a signal to the whole group killed
         it before it worked, and it held nothing."""
         assert child.process is not None
-        jobs = await asyncio.to_thread(self._reset, child.name)
+        # On a loop in a thread of its own: a call to the store may block it.
+        jobs = await asyncio.to_thread(lambda: asyncio.run(self._reset(child.name)))
         if self.stopping and ended == -signal.SIGTERM and not jobs:
             return False
         how = f"was killed by {_named(-ended)}" if ended < 0 else f"ended with code {IN_ORDER.get(ended, ended)}"
         self._events.emit(ChildDied(child.name, child.process.pid, how, jobs))
         return True
 
-    def _reset(self, name: str) -> int:
+    async def _reset(self, name: str) -> int:
         heartbeats = self._make_heartbeats()
         total = 0
         try:
-            while found := heartbeats.reset_worker(name):
+            while found := await heartbeats.reset_worker(name):
                 total += len(found)
                 self._events.emit(JobsReset(tuple(found)))
             if isinstance(heartbeats, WorkerList):
-                heartbeats.worker_gone(name)  # else it would be listed as alive, with free slots
+                await heartbeats.worker_gone(name)  # else it would be listed as alive, with free slots
         except StoreError:
             return total  # the rest of its leases end by themselves
         finally:
-            heartbeats.close()
+            await heartbeats.close()
         return total
 
     def _pause(self, child: Child) -> float:

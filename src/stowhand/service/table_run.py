@@ -126,7 +126,7 @@ def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Itera
         return
     liveness = workers[0].internals.liveness
 
-    def report() -> float:
+    async def report() -> float:
         child_reports.write(folder, Report(at=clock.monotonic(), ages=liveness.ages(), heard=liveness.heard,
                                       claimed=liveness.claimed, refused=liveness.refused()))  # fmt: skip
         return child_reports.EVERY

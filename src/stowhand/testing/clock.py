@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from stowhand.clock import SystemClock
+from stowhand.clock import LAST_TICK, OnEnd, Rounds, SystemClock, Tick, nothing
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 """The wall time of a new fake clock."""
@@ -92,8 +92,8 @@ class FakeClock:
             heapq.heappush(self._timers, (self._elapsed + seconds, next(self._order), timer))
         return timer
 
-    def ticker(self, name: str, tick: Callable[[], float]) -> FakeTicker:
-        return FakeTicker(self, tick)
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> FakeTicker:
+        return FakeTicker(self, ticks, on_end)
 
     def _fire_due(self) -> None:
         while self._timers and self._timers[0][0] <= self._elapsed:
@@ -117,32 +117,19 @@ class FakeTimer:
 
 
 class FakeTicker:
-    """Calls ``tick`` on the loop itself, in virtual time: there is no thread to wait for."""
+    """Calls on the test's own loop, in virtual time: ``settle`` has ended every call that waits for nothing real."""
 
-    def __init__(self, clock: FakeClock, tick: Callable[[], float]) -> None:
-        self._clock = clock
-        self._tick = tick
+    def __init__(self, clock: FakeClock, ticks: Sequence[Tick], on_end: OnEnd) -> None:
+        self._rounds = Rounds(clock, ticks, on_end)
         self._loop = asyncio.get_running_loop()
-        self._next: FakeTimer | None = None
-        self._poked = False
-        self._stopped = False
-        self.poke()
+        self._running = self._loop.create_task(self._rounds.run())
 
     def poke(self) -> None:
-        if not self._poked and not self._stopped:
-            self._poked = True
-            self._loop.call_soon_threadsafe(self._run)
+        self._loop.call_soon_threadsafe(self._rounds.poke)
 
-    def stop(self) -> None:
-        self._stopped = True
+    def stop(self, patience: float = LAST_TICK) -> None:
+        """Call them no more. On the test's loop."""
+        self._rounds.stop(patience)
 
-    def _run(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-        # Lowered before the call: a poke during the call asks for one more, as with a thread.
-        self._poked = False
-        if self._stopped:
-            return
-        wait = self._tick()
-        if not self._stopped:
-            self._next = self._clock.call_later(wait, self._run)
+    async def ended(self) -> None:
+        await asyncio.wait((self._running,))

@@ -1,10 +1,9 @@
-"""Keeps leases valid while the loop works: one tick, called again and again by a thread of its own.
+"""Keeps leases valid while the loop works: one tick, called again and again on a loop in a thread of its own.
 
     beat      renew leases; learn which are lost, canceled or busy
     return    give back what was claimed ahead and has not started, and what stopped unfinished
     sweep     reset the jobs of dead workers
     register  write down, for people, that this worker exists
-    watch     notice a handler that blocks the loop, and report where
 
 A failed call is tried again at the next tick; it cancels nothing. How long a lease is safe is its local deadline, which
 the worker's loop watches (``Worker._guard``).
@@ -42,7 +41,10 @@ CHECK_FOR = 60.0
 
 
 class Heartbeater:
-    """Used by one thread at a time, which calls ``tick`` until the end. Answers go back through two callbacks."""
+    """Used by one other thread, whose loop calls ``tick`` until the end. Answers go back through two callbacks.
+
+    While the ``watchdog`` sees the worker's loop hang for too long, nothing is renewed.
+    """
 
     def __init__(
         self,
@@ -52,6 +54,8 @@ class Heartbeater:
         events: Events,
         clock: Clock,
         worker: str,
+        registration: Registration,
+        watchdog: LoopWatchdog,
         on_lost: Callable[[list[Held]], None],
         on_canceled: Callable[[list[Held]], None],
     ) -> None:
@@ -64,8 +68,8 @@ class Heartbeater:
         self._on_lost = on_lost
         self._on_canceled = on_canceled
         self._sweeper = _sweeper_of(worker, options, heartbeats, events, clock)
-        self.registration = Registration(heartbeats, worker, options)
-        self.watchdog = LoopWatchdog(events, clock, worker, options)
+        self.registration = registration
+        self._watchdog = watchdog
         self._write_check = WriteCheck(heartbeats, clock)
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
@@ -127,9 +131,9 @@ class Heartbeater:
         self.registration.removing = not self._failures
         return DEREGISTER_WITHIN if self.registration.removing else 0.0
 
-    def close(self) -> None:
-        """Close the connection, after the last tick."""
-        self._heartbeats.close()
+    async def close(self) -> None:
+        """Close the connection, after the last tick and on its loop."""
+        await self._heartbeats.close()
 
     @property
     def errands(self) -> int:
@@ -138,18 +142,17 @@ class Heartbeater:
 
     # -- the tick --------------------------------------------------------------------------------
 
-    def tick(self) -> float:
+    async def tick(self) -> float:
         """One round. Gives the seconds until the next."""
         now = self.ticked = self._clock.monotonic()
-        self.watchdog.look(now)
         try:
-            self._beat(now)
+            await self._beat(now)
             stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
             self.give_back(stale, "claimed ahead and not started within a second")
-            self._run_errands()
-            self._sweeper.tick(worked=self._worked(now), ours=self.own_leases)
-            self._write_check.tick(now)
-            self.registration.tick(now)
+            await self._run_errands()
+            await self._sweeper.tick(worked=self._worked(now), ours=self.own_leases)
+            await self._write_check.tick(now)
+            await self.registration.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
@@ -192,18 +195,18 @@ class Heartbeater:
             pause = min(pause, max(oldest + AHEAD_AT_MOST - self._clock.monotonic(), SOON))
         return float(pause)
 
-    def _beat(self, now: float) -> None:
+    async def _beat(self, now: float) -> None:
         due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)
         due = [held for held in due if self._worth_keeping(held, now)]
         if due:
-            self._renew(due)
+            await self._renew(due)
         if due or self._beat_now:
             self._beat_now = False
             self.beats += 1
 
-    def _renew(self, due: list[Held]) -> None:
-        sent = self._clock.monotonic()
-        pulse = self._heartbeats.beat(leases_of(due), self._options.lease)
+    async def _renew(self, due: list[Held]) -> None:
+        sent = self._clock.monotonic()  # before the await: the store may count the new lease from any moment after it
+        pulse = await self._heartbeats.beat(leases_of(due), self._options.lease)
         if self._events.wants(Beaten):
             self._events.emit(Beaten(self._worker, len(due), self._clock.monotonic() - sent))
         self._sweeper.refusals.report()
@@ -218,23 +221,23 @@ class Heartbeater:
 
     def _worth_keeping(self, held: Held, now: float) -> bool:
         """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""
-        if self.watchdog.hangs:
+        if self._watchdog.hangs:
             return False
         return held.stopped_at is None or now - held.stopped_at < 3 * self._options.lease
 
-    def _run_errands(self) -> None:
+    async def _run_errands(self) -> None:
         """Each is forgotten only after the store has answered; each is harmless when repeated."""
         while self._crashed:
-            self._sweeper.report(self._heartbeats.reset_lease(self._crashed[0]))
+            self._sweeper.report(await self._heartbeats.reset_lease(self._crashed[0]))
             with self._lock:
                 self._crashed.pop(0)
         for token in tuple(self._lost_tokens):
-            if self._heartbeats.abandon(token):
+            if await self._heartbeats.abandon(token):
                 with self._lock:  # it may have been forgotten meanwhile
                     self._lost_tokens = [one for one in self._lost_tokens if one != token]
         for _ in range(len(self._returns)):
             leases, why = self._returns[0]
-            busy = self._heartbeats.release(leases)
+            busy = await self._heartbeats.release(leases)
             refused = {one.job_id for one in self._sweeper.refusals.report()}  # these come back when their leases end
             self.returned += len(leases) - len(busy)  # before ``errands`` can be 0
             with self._lock:
@@ -273,11 +276,11 @@ class WriteCheck:
         """A health probe came, and more may follow. From any thread."""
         self._wanted = self._clock.monotonic()
 
-    def tick(self, now: float) -> None:
+    async def tick(self, now: float) -> None:
         """Check, if it is time. Raises StoreError where nothing can be written."""
         due = not self.succeeded or now - self._wanted < CHECK_FOR
         if due and now - self._checked >= CHECK_EVERY:
             self._checked = now
             self.succeeded = False
-            self._heartbeats.check_writable()
+            await self._heartbeats.check_writable()
             self.succeeded = True

@@ -17,14 +17,22 @@ RETRY_AFTER = 2.0
 
 
 class Registration:
-    """Used by the heartbeat thread. With a store that keeps no list of workers it does nothing."""
+    """Used by the heartbeat thread. With a store that keeps no list of workers it does nothing.
 
-    def __init__(self, heartbeats: Heartbeats, worker: str, options: WorkerOptions) -> None:
+    ``status`` gives the tasks that the worker claims just now, and whether it is stopping.
+    """
+
+    def __init__(
+        self,
+        heartbeats: Heartbeats,
+        worker: str,
+        options: WorkerOptions,
+        status: Callable[[], tuple[tuple[str, ...] | None, bool]],
+    ) -> None:
         self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
         self._worker = worker
         self._options = options
-        self.status: Callable[[], tuple[tuple[str, ...] | None, bool]] = lambda: (options.tasks, False)
-        """The tasks that the worker claims just now, and whether it is stopping."""
+        self._status = status
         self.removing = False
         """The entry is to be removed, and has not been yet."""
         self.recorded = True
@@ -32,7 +40,7 @@ class Registration:
         self._written_at = float("-inf")
         self._written: WorkerCard | None = None
 
-    def tick(self, now: float) -> None:
+    async def tick(self, now: float) -> None:
         """Write what is due: a new entry, one that is getting old or has changed, or its removal.
 
         A removal that fails is not tried again: the store's maintenance does it.
@@ -41,7 +49,7 @@ class Registration:
             self.removing = False
         elif self.removing:
             try:
-                self._worker_list.worker_gone(self._worker)
+                await self._worker_list.worker_gone(self._worker)
             finally:
                 self._worker_list = None
                 self.removing = False
@@ -49,11 +57,11 @@ class Registration:
             self._written_at = now
             self._written = self._card()
             self.recorded = False
-            self._worker_list.worker_seen(self._written)
+            await self._worker_list.worker_seen(self._written)
             self.recorded = True
 
     def _card(self) -> WorkerCard:
-        tasks, stopping = self.status()
+        tasks, stopping = self._status()
         return WorkerCard(
             name=self._worker,
             host=socket.gethostname(),

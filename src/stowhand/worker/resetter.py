@@ -7,13 +7,13 @@ programs work.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from stowhand.clock import Clock, SystemClock
+from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.jobs import limits
@@ -26,7 +26,6 @@ from stowhand.worker.sweeper import Sweeper
 
 STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter stops."""
-CLOSE_PATIENCE = 1.0
 
 
 class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +91,11 @@ class Resetter:
         self._store = store
         self._clock = clock or SystemClock()
         self._stopping = asyncio.Event()
-        self._expected = asyncio.Event()
-        self._sweeper: Sweeper | None = None
         self._failures = 0
+        self._looked = float("-inf")
+        self._sweeper: Sweeper | None = None
+        self._ticker: Ticker | None = None
+        self._crash: Exception | None = None
 
     async def run(self) -> None:
         """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
@@ -103,35 +104,35 @@ class Resetter:
         if isinstance(self._store, EnclosingStore):
             await self._store.validate()
         heartbeats = self._store.heartbeats()
-        # A thread of its own: a call that hangs blocks no other, and the connection is closed after it, not during it.
-        thread = ThreadPoolExecutor(1, "stowhand resetter")
         self._sweeper = sweeper = Sweeper(
             heartbeats,
             self.events,
             self._clock,
             name=self.options.name,
-            interval=0.0,  # ``_rest`` decides when
+            interval=0.0,  # ``_left`` decides when
             slack=self.options.slack,
             is_over=self._stopping.is_set,
         )
-        looking = asyncio.ensure_future(self._keep_looking(sweeper, thread))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((looking,), timeout=STOP_PATIENCE)
-            if looking.done():
-                looking.result()
-        finally:
-            looking.cancel()
-            stopping.cancel()
-            closing = asyncio.wrap_future(thread.submit(heartbeats.close))
-            thread.shutdown(wait=False)
-            await asyncio.wait((closing,), timeout=CLOSE_PATIENCE)
+        loop = asyncio.get_running_loop()
 
-    async def _keep_looking(self, sweeper: Sweeper, thread: Executor) -> None:
-        while not self._stopping.is_set():
-            await self._look(sweeper, thread)
-            await self._rest(sweeper)
+        async def tick() -> float:
+            try:
+                return await self._look(sweeper)
+            except Exception as error:  # noqa: BLE001 - boundary: the top of the ticker; ``run`` raises it
+                self._crash = error
+                with suppress(RuntimeError):  # a call that was left behind: the loop is closed
+                    loop.call_soon_threadsafe(self._stopping.set)
+                return self.options.interval
+
+        ticker = self._ticker = self._clock.ticker("stowhand resetter", tick, on_end=heartbeats.close)
+        try:
+            await self._stopping.wait()
+        finally:
+            self._stopping.set()
+            ticker.stop(STOP_PATIENCE)
+            await ticker.ended()
+        if self._crash is not None:
+            raise self._crash
 
     def stop(self, *, now: bool = False) -> None:
         """End soon. Harmless when repeated. On the resetter's own loop."""
@@ -139,41 +140,35 @@ class Resetter:
 
     def expect(self, lease: float) -> None:
         """A lease of ``lease`` seconds begins; a prompt resetter looks when it ends. On the resetter's loop."""
-        if self._sweeper is not None and self.options.prompt and lease < self.options.interval:
+        if (
+            self._sweeper is not None
+            and self._ticker is not None
+            and self.options.prompt
+            and lease < self.options.interval
+        ):
             self._sweeper.expect(lease)
-            self._expected.set()
+            self._ticker.poke()
 
-    async def _look(self, sweeper: Sweeper, thread: Executor) -> None:
+    async def _look(self, sweeper: Sweeper) -> float:
+        """Look, if it is time. Gives the seconds until the next look."""
+        if (left := self._left(sweeper)) > 0:
+            return left
         try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(thread, lambda: sweeper.tick(worked=self._clock.monotonic()))
+            await sweeper.tick(worked=self._clock.monotonic())
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
             self._failures += 1
             self.events.emit(StoreTrouble(self.options.name, "reset", str(error), self.options.interval))
-            return
-        if self._failures:
-            self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
-            self._failures = 0
+        else:
+            if self._failures:
+                self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
+                self._failures = 0
+        self._looked = self._clock.monotonic()
+        return max(self._left(sweeper), 0.0)
 
-    async def _rest(self, sweeper: Sweeper) -> None:
-        end = self._clock.monotonic() + self.options.interval
-        while not self._stopping.is_set():
-            self._expected.clear()
-            left = (min(end, sweeper.ends) if self.options.prompt else end) - self._clock.monotonic()
-            if left <= 0:
-                return
-            await self._pause(left)
-
-    async def _pause(self, seconds: float) -> None:
-        """So long, or until it stops or a lease is expected."""
-        over = asyncio.Event()
-        timer = self._clock.call_later(seconds, over.set)
-        waiting = [asyncio.ensure_future(one.wait()) for one in (over, self._stopping, self._expected)]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            for one in waiting:
-                one.cancel()
+    def _left(self, sweeper: Sweeper) -> float:
+        end = self._looked + self.options.interval
+        # A look that failed has not learned what ends next: that time may be past.
+        prompt = self.options.prompt and not self._failures
+        return (min(end, sweeper.ends) if prompt else end) - self._clock.monotonic()

@@ -32,7 +32,7 @@ NEVER = float("inf")
 
 
 class Sweeper:
-    """Call ``tick`` as often as you like; it works when it is due. Blocking: for a thread that may block.
+    """Call ``tick`` as often as you like; it works when it is due. On the loop of ``heartbeats``.
 
     ``interval``: seconds between two looks; 0: each tick is one. ``slack`` seconds are granted beyond a lease's end.
     For ``memory`` seconds after work it looks as often as while working, else six times rarer; but never later than
@@ -92,7 +92,7 @@ class Sweeper:
         ends = self._clock.monotonic() + seconds + self._slack + self._jitter
         self.ends = min(self.ends, ends)
 
-    def tick(self, *, worked: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
+    async def tick(self, *, worked: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
         """Reset stalled jobs, if it is time. Raises StoreUnreachable; the next tick tries again.
 
         ``worked``: as with ``due``. ``ours``: the leases that this worker renews.
@@ -100,23 +100,23 @@ class Sweeper:
         now = self._clock.monotonic()
         if now < self.due(worked):
             return
-        seen = self._heartbeats.foreign(ours(), self._slack)
+        seen = await self._heartbeats.foreign(ours(), self._slack)
         if seen is None or seen.late:
-            self._reset_stalled()
+            await self._reset_stalled()
         self._looked = now
         self._known = now
         self._late = seen is not None and seen.late
         self.ends = NEVER if seen is None else self._after(seen, now)
         if now - self._checked >= CHECK_EVERY:
-            self._heartbeats.check()
+            await self._heartbeats.check()
             self._checked = now
         if now - self._maintained >= MAINTAIN_EVERY:
             self._maintained = now  # first: maintenance that fails is not tried again at each sweep
-            self._heartbeats.maintain()
+            await self._heartbeats.maintain()
 
-    def _reset_stalled(self) -> None:
+    async def _reset_stalled(self) -> None:
         for _ in range(ROUNDS):
-            found = self._heartbeats.reset_stalled(self._slack)
+            found = await self._heartbeats.reset_stalled(self._slack)
             self.report(found)
             self.refusals.report()
             if not found or self._is_over():

@@ -13,18 +13,32 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.events import Events, LoopBlocked
 from stowhand.protocols.options import WorkerOptions
-from stowhand.worker.leases import Held
+from stowhand.protocols.store import Claim
+from stowhand.worker.leases import Executing
 
 BLOCKED_AFTER = 1.0
 """Seconds without a sign of life after which the loop counts as blocked."""
 ALIVE_EVERY = 0.25
+LOOK_EVERY = 0.5
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class LoopWatchdog:
-    """The loop calls ``alive()`` some times a second; another thread calls ``look()`` to see when it last did."""
+    """The loop calls ``alive()`` some times a second; another thread calls ``look()`` to see when it last did.
 
-    def __init__(self, events: Events, clock: Clock, worker: str, options: WorkerOptions) -> None:
+    ``on_hang`` is called once per hang, from the thread that looks.
+    """
+
+    def __init__(
+        self,
+        executing: Executing,
+        timeout_of: Callable[[Claim[Any]], float | None],
+        on_hang: Callable[[], None],
+        options: WorkerOptions,
+        events: Events,
+        clock: Clock,
+        worker: str,
+    ) -> None:
         self._events = events
         self._clock = clock
         self._worker = worker
@@ -33,16 +47,15 @@ class LoopWatchdog:
         self.last_alive = clock.monotonic()
         self.interval = min(ALIVE_EVERY, options.lease / 20)
         """Seconds between two calls of ``alive``."""
+        self._pause = min(LOOK_EVERY, options.every_beat / 2)
         self._lag = 0.0
         self._next_report = BLOCKED_AFTER
         self._hang_reported = False
         self._doubted = False
         """The last look believed it blocked only if the next one does: the whole process may have stood still."""
-        self.current: Callable[[], Held | None] = lambda: None
-        """The job whose handler the loop executes just now."""
-        self.timeout_of: Callable[[Any], float | None] = lambda claim: None
-        self.on_hang: Callable[[], None] = lambda: None
-        """Called once per hang, from the thread that looks."""
+        self._executing = executing
+        self._timeout_of = timeout_of
+        self._on_hang = on_hang
         self.hangs = False
         """Blocked for longer than the job's timeout and three leases: its leases are no longer renewed."""
 
@@ -64,20 +77,21 @@ class LoopWatchdog:
         lag, self._lag = self._lag, 0.0
         return max(lag, self._clock.monotonic() - self.last_alive) - self.interval
 
-    def look(self, now: float) -> None:
-        """Report a blocked loop: after a second, then at each doubling."""
-        blocked = now - self.last_alive
+    async def look(self) -> float:
+        """Report a blocked loop: after a second, then at each doubling. Gives the seconds until the next look."""
+        blocked = self._clock.monotonic() - self.last_alive
         if blocked >= self._next_report:
             self._next_report = max(blocked, self._next_report) * 2
             self._judge(blocked)
         elif blocked < BLOCKED_AFTER:
             self._next_report = BLOCKED_AFTER
             self._hang_reported = False
+        return self._pause
 
     def _judge(self, blocked: float) -> None:
-        held = self.current()
+        held = self._executing.held
         claim = held.claim if held is not None else None
-        patience = 3 * self._options.lease + (self.timeout_of(claim) or 0.0 if claim is not None else 0.0)
+        patience = 3 * self._options.lease + (self._timeout_of(claim) or 0.0 if claim is not None else 0.0)
         if not self._doubted and (held is None or blocked > patience):
             self._doubted = True
             self._next_report = blocked
@@ -99,7 +113,7 @@ class LoopWatchdog:
         )
         if self.hangs and not self._hang_reported:
             self._hang_reported = True
-            self.on_hang()
+            self._on_hang()
 
 
 def frame_of(thread: int) -> FrameType | None:

@@ -45,11 +45,13 @@ from stowhand.worker.leases import Executing, Held, Leases, Phase
 from stowhand.worker.liveness import Liveness
 from stowhand.worker.load import Load
 from stowhand.worker.program_groups import GUARDED
+from stowhand.worker.registration import Registration
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.suspects import Suspects
 from stowhand.worker.wakeups import Wakeups
+from stowhand.worker.watchdog import LoopWatchdog
 
 R = TypeVar("R")
 LAST_CLAIM = 5.0
@@ -114,6 +116,9 @@ class Worker:
         self._judge = judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), events)
         self._leases = leases = Leases(options.lease, changes, clock)
         self._executing = Executing()
+        self._watchdog = watchdog = LoopWatchdog(
+            self._executing, judge.timeout, self._host.on_hang, options, events, clock, name
+        )
         self._heartbeater = heartbeater = self._make_heartbeater()
         self._settler = settler = Settler(store, leases, judge, changes, supervisor, events, clock, name)
         hooks = Hooks(handler, store, changes, supervisor, events, clock, name)
@@ -131,7 +136,6 @@ class Worker:
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, duty, changes, options)
         polls = terms is not None and terms.polls
         self._wakeups = Wakeups(store, options, events, clock, name, changes, polls=polls)
-        watchdog = heartbeater.watchdog
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": lambda: heartbeater.ticked}
         self.internals.liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
@@ -148,8 +152,10 @@ class Worker:
             log_by_default(self.events)
         await self._validate()
         self._loop = asyncio.get_running_loop()
-        self._heartbeater.watchdog.watch_this_thread()
-        self._ticker = self._clock.ticker("stowhand heartbeat", self._tick)
+        self._watchdog.watch_this_thread()
+        self._ticker = self._clock.ticker(
+            "stowhand heartbeat", self._watchdog.look, self._tick, on_end=self._heartbeater.close
+        )
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
             async with asyncio.TaskGroup() as group:
@@ -172,7 +178,7 @@ class Worker:
             await self._supervisor.close()
             await self._slots.close()
             self._ticker.stop()
-            self._heartbeater.close()
+            await self._ticker.ended()
             GUARDED.dismiss()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
         if self._supervisor.crash is not None:
@@ -185,7 +191,7 @@ class Worker:
         terms = self._store_terms()
         if terms != self._terms and self._ticker is None:
             self._terms = terms
-            self._heartbeater.close()
+            await self._heartbeater.close()
             self._make_parts()
 
     def stop(self, *, now: bool = False) -> None:
@@ -253,29 +259,27 @@ class Worker:
     # -- beat ------------------------------------------------------------------------------------
 
     def _make_heartbeater(self) -> Heartbeater:
-        heartbeater = Heartbeater(
-            self._store.heartbeats(),
+        heartbeats = self._store.heartbeats()
+        return Heartbeater(
+            heartbeats,
             self._leases,
             self.options,
             self.events,
             self._clock,
             self.id,
+            Registration(heartbeats, self.id, self.options, self._status),
+            self._watchdog,
             self._on_loop(self._leases.lose),
             self._on_loop(self._leases.cancel),
         )
-        heartbeater.watchdog.current = lambda: self._executing.held
-        heartbeater.watchdog.timeout_of = self._judge.timeout
-        heartbeater.watchdog.on_hang = self._host.on_hang
-        heartbeater.registration.status = self._status
-        return heartbeater
 
     def _status(self) -> tuple[tuple[str, ...] | None, bool]:
         return self._duty.tasks, self._duty.is_stopping or self._duty.is_quiet
 
-    def _tick(self) -> float:
+    async def _tick(self) -> float:
         """Beats go on while the worker stops because of an error in one of them."""
         try:
-            return self._heartbeater.tick()
+            return await self._heartbeater.tick()
         except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
             self._call_on_loop(self._supervisor.report, error)
             return 1.0
@@ -299,12 +303,12 @@ class Worker:
     async def _guard(self) -> None:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
         while True:
-            self._heartbeater.watchdog.alive()
+            self._watchdog.alive()
             for held in self._leases.expired(self._clock.monotonic()):
                 if held.phase is Phase.RUNNING:
                     self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
                 self._leases.lose(held)
-            await self._clock.sleep(self._heartbeater.watchdog.interval)
+            await self._clock.sleep(self._watchdog.interval)
 
     # -- the end ---------------------------------------------------------------------------------
 

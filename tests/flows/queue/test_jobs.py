@@ -176,13 +176,13 @@ def test_jobs_are_forgotten_when_no_step_is_left_of_them(harness: MakeHarness, r
             await at.step("first", bad)
             heartbeats = at.store.heartbeats()
             at.time.move(86_000.0)
-            heartbeats.maintain()
+            await heartbeats.maintain()
             assert await at.engine.ids("n", "1") == [ended, failed, waiting]
             at.time.move(2 * 86_400.0)
             for _ in range(2):  # the first prunes the history of days, the second sees that nothing is left
-                heartbeats.maintain()
+                await heartbeats.maintain()
                 at.time.move(86_400.0 + 1.0)
-            heartbeats.close()
+            await heartbeats.close()
             assert await at.engine.ids("n", "1") == [failed, waiting]
             assert await at.read(ended) is None
             assert (await at.read(failed) or {})["failed"]

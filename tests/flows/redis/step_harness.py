@@ -20,7 +20,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Cancel, Ended, Fail, Outcome, Retry, Settlement, Snooze, settle
 from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
-from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, Pulse, Reply, Verdict
 
 T = TypeVar("T")
 LEASE = 30.0
@@ -52,6 +52,31 @@ def shape_of(variant: str) -> FlowShape:
 GIVEN = ("flowName", "priority", "correlationId", "endedAtTimestamp")
 
 
+class Blocking:
+    """Heartbeats whose calls run on the harness's loop."""
+
+    def __init__(self, harness: Harness, heartbeats: RedisHeartbeats) -> None:
+        self._harness, self._heartbeats = harness, heartbeats
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        return self._harness.run(self._heartbeats.beat(leases, lease))
+
+    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        return self._harness.run(self._heartbeats.release(leases))
+
+    def abandon(self, token: str) -> bool:
+        return self._harness.run(self._heartbeats.abandon(token))
+
+    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        return self._harness.run(self._heartbeats.reset_stalled(slack))
+
+    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        return self._harness.run(self._heartbeats.reset_worker(worker))
+
+    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        return self._harness.run(self._heartbeats.reset_lease(lease))
+
+
 class Harness:
     """Blocking; its coroutines run on one loop of its own."""
 
@@ -61,14 +86,15 @@ class Harness:
         self.keys = Keys(self.shape)
         self._runner = asyncio.Runner()
         self._stores: dict[str, FlowStore] = {}
-        self._hearts: dict[str, RedisHeartbeats] = {}
+        self._hearts: list[RedisHeartbeats] = []
+        self._served: dict[str, Blocking] = {}
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(asyncio.wait_for(work, 20))
 
     def close(self) -> None:
-        for heartbeats in self._hearts.values():
-            heartbeats.close()
+        for heartbeats in self._hearts:
+            self.run(heartbeats.close())
         for store in self._stores.values():
             self.run(store.close())
         self._runner.close()
@@ -84,10 +110,15 @@ class Harness:
             self._stores[queue] = self.another(queue)
         return self._stores[queue]
 
-    def heartbeats(self, queue: str = "first") -> RedisHeartbeats:
-        if queue not in self._hearts:
-            self._hearts[queue] = self.store(queue).heartbeats()
-        return self._hearts[queue]
+    def heartbeats(self, queue: str = "first") -> Blocking:
+        if queue not in self._served:
+            self._served[queue] = self.heartbeats_of(self.store(queue))
+        return self._served[queue]
+
+    def heartbeats_of(self, store: FlowStore) -> Blocking:
+        """Closed with the harness."""
+        self._hearts.append(store.heartbeats())
+        return Blocking(self, self._hearts[-1])
 
     # -- jobs ------------------------------------------------------------------------------------
 

@@ -177,10 +177,9 @@ def test_jobs_that_a_login_may_not_read_stay_where_they_are(guarded: Harness) ->
     with pytest.raises(StoreError, match="permission"):
         guarded.run(store.claim(ClaimRequest(worker="w", token=new_token(), limit=9, lease=LEASE)))
     assert guarded.run(store.settle([(held, ended("second"))])) == [Verdict.LOST]
-    heartbeats = store.heartbeats()
+    heartbeats = guarded.heartbeats_of(store)
     heartbeats.release([held])
     heartbeats.abandon(held.token)
-    heartbeats.close()
     for _ in range(3):
         guarded.client.zincrby(guarded.keys.unlocked("first"), -1001, swept)  # a second has passed
         assert guarded.run(store.sweep()) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -179,8 +178,9 @@ def test_in_the_two_layouts_a_queue_of_one_name_is_swept_and_holds_its_suspects_
             job, other = await orders.create_job(), await bills.create_job()
             look.lmove("queue:send:1:waiting", "queue:send:1:processing")
             for store in (plain, ranked):
-                with contextlib.closing(store.heartbeats()) as heartbeats:
-                    heartbeats.reset_stalled(0.0)
+                heartbeats = store.heartbeats()
+                await heartbeats.reset_stalled(0.0)
+                await heartbeats.close()
             assert look.zrange("queue:send:1:unlocked", 0, -1) == [other], "each of them is looked at in this second"
             look.hset(f"job:orders:{job}", "resets:send", "2")
             assert await plain.claim(asked("a")) == []

@@ -28,22 +28,22 @@ def settling(settlement: Settlement) -> Act:
 
 async def release(store: FlowStore, lease: Lease) -> bool:
     heartbeats = store.heartbeats()
-    await asyncio.to_thread(heartbeats.release, [lease])
-    heartbeats.close()
+    await heartbeats.release([lease])
+    await heartbeats.close()
     return False  # it does not say
 
 
 async def abandon(store: FlowStore, lease: Lease) -> bool:
     heartbeats = store.heartbeats()
-    await asyncio.to_thread(heartbeats.abandon, lease.token)
-    heartbeats.close()
+    await heartbeats.abandon(lease.token)
+    await heartbeats.close()
     return False
 
 
 async def reset(store: FlowStore, lease: Lease) -> bool:
     heartbeats = store.heartbeats()
-    found = await asyncio.to_thread(heartbeats.reset_lease, lease)
-    heartbeats.close()
+    found = await heartbeats.reset_lease(lease)
+    await heartbeats.close()
     return len(found) == 1
 
 

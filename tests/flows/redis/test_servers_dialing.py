@@ -15,7 +15,7 @@ from stowhand.errors import StoreUnreachable
 from stowhand.flows.redis import dialing
 from stowhand.flows.redis.address import Address, read_address
 from stowhand.flows.redis.dialing import Client, Dialer
-from stowhand.flows.redis.trouble import NoReply, repeated, repeated_plain, translated
+from stowhand.flows.redis.trouble import NoReply, repeated, translated
 from tests.conftest import Run
 from tests.support.valkey import RedisServer, find_redis
 from tests.support.valkey_groups import RedisCluster, RedisPair, RedisSentinel
@@ -42,7 +42,12 @@ async def dialed(url: str) -> AsyncIterator[Dialer]:
 
 
 async def use_every_client(url: str) -> None:
-    """A write, a wait that another client ends, and a look from a thread."""
+    """A write, a wait that another client ends, and a look from a loop in another thread."""
+
+    async def look() -> list[bytes | str]:
+        async with dialed(url) as another:
+            return list(await another.calls().lrange(KEY, 0, -1))
+
     async with dialed(url) as dialer:
         calls, waiting = dialer.calls(), dialer.blocking_call(20)
         assert calls is dialer.calls()
@@ -51,7 +56,7 @@ async def use_every_client(url: str) -> None:
         await asyncio.sleep(0)
         await calls.rpush(KEY, "ä")
         assert await wait == "ä"
-        assert await asyncio.to_thread(lambda: dialer.plain().lrange(KEY, 0, -1)) == ["ä"]
+        assert await asyncio.to_thread(lambda: asyncio.run(look())) == ["ä"]
 
 
 def waits(client: Client, seconds: float, into: str = KEY) -> asyncio.Task[str | None]:
@@ -107,9 +112,8 @@ def test_tls_trusts_the_named_authority_only(run: Run, redis_server: RedisServer
 def test_sentinels_lead_to_the_primary_and_after_a_failover_to_the_new_one(run: Run) -> None:
     async def check(pair: RedisPair, sentinel: RedisSentinel) -> None:
         async with dialed(sentinel.url) as dialer:
-            calls, plain = dialer.calls(), dialer.plain()
+            calls = dialer.calls()
             await calls.set("kept", "yes")
-            assert plain.get("kept") == "yes"
             pair.wait_for_replica()
             pair.primary.stop("kill")
             sentinel.hurry()
@@ -117,7 +121,7 @@ def test_sentinels_lead_to_the_primary_and_after_a_failover_to_the_new_one(run: 
                 try:
                     with translated(read_address(sentinel.url)):
                         assert await calls.set("after", "yes")
-                        assert plain.get("kept") == "yes"
+                        assert await calls.get("kept") == "yes"
                     break
                 except StoreUnreachable:
                     await asyncio.sleep(0.05)
@@ -179,23 +183,21 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(run: Run, monkeypatch
     async def check(server: RedisServer) -> None:
         address = read_address(server.url)
         async with dialed(server.url) as dialer:
-            await both_answer(dialer, address)
+            await answers(dialer, address)
             server.freeze()
             with pytest.raises(NoReply, match="no answer in time"), translated(address):
                 await dialer.calls().ping()
             with pytest.raises(NoReply, match="no answer in time"), translated(address):
-                dialer.plain().ping()
-            with pytest.raises(NoReply, match="no answer in time"), translated(address):
                 await ping_in_a_pipeline(dialer.calls())
             server.thaw()
-            await both_answer(dialer, address)
+            await answers(dialer, address)
 
-    async def both_answer(dialer: Dialer, address: Address) -> None:
+    async def answers(dialer: Dialer, address: Address) -> None:
         """A tenth of a second is not always enough for that."""
-        answers: list[bool] = []
-        while answers != [True, True]:
+        answered = False
+        while not answered:
             with contextlib.suppress(NoReply), translated(address):
-                answers = [await dialer.calls().ping(), dialer.plain().ping()]
+                answered = await dialer.calls().ping()
 
     with RedisServer(find_redis()) as server:
         run(check(server))
@@ -205,10 +207,8 @@ def test_after_a_restart_the_same_clients_go_on(run: Run) -> None:
     async def check(server: RedisServer) -> None:
         async with dialed(server.url) as dialer:
             assert await dialer.calls().ping()
-            assert dialer.plain().ping()
             await asyncio.to_thread(server.restart, "kill")
             assert await dialer.calls().ping()
-            assert dialer.plain().ping()
 
     with RedisServer(find_redis()) as server:
         run(check(server))
@@ -232,12 +232,10 @@ def test_the_driver_repeats_nothing(run: Run) -> None:
             for call in (dialer.calls().incr, dialer.blocking_call(1).incr):
                 with pytest.raises(NoReply), translated(read_address(stub.url)):
                     await call("n")
-            with pytest.raises(NoReply), translated(read_address(stub.url)):
-                dialer.plain().incr("n")
 
     with Stub({"INCRBY": b""}) as stub:
         run(check(stub))
-        assert stub.asked.count("INCRBY") == 3
+        assert stub.asked.count("INCRBY") == 2
 
 
 REPEATS = {
@@ -259,9 +257,6 @@ def test_what_passes_is_repeated_where_the_caller_says_so(run: Run, case: str, m
             with pytest.raises(Exception, match=address.shown):
                 await repeated(lambda: dialer.calls().incr("n"), address, SystemClock(), unanswered=unanswered)
             assert stub.asked.count("INCRBY") == times
-            with pytest.raises(Exception, match=address.shown):
-                repeated_plain(lambda: dialer.plain().incr("n"), address, unanswered=unanswered)
-            assert stub.asked.count("INCRBY") == times * 2
 
     with Stub({"INCRBY": answer}) as stub:
         run(check(stub))

@@ -110,7 +110,7 @@ def test_a_long_list_is_swept_page_by_page(plain_harness: Harness) -> None:
 
 def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_harness: Harness) -> None:
     moved_by_the_original(plain_harness)
-    others, third = plain_harness.another("first").heartbeats(), plain_harness.another("first").heartbeats()
+    others, third = (plain_harness.heartbeats_of(plain_harness.another("first")) for _ in range(2))
     before = plain_harness.now_ms()
     assert list(plain_harness.heartbeats().reset_stalled(0)) == []
     left = plain_harness.client.pttl(plain_harness.keys.swept("first"))
@@ -121,8 +121,6 @@ def test_a_workers_sweep_takes_one_look_a_second_whoever_asks(plain_harness: Har
     plain_harness.client.delete(plain_harness.keys.swept("first"))
     assert list(others.reset_stalled(0)) == [], "the more ask, the rarer each does"
     assert len(third.reset_stalled(0)) == 1
-    others.close()
-    third.close()
 
 
 def test_a_sweep_brings_what_is_ready_to_the_front(harness: Harness) -> None:
@@ -181,9 +179,7 @@ def test_any_process_of_ours_sweeps_the_queues_that_only_the_original_serves(pla
     plain_harness.client.zadd(plain_harness.keys.delayed("second"), {ready: plain_harness.now_ms() - 2000})
     found: list[ResetJob] = []
     for _ in range(2):
-        heartbeats = plain_harness.another("first").heartbeats()
-        found = list(heartbeats.reset_stalled(0))
-        heartbeats.close()
+        found = list(plain_harness.heartbeats_of(plain_harness.another("first")).reset_stalled(0))
         plain_harness.client.delete(plain_harness.keys.swept("first"), plain_harness.keys.swept("second"))
         plain_harness.client.zincrby(plain_harness.keys.unlocked("second"), -1001, job_id)
     assert found == [ResetJob(job_id, "second", State.QUEUED)]

@@ -34,13 +34,16 @@ def test_every_call_that_is_not_offered_is_refused_with_the_place_where_it_is_do
     run(go())
 
 
-def test_what_a_heart_does_not_do_is_the_servers_and_asks_it_nothing() -> None:
-    with Canned(reply({})) as server:
-        heartbeats = HttpStore(server.url).heartbeats()
+def test_what_a_heart_does_not_do_is_the_servers_and_asks_it_nothing(run: Run) -> None:
+    async def ask(heartbeats: HttpHeartbeats) -> None:
         for name in sorted(OF_THE_HEART):
             call = getattr(heartbeats, name)
-            assert not call(*(None for _ in inspect.signature(call).parameters))
-        heartbeats.close()
+            answer = call(*(None for _ in inspect.signature(call).parameters))
+            assert not (await answer if inspect.isawaitable(answer) else answer)
+        await heartbeats.close()
+
+    with Canned(reply({})) as server:
+        run(ask(HttpStore(server.url).heartbeats()))
         assert server.asked == []
 
 

@@ -89,10 +89,14 @@ def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -
         began = time.monotonic()
         with pytest.raises(NoReply, match=r"no answer within 0\.3 s"):
             claim(server, run, timeout=0.3)
-        heartbeats = HttpStore(server.url, HttpOptions(timeout=0.3)).heartbeats()
-        with pytest.raises(NoReply):
-            heartbeats.beat([LEASE], 30.0)
-        heartbeats.close()
+
+        async def beat() -> None:
+            heartbeats = HttpStore(server.url, HttpOptions(timeout=0.3)).heartbeats()
+            with pytest.raises(NoReply):
+                await heartbeats.beat([LEASE], 30.0)
+            await heartbeats.close()
+
+        run(beat())
         assert time.monotonic() - began < 20, "it waited for the last byte"
 
 
@@ -319,9 +323,9 @@ def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_h
         assert len(store._proofs) == 0
         await store.claim(REQUEST)
         heartbeats = store.heartbeats()
-        assert (await asyncio.to_thread(heartbeats.beat, [LEASE], 30.0)).lost == {(7, REQUEST.token)}
+        assert (await heartbeats.beat([LEASE], 30.0)).lost == {(7, REQUEST.token)}
         assert len(store._proofs) == 0
-        await asyncio.to_thread(heartbeats.close)
+        await heartbeats.close()
         await store.close()
 
     busy, settled = reply({"verdicts": ["busy"]}), reply({"verdicts": ["settled"]})

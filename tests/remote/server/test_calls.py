@@ -193,7 +193,7 @@ def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatc
     lending.add()
     client = lending.client()
     (claim,) = client.claim()
-    monkeypatch.setattr("stowhand.remote.server.heartbeat_thread.CROWD", 0)
+    monkeypatch.setattr("stowhand.worker.heartbeat_thread.CROWD", 0)
     client.post("heartbeat", leases=[proof(claim)], lease=30.0).refused(503, "unreachable")
 
 
@@ -291,7 +291,11 @@ class Forgetful(MemoryStore):
 
     def heartbeats(self) -> Any:
         heartbeats = super().heartbeats()
-        heartbeats.abandon = lambda token: True  # type: ignore[method-assign]
+
+        async def abandon(token: str) -> bool:
+            return True
+
+        heartbeats.abandon = abandon  # type: ignore[method-assign]
         return heartbeats
 
 

@@ -85,8 +85,8 @@ def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_come_back_unspent(
             with pytest.raises(StoreUnreachable):
                 await on.claim(store, token)
             heartbeats = store.heartbeats()
-            assert await asyncio.to_thread(heartbeats.abandon, token)
-            await asyncio.to_thread(heartbeats.close)
+            assert await heartbeats.abandon(token)
+            await heartbeats.close()
             assert await on.state(job.id) == (State.QUEUED, 0)
             assert await on.claim(store, token) == []
             assert len(await on.claim(store)) == 1
@@ -104,8 +104,8 @@ def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(shared_server
             with pytest.raises(StoreUnreachable):
                 await on.claim(store, token)
             heartbeats = store.heartbeats()
-            assert await asyncio.to_thread(heartbeats.abandon, token)
-            await asyncio.to_thread(heartbeats.close)
+            assert await heartbeats.abandon(token)
+            await heartbeats.close()
             on.proxy.go.set()
             assert await asyncio.to_thread(on.proxy.done_late.wait, 25)
             assert await on.state(job.id) == (State.QUEUED, 0)
@@ -183,13 +183,13 @@ def test_a_lost_reply_to_a_beat_costs_nothing(shared_server: SharedServer, run: 
             heartbeats = store.heartbeats()
             on.proxy.next("/v1/heartbeat", Fault.LOSE, Fault.TWICE)
             with pytest.raises(StoreUnreachable):
-                await asyncio.to_thread(heartbeats.beat, [claim.lease], 30.0)
-            assert not (await asyncio.to_thread(heartbeats.beat, [claim.lease], 30.0)).lost
+                await heartbeats.beat([claim.lease], 30.0)
+            assert not (await heartbeats.beat([claim.lease], 30.0)).lost
             on.proxy.next("/v1/release", Fault.LOSE)
             with pytest.raises(StoreUnreachable):
-                await asyncio.to_thread(heartbeats.release, [claim.lease])
-            assert list(await asyncio.to_thread(heartbeats.release, [claim.lease])) == []
-            await asyncio.to_thread(heartbeats.close)
+                await heartbeats.release([claim.lease])
+            assert list(await heartbeats.release([claim.lease])) == []
+            await heartbeats.close()
             assert await on.state(claim.lease.job_id) == (State.QUEUED, 0)
 
     run(go())
@@ -213,10 +213,10 @@ def test_a_lease_under_another_worker_token_changes_nothing(
                 heartbeats = thief.heartbeats()
                 pair = (claim.lease.job_id, claim.lease.token)
                 thief._proofs._held = proofs
-                assert (await asyncio.to_thread(heartbeats.beat, [claim.lease], 30.0)).lost == {pair}
-                await asyncio.to_thread(heartbeats.release, [claim.lease])
-                await asyncio.to_thread(heartbeats.abandon, claim_token)
-                await asyncio.to_thread(heartbeats.close)
+                assert (await heartbeats.beat([claim.lease], 30.0)).lost == {pair}
+                await heartbeats.release([claim.lease])
+                await heartbeats.abandon(claim_token)
+                await heartbeats.close()
                 assert await on.state(claim.lease.job_id) == (State.PROCESSING, 1)
             assert await on.claim(thief, claim_token) == []
             assert await owner.settle([(claim.lease, COMPLETED)]) == [Verdict.SETTLED]

@@ -63,8 +63,8 @@ def test_a_server_killed_between_a_claim_and_its_reply_loses_nothing(
                 await asyncio.to_thread(serving.start)
                 heartbeats = store.heartbeats()
                 # The server remembers nothing; what it needs to know is in the tokens.
-                assert await asyncio.to_thread(heartbeats.abandon, claim_token)
-                await asyncio.to_thread(heartbeats.close)
+                assert await heartbeats.abandon(claim_token)
+                await heartbeats.close()
                 assert await _state(beside, job.id) == (State.QUEUED, 0)
                 await store.close()
 

@@ -21,7 +21,7 @@ from stowhand.protocols.store import Verdict
 from stowhand.protocols.validation import MANUALLY_FAILED
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.verbs import take, wait_for_a_waiter
+from tests.stores.postgres.verbs import maintain, take, wait_for_a_waiter
 
 CALLS = {
     "complete_jobs": "stowhand.complete_jobs(ARRAY[7, 99, 38674])",
@@ -143,13 +143,13 @@ def test_a_manual_failure_without_a_reason_says_so_in_both_tongues(sql: Sql) -> 
     ]
 
 
-def test_what_was_completed_in_sql_is_pruned_where_no_history_is_kept(forgetful_store: PostgresStore, sql: Sql) -> None:
+def test_what_was_completed_in_sql_is_pruned_where_no_history_is_kept(
+    forgetful_store: PostgresStore, sql: Sql, run: Any
+) -> None:
     sql("select stowhand.add_job('t')")
     sql("select stowhand.complete_jobs(array[1])")
     assert sql("select id from stowhand.history") == [(1,)]
-    heartbeats = forgetful_store.heartbeats()
-    heartbeats.maintain()
-    heartbeats.close()
+    run(maintain(forgetful_store))
     assert sql("select id from stowhand.history") == []
 
 
@@ -254,8 +254,8 @@ def test_ids_beyond_32_bits_live_like_others(postgres_url: str, sql: Sql, run: A
         assert [job.id for job in jobs] == [2147483651, 2147483649, 2147483650]
         leases = [await take(store) for _ in jobs]
         heartbeats = store.heartbeats()
-        assert heartbeats.beat(leases, 30.0).lost == frozenset()
-        heartbeats.close()
+        assert (await heartbeats.beat(leases, 30.0)).lost == frozenset()
+        await heartbeats.close()
         errored = Settlement(State.ERRORED, Ended.RETRY, error="x", delay=0.0)
         failed = Settlement(State.FAILED, Ended.FAILED, error="x")
         verdicts = await store.settle(list(zip(leases, (errored, COMPLETED, failed), strict=True)))

@@ -34,7 +34,7 @@ def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: s
         heartbeats = store.heartbeats()
         for day in range(6):
             now[0] = start + timedelta(days=day)
-            heartbeats.maintain()
+            await heartbeats.maintain()
             await store.enqueue(NewJob(task="t"))
             await store.settle([(await take(store), COMPLETED)])
         assert sql("select count(*) from stowhand.history_default") == [(0,)]
@@ -46,7 +46,7 @@ def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: s
         assert names[0].endswith("20310505")
         assert names[-1].endswith("20310509")
         assert (await store.counts())[State.COMPLETED] == 2
-        heartbeats.close()
+        await heartbeats.close()
         await store.close()
 
     run(story())
@@ -66,10 +66,10 @@ def test_a_day_that_was_not_made_never_fails_a_settlement(postgres_url: str, sql
         await store.settle([(await take(store), COMPLETED)])
         assert sql("select count(*) from stowhand.history_default") == [(1,)]
         heartbeats = store.heartbeats()
-        heartbeats.maintain()  # today stays in the default; the days after it are made
+        await heartbeats.maintain()  # today stays in the default; the days after it are made
         assert sql(DAYS) == [(4,)]
         assert (await store.counts())[State.COMPLETED] == 1
-        heartbeats.close()
+        await heartbeats.close()
         await store.close()
 
     run(story())
@@ -86,8 +86,8 @@ def test_maintenance_waits_for_nobody(store: PostgresStore, postgres_url: str, s
             reader.execute("select count(*) from stowhand.history")
             reader.execute("lock table stowhand.history in share mode")
             heartbeats = store.heartbeats()
-            heartbeats.maintain()
-            heartbeats.close()
+            await heartbeats.maintain()
+            await heartbeats.close()
         await store.close()
 
     run(story())

@@ -28,12 +28,12 @@ async def everything(store: PostgresStore) -> None:
     claims = await claim(store, 9)
     heartbeats = store.heartbeats()
     leases = [each.lease for each in claims]
-    assert not heartbeats.beat(leases, 30.0).lost
+    assert not (await heartbeats.beat(leases, 30.0)).lost
     ends = [COMPLETED, *(Settlement(State.COMPLETED, Ended.OK, result="1") for _ in leases[1:])]
     assert set(await store.settle(list(zip(leases, ends, strict=True)))) == {Verdict.SETTLED}
     assert len(leases) == 3, "one of a serial queue"
-    heartbeats.maintain()
-    heartbeats.close()
+    await heartbeats.maintain()
+    await heartbeats.close()
     assert await store.foreign_changes() == []
     await store.close()
 

@@ -88,13 +88,13 @@ def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
             pausing.execute("select stowhand.pause_queue('q')")
             verdicts = dict(zip(leases, await store.settle(batch, repeat=False), strict=True))
             assert verdicts == {"q": Verdict.BUSY, "other": Verdict.SETTLED, None: Verdict.SETTLED}
-            assert heartbeats.release([leases["q"]]) == [leases["q"]], "it is asked again, until it can be done"
-            assert heartbeats.reset_lease(leases["q"]) == []
-            assert not heartbeats.abandon(leases["q"].token)
-            assert not heartbeats.beat([leases["q"]], 30.0).lost
+            assert await heartbeats.release([leases["q"]]) == [leases["q"]], "it is asked again, until it can be done"
+            assert await heartbeats.reset_lease(leases["q"]) == []
+            assert not await heartbeats.abandon(leases["q"].token)
+            assert not (await heartbeats.beat([leases["q"]], 30.0)).lost
             pausing.commit()
         assert await store.settle([(leases["q"], settlement)], repeat=False) == [Verdict.SETTLED]
-        heartbeats.close()
+        await heartbeats.close()
 
     run(story())
     assert sql("select holder_id, holder_token::text from stowhand.queues where name = 'q'") == [(-1, NOBODY)]

@@ -30,9 +30,9 @@ async def work_off(store: PostgresStore, settlement: Settlement) -> None:
         if not claims:
             break
         leases = sorted((claim.lease for claim in claims), key=lambda lease: lease.job_id)
-        heartbeats.beat(leases, 30.0)
+        await heartbeats.beat(leases, 30.0)
         await store.settle([(lease, settlement) for lease in leases])
-    heartbeats.close()
+    await heartbeats.close()
 
 
 def reads(connection: psycopg.Connection[tuple[int]]) -> int:

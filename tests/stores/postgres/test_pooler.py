@@ -68,20 +68,20 @@ def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, opti
             ids = await store.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t")])
             assert (await store.cancel(ids[2])).done is Done.DONE
             first, second = sorted(await claim(store, 9), key=lambda claimed: claimed.record.id)
-            assert not heartbeats.beat([first.lease, second.lease], 30.0).lost
+            assert not (await heartbeats.beat([first.lease, second.lease], 30.0)).lost
             assert (await store.cancel(ids[0])).done is Done.ASKED
-            assert heartbeats.beat([first.lease], 30.0).canceled == {(first.lease.job_id, first.lease.token)}
+            assert (await heartbeats.beat([first.lease], 30.0)).canceled == {(first.lease.job_id, first.lease.token)}
             assert await store.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
-            (reset,) = heartbeats.reset_lease(second.lease)
+            (reset,) = await heartbeats.reset_lease(second.lease)
             assert reset.state is State.QUEUED
             assert await store.settle([(second.lease, COMPLETED)]) == [Verdict.LOST]
             assert [job.priority for job in await store.reschedule_jobs([ids[1]], Reschedule(priority=-1))] == [-1]
             lease = await take(store)
-            assert heartbeats.release([lease]) == []
+            assert await heartbeats.release([lease]) == []
             assert [job.id for job in await store.complete_jobs([ids[1]])] == [ids[1]]
-            heartbeats.maintain()
+            await heartbeats.maintain()
             assert len(await store.list(JobFilter(states=tuple(State)))) == 3 * (turn + 1)
-        heartbeats.close()
+        await heartbeats.close()
         await store.close()
 
     run(story(), timeout=60)

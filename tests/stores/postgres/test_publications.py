@@ -15,7 +15,7 @@ from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.verbs import take
+from tests.stores.postgres.verbs import maintain, take
 
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ def test_everything_that_deletes_goes_on_under_a_publication(postgres_url: str, 
     async def story() -> None:
         store = PostgresStore(postgres_url, StoreOptions(pinned=lambda: now[0], history=3600.0))
         heartbeats = store.heartbeats()
-        heartbeats.maintain()
+        await heartbeats.maintain()
         for _ in range(2):
             await store.enqueue(NewJob(task="t"))
             await store.settle([(await take(store), COMPLETED)])
@@ -58,15 +58,15 @@ def test_everything_that_deletes_goes_on_under_a_publication(postgres_url: str, 
         now[0] = NOON.replace(minute=30)
         assert (await store.purge(Ages(completed=60.0, canceled=None, failed=None))).completed == 2
         now[0] = NOON.replace(hour=14)
-        heartbeats.maintain()
+        await heartbeats.maintain()
         assert (await store.counts())[State.CANCELED] == 0
         now[0] = NOON.replace(day=5)
-        heartbeats.maintain()
+        await heartbeats.maintain()
         assert sql("select to_regclass('stowhand.history_20310501')") == [(None,)]
         forgetful = PostgresStore(postgres_url, StoreOptions(history=None))
         await forgetful.enqueue(NewJob(task="t"))
         await forgetful.settle([(await take(forgetful), COMPLETED)])
-        heartbeats.close()
+        await heartbeats.close()
         await forgetful.close()
         await store.close()
 
@@ -85,9 +85,7 @@ def test_maintenance_does_each_duty_alone_and_says_what_it_could_not_do(
     sql("create function forbid() returns trigger language plpgsql as $$ begin raise exception 'never here'; end $$")
     sql("create trigger forbidden before delete on stowhand.workers execute function forbid()")
     sql("drop table stowhand.history_default")
-    heartbeats = store.heartbeats()
     with pytest.raises(StoreError, match=r"history without a day: .*history_default.*; workers: never here"):
-        heartbeats.maintain()
-    heartbeats.close()
+        run(maintain(store))
     assert sql("select count(*) from stowhand.dead_tokens") == [(0,)]
     run(store.close())

@@ -144,7 +144,7 @@ async def end(store: PostgresStore, heartbeats: Heartbeats, leases: Sequence[Lea
         while Verdict.BUSY in await store.settle([(lease, how) for lease in leases]):
             pass
     else:
-        while leases := await asyncio.to_thread(heartbeats.release, leases):
+        while leases := await heartbeats.release(leases):
             pass
 
 
@@ -192,7 +192,7 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
                     claims = await claim(store, random.randrange(1, 5))
                     how = random.choice([COMPLETED, RETRY_AT_ONCE, None])
                     await end(store, heartbeats, [each.lease for each in claims], how)
-        heartbeats.close()
+        await heartbeats.close()
 
     async def story() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(4)]
@@ -200,9 +200,9 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
         assert sql(UNFINDABLE) == []
         assert sql(WRONGLY_HELD) == []
         heartbeats = stores[0].heartbeats()
-        heartbeats.maintain()
+        await heartbeats.maintain()
         assert sql(UNFINDABLE) == []
-        heartbeats.close()
+        await heartbeats.close()
         async with asyncio.timeout(60):
             while claims := await claim(stores[0], 50):
                 await stores[0].settle([(each.lease, COMPLETED) for each in claims])
@@ -238,8 +238,8 @@ def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql,
             if each.queue != "held":
                 await store.settle([(each.lease, COMPLETED)])
         heartbeats = store.heartbeats()
-        heartbeats.maintain()
-        heartbeats.close()
+        await heartbeats.maintain()
+        await heartbeats.close()
         assert sql("select name from stowhand.queues order by name") == [("held",), ("waiting",)]
         await store.close()
 

@@ -133,14 +133,14 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
         await worker.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t"), NewJob(task="t")])
         first, second, third, fourth = await claim(worker, 4)
         heartbeats = worker.heartbeats()
-        assert not heartbeats.beat([first.lease], 30.0).lost
+        assert not (await heartbeats.beat([first.lease], 30.0)).lost
         assert await worker.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
         assert await worker.settle([(first.lease, COMPLETED)], repeat=True) == [Verdict.ALREADY_SETTLED]
-        assert heartbeats.release([second.lease]) == []
-        assert heartbeats.reset_lease(third.lease)
-        assert heartbeats.abandon(fourth.lease.token)
-        assert heartbeats.reset_stalled(0.0) == heartbeats.reset_worker("nobody") == []
-        heartbeats.maintain()
+        assert await heartbeats.release([second.lease]) == []
+        assert await heartbeats.reset_lease(third.lease)
+        assert await heartbeats.abandon(fourth.lease.token)
+        assert await heartbeats.reset_stalled(0.0) == await heartbeats.reset_worker("nobody") == []
+        await heartbeats.maintain()
         assert await worker.next_due(None) == 0.0
         await worker.wait(0.01)
         assert worker.is_listening
@@ -149,7 +149,7 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
         assert [entered.mine for entered in await worker.schedule([tick, tick])] == [True, False]
         assert await worker.ticks("every", WHEN) == [WHEN]
         assert [item.identifier for item in await worker.known_items()] == ["every"]
-        heartbeats.close()
+        await heartbeats.close()
         await worker.close()
 
     run(story())

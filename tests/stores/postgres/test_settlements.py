@@ -65,11 +65,11 @@ def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
             application.execute("select from stowhand.live where id = %s for update", (leases[1].job_id,))
             verdicts = await store.settle([(lease, COMPLETED) for lease in leases])
             assert verdicts == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
-            pulse = heartbeats.beat([leases[1]], 30.0)
+            pulse = await heartbeats.beat([leases[1]], 30.0)
             assert pulse.busy == {(leases[1].job_id, leases[1].token)}
             assert not pulse.lost
-            assert list(heartbeats.reset_stalled(-60.0)) == []
-        heartbeats.close()
+            assert list(await heartbeats.reset_stalled(-60.0)) == []
+        await heartbeats.close()
         assert await store.settle([(leases[1], COMPLETED)]) == [Verdict.SETTLED]
         await store.close()
 
@@ -108,8 +108,8 @@ def test_one_id_under_two_tokens_is_settled_by_the_one_that_holds(store: Postgre
         await store.enqueue(NewJob(task="t"))
         zombie = await take(store)
         heartbeats = store.heartbeats()
-        heartbeats.reset_lease(zombie)
-        heartbeats.close()
+        await heartbeats.reset_lease(zombie)
+        await heartbeats.close()
         holder = await take(store)
         verdicts = await store.settle([(zombie, COMPLETED), (holder, COMPLETED)])
         assert verdicts == [Verdict.LOST, Verdict.SETTLED]

@@ -66,12 +66,12 @@ def test_after_a_failover_everything_goes_on_at_the_other_host(own_url: str, run
         heartbeats = store.heartbeats()
         job = await store.enqueue(NewJob(task="t"))
         lease = await take(store)
-        assert not heartbeats.beat([lease], 30.0).lost
+        assert not (await heartbeats.beat([lease], 30.0)).lost
         first.close()
         pulse = None
         for _ in range(3):  # a connection that was cut says so once; a worker asks again
             try:
-                pulse = heartbeats.beat([lease], 30.0)
+                pulse = await heartbeats.beat([lease], 30.0)
                 break
             except Exception:  # noqa: BLE001
                 continue
@@ -83,7 +83,7 @@ def test_after_a_failover_everything_goes_on_at_the_other_host(own_url: str, run
         assert done.state == "completed"
         assert (await store.enqueue(NewJob(task="t"))).id == job.id + 1
         assert (await take(store)).job_id == job.id + 1
-        heartbeats.close()
+        await heartbeats.close()
         await store.close()
 
     with ExitStack() as first, Proxy(own_url) as second:

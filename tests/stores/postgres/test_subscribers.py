@@ -56,8 +56,8 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
         store = PostgresStore(url, StoreOptions(pinned=lambda: now[0]))
         await store.install()
         heartbeats = store.heartbeats()
-        heartbeats.maintain()
-        heartbeats.close()
+        await heartbeats.maintain()
+        await heartbeats.close()
         await store.close()
 
     run(installed())
@@ -87,10 +87,10 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
         await store.cancel(later.id)
         now[0] = NOON.replace(hour=14)
         heartbeats = store.heartbeats()
-        heartbeats.maintain()
+        await heartbeats.maintain()
         arrives(url, copy)
         assert asked(copy, *ROWS) == [[], []]
-        heartbeats.close()
+        await heartbeats.close()
         await forgetful.close()
         await store.close()
 

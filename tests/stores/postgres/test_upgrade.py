@@ -224,11 +224,11 @@ def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: st
         assert [c.record.task for c in await claim(store, 10, tasks=("t",))] == []
         heartbeats = store.heartbeats()
         lease = Lease(1, TOKEN, 1)
-        assert not heartbeats.beat([lease], 30.0).lost
+        assert not (await heartbeats.beat([lease], 30.0)).lost
         assert await store.settle([(lease, COMPLETED)]) == [Verdict.SETTLED]
         assert [c.record.id for c in await claim(store, 10, tasks=("t",))] == [2]
         assert [c.record.resets for c in await claim(store, 10, tasks=("crashed",))] == [1]
-        heartbeats.close()
+        await heartbeats.close()
         await store.close()
 
     run(story())

@@ -80,3 +80,12 @@ def wait_until_gone(connection: psycopg.Connection[Any], condition: str, value: 
     while connection.execute(f"select from pg_stat_activity where {condition}".encode(), (value,)).fetchall():
         assert time.monotonic() < deadline, "they do not end"
         time.sleep(0.002)
+
+
+async def maintain(store: PostgresStore) -> None:
+    """As a worker does, now and then."""
+    heartbeats = store.heartbeats()
+    try:
+        await heartbeats.maintain()
+    finally:
+        await heartbeats.close()

@@ -82,7 +82,7 @@ async def churn(store: SqliteStore) -> None:
         await store.enqueue_many([NewJob(task="t") for _ in range(5)])
         claims = await store.claim(request(5))
         leases = [claim.lease for claim in claims]
-        beat = asyncio.to_thread(heartbeats.beat, leases, 30.0)
+        beat = heartbeats.beat(leases, 30.0)
         await asyncio.gather(beat, store.settle([(lease, COMPLETED) for lease in leases]))
     _say("done")
 

@@ -28,9 +28,9 @@ def test_stepping_the_wall_clock_resets_no_job(
         (claim,) = await store.claim(request())
         monkeypatch.setattr(moment, "wall_clock", lambda: clock.wall_clock() + timedelta(days=days))
         heartbeats = store.heartbeats()
-        assert heartbeats.reset_stalled(0.0) == []
-        assert heartbeats.beat([claim.lease], 30.0).lost == frozenset()
-        heartbeats.close()
+        assert await heartbeats.reset_stalled(0.0) == []
+        assert (await heartbeats.beat([claim.lease], 30.0)).lost == frozenset()
+        await heartbeats.close()
         await store.close()
 
     run(scenario())
@@ -44,11 +44,11 @@ def test_a_lease_ends_by_the_monotonic_clock(path: Path, run: Run, monkeypatch: 
         ahead = 350.0
         monkeypatch.setattr(moment, "_monotonic", lambda: clock.SystemClock().monotonic() + ahead)
         heartbeats = store.heartbeats()
-        assert heartbeats.reset_stalled(100.0) == []
+        assert await heartbeats.reset_stalled(100.0) == []
         ahead = 401.0
-        (reset,) = heartbeats.reset_stalled(100.0)
+        (reset,) = await heartbeats.reset_stalled(100.0)
         assert (reset.job_id, reset.state, reset.worker) == (claim.lease.job_id, State.QUEUED, "w")
-        heartbeats.close()
+        await heartbeats.close()
         await store.close()
 
     run(scenario())
@@ -61,11 +61,11 @@ def test_another_boot_ends_every_lease(path: Path, run: Run, monkeypatch: pytest
         # After a boot the monotonic clock begins again, so by its number this lease would still hold for days.
         (claim,) = await store.claim(request(lease=500_000.0))
         heartbeats = store.heartbeats()
-        assert heartbeats.reset_stalled(10.0) == []
+        assert await heartbeats.reset_stalled(10.0) == []
         monkeypatch.setattr(moment, "boot_id", lambda: "another boot")
-        (reset,) = heartbeats.reset_stalled(10.0)
+        (reset,) = await heartbeats.reset_stalled(10.0)
         assert reset.job_id == claim.lease.job_id
-        heartbeats.close()
+        await heartbeats.close()
         await store.close()
 
     run(scenario())

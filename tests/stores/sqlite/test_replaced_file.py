@@ -127,7 +127,7 @@ def test_a_file_beside_which_the_log_of_the_old_one_lies_is_not_opened(path: Pat
             with pytest.raises(SchemaError, match="-wal of the old one"):
                 await use()
         with pytest.raises(SchemaError, match="-wal of the old one"):
-            store.heartbeats().reset_stalled(0.0)
+            await store.heartbeats().reset_stalled(0.0)
         assert content(path) == before
         remove_logs(path)
         assert (await store.counts())[State.QUEUED] == 1

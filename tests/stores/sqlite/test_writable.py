@@ -22,26 +22,26 @@ def heartbeats(path: Path, run: Run) -> Iterator[SqliteHeartbeats]:
     run(SqliteStore(path).install())
     heartbeats = SqliteStore(path).heartbeats()
     yield heartbeats
-    heartbeats.close()
+    run(heartbeats.close())
 
 
 def test_whoever_looks_whether_it_can_be_written_wakes_nobody_and_leaves_nothing(
-    heartbeats: SqliteHeartbeats, path: Path
+    heartbeats: SqliteHeartbeats, path: Path, run: Run
 ) -> None:
     pragmas = ("data_version", "schema_version", "page_count")
     with closing(sqlite3.connect(path)) as other:
-        heartbeats.check_writable()
+        run(heartbeats.check_writable())
         seen = [other.execute(f"PRAGMA {what}").fetchone() for what in pragmas]
         for _ in range(3):
-            heartbeats.check_writable()
+            run(heartbeats.check_writable())
         assert [other.execute(f"PRAGMA {what}").fetchone() for what in pragmas] == seen
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_somebodys_open_transaction_is_no_refusal(heartbeats: SqliteHeartbeats, path: Path) -> None:
+def test_somebodys_open_transaction_is_no_refusal(heartbeats: SqliteHeartbeats, path: Path, run: Run) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        heartbeats.check_writable()
+        run(heartbeats.check_writable())
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can fill a disk for one process")

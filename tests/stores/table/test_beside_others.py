@@ -65,11 +65,11 @@ async def changes_nothing(place: Place, store: Any, claim: Claim[Any]) -> None:
     lease, before = claim.lease, place.sql("SELECT * FROM uploads")
     heartbeats = store.heartbeats()
     try:
-        assert (await asyncio.to_thread(heartbeats.beat, [lease], 30.0)).lost == {(lease.job_id, lease.token)}
-        assert list(await asyncio.to_thread(heartbeats.release, [lease])) == []
-        assert list(await asyncio.to_thread(heartbeats.reset_lease, lease)) == []
+        assert (await heartbeats.beat([lease], 30.0)).lost == {(lease.job_id, lease.token)}
+        assert list(await heartbeats.release([lease])) == []
+        assert list(await heartbeats.reset_lease(lease)) == []
     finally:
-        await asyncio.to_thread(heartbeats.close)
+        await heartbeats.close()
     for end in ENDS:
         for repeat in (False, True):
             assert list(await store.settle([(lease, end)], repeat=repeat)) == [Verdict.LOST]
@@ -145,8 +145,8 @@ def test_a_lost_claim_is_not_given_back_once_others_may_have_it(
             heartbeats = store.heartbeats()
             later = AT.timestamp() + 1e9
             monkeypatch.setattr("stowhand.stores.table.claim_starts.stopwatch", lambda: later)
-            assert heartbeats.abandon(claim.lease.token)
-            heartbeats.close()
+            assert await heartbeats.abandon(claim.lease.token)
+            await heartbeats.close()
         assert place.states() == ["processing"]
 
     run(scenario())
@@ -159,9 +159,9 @@ def test_a_live_claim_is_renewed_and_settled_whatever_triggers_do_to_other_colum
         async with opened(place) as store:
             (claim,) = await claimed(store, limit=1)
             heartbeats = store.heartbeats()
-            assert heartbeats.beat([claim.lease], 30.0) == heartbeats.beat([claim.lease], 30.0)
-            assert heartbeats.beat([claim.lease], 30.0).lost == frozenset()
-            heartbeats.close()
+            assert await heartbeats.beat([claim.lease], 30.0) == await heartbeats.beat([claim.lease], 30.0)
+            assert (await heartbeats.beat([claim.lease], 30.0)).lost == frozenset()
+            await heartbeats.close()
             assert list(await store.settle([(claim.lease, COMPLETED)])) == [Verdict.SETTLED]
 
     run(scenario())
@@ -217,8 +217,8 @@ def test_a_trigger_that_sets_the_start_anew_at_a_beat_is_found_when_the_store_is
         async with opened(place) as store:
             (claim,) = await claimed(store, limit=1)
             heartbeats = store.heartbeats()
-            pulses = [heartbeats.beat([claim.lease], 30.0) for _ in range(2)]
-            heartbeats.close()
+            pulses = [await heartbeats.beat([claim.lease], 30.0) for _ in range(2)]
+            await heartbeats.close()
             assert pulses[-1].lost == {(claim.lease.job_id, claim.lease.token)}
 
     run(scenario())

@@ -59,8 +59,8 @@ def test_names_that_are_sql_to_the_eye_are_only_names(place: Place, run: Run) ->
             assert (claim.record["Order"], claim.record["key"]) == ("processing", claim.lease.job_id)
             assert store.record_id(claim.record) == claim.lease.job_id
             heartbeats = store.heartbeats()
-            assert list(heartbeats.release([claim.lease])) == []
-            heartbeats.close()
+            assert list(await heartbeats.release([claim.lease])) == []
+            await heartbeats.close()
             assert await store.queued_count() == 1
             assert await store.logs(claim.record) == []
 

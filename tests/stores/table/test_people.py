@@ -167,8 +167,8 @@ def test_every_call_is_told_of_with_its_time_and_whether_it_failed(place: Place,
         async with opened(place, events) as store:
             (claim,) = await claimed(store)
             heartbeats = store.heartbeats()
-            heartbeats.beat([claim.lease], 30)
-            heartbeats.close()
+            await heartbeats.beat([claim.lease], 30)
+            await heartbeats.close()
             await store.settle([(claim.lease, COMPLETED)])
             made = Attempt(claim, 0.0)
             store.around(made)
@@ -269,9 +269,9 @@ def test_a_waiting_record_is_canceled_at_once_and_a_running_one_is_asked(place: 
             ]
             heartbeats = store.heartbeats()
             try:
-                assert heartbeats.beat([claim.lease], 30).canceled
+                assert (await heartbeats.beat([claim.lease], 30)).canceled
             finally:
-                heartbeats.close()
+                await heartbeats.close()
 
     run(main())
     assert place.states() == ["processing", "canceled", "failed"]

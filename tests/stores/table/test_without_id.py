@@ -47,11 +47,11 @@ def test_records_without_an_id_are_neither_claimed_nor_listed_nor_counted_and_st
             place.add("two", id=2)
             await worked_off(store, nothing)
             heartbeats = store.heartbeats()
-            foreign = heartbeats.foreign([], 1.0)
+            foreign = await heartbeats.foreign([], 1.0)
             assert foreign is None or (not foreign.late and foreign.ends_in is None)
-            assert [*heartbeats.reset_stalled(1.0), *heartbeats.reset_worker("theirs")] == []
-            heartbeats.maintain()
-            heartbeats.close()
+            assert [*await heartbeats.reset_stalled(1.0), *await heartbeats.reset_worker("theirs")] == []
+            await heartbeats.maintain()
+            await heartbeats.close()
             assert await store.next_due(None) is None
             assert await store.counts(*LEFT) == LEFT
             assert not await store.exists("queued", "errored", "processing")

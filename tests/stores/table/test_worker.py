@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -77,8 +77,11 @@ async def seen_later(place: Place) -> AsyncIterator[Heartbeats]:
     """A heart that would reset a neglected record: it is three quarters of a lease ahead."""
     later = TableStore(place.url, options(**QUICK), _pinned=lambda: wall_clock() + timedelta(seconds=45))
     async with later:
-        with closing(later.heartbeats()) as heartbeats:
+        heartbeats = later.heartbeats()
+        try:
             yield heartbeats
+        finally:
+            await heartbeats.close()
 
 
 def test_records_run_and_their_rows_say_so(run: Run, place: Place) -> None:
@@ -168,7 +171,7 @@ def test_a_heartbeat_keeps_a_long_record_from_being_reset(run: Run, place: Place
             for _ in range(3):
                 neglect(place)
                 await until(lambda: beaten(place))
-                assert not await asyncio.to_thread(heartbeats.reset_stalled, 0.0)
+                assert not await heartbeats.reset_stalled(0.0)
             over.set()
             await until(lambda: place.states() == ["completed"])
             assert not served.told(JobLost)
@@ -375,7 +378,7 @@ def test_a_handler_that_never_lets_go_of_the_loop_still_keeps_its_record(run: Ru
             while not beaten(place):
                 assert stopwatch() < end, "nobody beats for it"
                 sleep_blocking(0.02)
-            assert not hearts[0].reset_stalled(0.0)
+            assert not await hearts[0].reset_stalled(0.0)
 
     async def story() -> None:
         async with at_work(place, handle) as served, seen_later(place) as heartbeats:

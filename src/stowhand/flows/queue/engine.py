@@ -41,9 +41,10 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE, WorkerOptions
 from stowhand.protocols.propagation import load
 from stowhand.protocols.queue_store import Answer, Done, QueueStore
-from stowhand.protocols.store import DAY, Heartbeats, Store, StoreOptions, Terms
+from stowhand.protocols.store import DAY, Store, StoreOptions, Terms
 from stowhand.protocols.validation import is_storable
 from stowhand.stores.opening import open_store
+from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 VALUE_LIMIT = 200
 """Characters of a lookup value that is stored as it is; longer ones are hashed."""
@@ -73,8 +74,7 @@ class QueueEngine:
         self._listener = SharedListener(store)
         self._existence = ExistenceChecks(self._tables)
         self._children = Children(shape, self._tables, self._ids)
-        self._heartbeats: Heartbeats | None = None
-        self._sweeping = asyncio.Lock()
+        self._heartbeats = HeartbeatThread("stowhand sweep", store.heartbeats)
 
     @property
     def description(self) -> str:
@@ -104,9 +104,7 @@ class QueueEngine:
         """Close what was opened here."""
         await self._listener.close()
         await self._children.close()
-        if self._heartbeats is not None:
-            self._heartbeats.close()
-            self._heartbeats = None
+        await self._heartbeats.close()
         if self._owns_store:
             await self._store.close()
 
@@ -272,9 +270,7 @@ class QueueEngine:
 
     async def sweep(self) -> int:
         """Take back the jobs of dead workers; returns how many of them belong to this flow."""
-        async with self._sweeping:
-            heartbeats = self._heartbeats = self._heartbeats or self._store.heartbeats()
-            taken = await asyncio.to_thread(heartbeats.reset_stalled, LEASE / 3)
+        taken = await self._heartbeats.call(lambda heartbeats: heartbeats.reset_stalled(LEASE / 3))
         return sum(job.task.startswith(f"{self.shape.name}/") for job in taken)
 
     # -- work

@@ -1,4 +1,4 @@
-"""Clients of one Redis: for the loop's calls, for a call that waits, for a thread. Nothing is repeated by the driver.
+"""Clients of one Redis: for a loop's calls, and for a call that waits. Nothing is repeated by the driver.
 
 Every answer is text. Bytes that are not UTF-8 (values of other applications) become lone surrogates, and the same bytes
 again when they are written.
@@ -17,9 +17,6 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode as PlainClusterNode
-from redis.retry import Retry as PlainRetry
-from redis.sentinel import Sentinel as PlainSentinel
 
 from stowhand.flows.redis.address import Address
 
@@ -34,7 +31,6 @@ _UNBOUNDED = 2**31 - 1
 """Connections: how many calls there are at once is decided here, and by who makes them."""
 
 Client: TypeAlias = redis.asyncio.Redis | redis.asyncio.RedisCluster
-PlainClient: TypeAlias = redis.Redis | redis.RedisCluster
 
 
 class _InTime:
@@ -79,19 +75,6 @@ def _is_demoted(error: redis.ResponseError) -> bool:
     return isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in str(error)
 
 
-class _Plain(redis.Redis):
-    """For a thread."""
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """As ever; the connections to a server that has become a replica are given up."""
-        try:
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        except redis.ResponseError as error:
-            if _is_demoted(error):
-                self.connection_pool.disconnect()
-            raise
-
-
 class _OneServer(_InTime, redis.asyncio.Redis):  # type: ignore[misc]
     """One server, or the primary that sentinels name."""
 
@@ -106,10 +89,8 @@ class Dialer:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._calls: dict[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None, None]]] = {}
-        self._plain: PlainClient | None = None
         self._open: list[Client] = []
         self._sentinels: list[redis.asyncio.Redis] = []
-        self._plain_sentinels: list[redis.Redis] = []
 
     def calls(self) -> Client:
         """The client of the running loop's calls: one, of which each call borrows a connection.
@@ -131,22 +112,12 @@ class Dialer:
         """
         return self._client(longest + DEADLINE)
 
-    def plain(self) -> PlainClient:
-        """The blocking client, for one thread. Of a cluster it looks for the nodes here, and raises as a call does."""
-        if self._plain is None:
-            self._plain = self._plain_client()
-        return self._plain
-
     async def close(self) -> None:
         """Close every connection. What still waits for an answer fails."""
         for ended in [one for one in self._calls if one.is_closed()]:
             self._open.remove(self._calls.pop(ended)[0])
         clients, self._open, self._calls = [*self._open, *self._sentinels], [], {}
         self._sentinels = []
-        plain, self._plain = self._plain, None
-        for asked in (plain, *self._plain_sentinels):
-            if asked is not None:
-                asked.close()
         for client in clients:
             await client.aclose()
 
@@ -170,23 +141,6 @@ class Dialer:
                 return primary
         ((host, port),) = address.hosts
         return _OneServer(host=host, port=port, db=address.db, **options)
-
-    def _plain_client(self) -> PlainClient:
-        address = self._address
-        options = self._options(DEADLINE) | {"retry": PlainRetry(NoBackoff(), 0)}
-        match address.kind:
-            case "socket":
-                return _Plain(unix_socket_path=address.path, db=address.db, **options)
-            case "cluster":
-                nodes = [PlainClusterNode(host, port) for host, port in address.hosts]
-                return redis.RedisCluster(startup_nodes=nodes, **options)
-            case "sentinel":
-                sentinel = PlainSentinel(address.hosts, sentinel_kwargs=options | self._of_sentinels(), **options)
-                self._plain_sentinels = sentinel.sentinels
-                primary: _Plain = sentinel.master_for(address.service, _Plain, db=address.db)
-                return primary
-        ((host, port),) = address.hosts
-        return _Plain(host=host, port=port, db=address.db, **options)
 
     def _options(self, deadline: float | None) -> dict[str, Any]:
         """The driver repeats nothing: whether a call may be repeated, only its caller knows."""

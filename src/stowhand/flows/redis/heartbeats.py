@@ -1,4 +1,4 @@
-"""Heartbeats on a blocking connection, for the heartbeat's own thread."""
+"""Heartbeats on connections of their own, for the loop of the heartbeat's thread."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from stowhand.clock import SystemClock
 from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Dialer, PlainClient
+from stowhand.flows.redis.dialing import Dialer
 from stowhand.flows.redis.queues import QueueAt
-from stowhand.flows.redis.scripts import SCRIPTS, run_plain
-from stowhand.flows.redis.trouble import repeated_plain
+from stowhand.flows.redis.scripts import SCRIPTS, run
+from stowhand.flows.redis.trouble import repeated
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign, Pulse, Refusal
@@ -23,7 +23,7 @@ CROWD, RAREST = 0.5, 10.0
 
 
 class RedisHeartbeats:
-    """Blocking; one thread at a time. Every method raises StoreUnreachable, and may be repeated.
+    """One call at a time, on one loop. Every method raises StoreUnreachable, and may be repeated.
 
     Leases expire on the server by themselves, and no slack is granted after that but the second look of the sweep. So a
     lease must live some beats.
@@ -41,35 +41,36 @@ class RedisHeartbeats:
         self._others = others
         self._lock = lock
         self._dialer = Dialer(address)
-        self._client: PlainClient | None = None
         self._begin = dict.fromkeys((*queues, *others), 0)
         """Where in a long list the next sweep goes on."""
         self._clock = SystemClock()
         self._next_look = float("-inf")
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now. A job whose hash is gone is lost."""
         lost: set[tuple[str, str]] = set()
-        for queue, mine in self._by_queue(leases).items():
+        for queue, mine in (await self._by_queue(leases)).items():
             for page in _pages(mine):
-                marks = self._run("beat", queue, max(1, round(lease * 1000)), self._lock, *_pairs(page))
+                marks = await self._run("beat", queue, max(1, round(lease * 1000)), self._lock, *_pairs(page))
                 lost |= {(one.job_id, one.token) for one, mark in zip(page, marks, strict=True) if mark == "L"}
         return Pulse(lost=frozenset(lost))
 
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back to the front of the queue, without using an attempt. No lease is ever busy."""
-        for queue, mine in self._by_queue(leases).items():
+        for queue, mine in (await self._by_queue(leases)).items():
             for page in reversed(_pages(mine)):
-                self._run("release", queue, *(word for one in page for word in (one.job_id, one.token, one.epoch)))
+                await self._run(
+                    "release", queue, *(word for one in page for word in (one.job_id, one.token, one.epoch))
+                )
         return []
 
-    def abandon(self, token: str) -> bool:
+    async def abandon(self, token: str) -> bool:
         """Hand back what this token claimed; it can claim nothing more."""
         for queue in self._queues:
-            self._run("abandon", queue, token)
+            await self._run("abandon", queue, token)
         return True
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what has been seen twice without a lease. One look a second, whichever process takes it.
 
         The more processes ask for it, the rarer each of them does: some look a second is all that the flow needs.
@@ -80,57 +81,55 @@ class RedisHeartbeats:
         found: list[ResetJob] = []
         asked = 0
         for queue in self._queues:
-            resets, before = self._sweep(queue)
+            resets, before = await self._sweep(queue)
             found += resets
             asked = max(asked, before)
         if asked == 0:
-            found += [reset for queue in self._others for reset in self._sweep(queue)[0]]
+            found += [reset for queue in self._others for reset in (await self._sweep(queue))[0]]
         if not found:  # else it is called again at once, for there may be more
             self._next_look = now + min(asked * CROWD, RAREST)
         return found
 
-    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """Only two looks at the locks can tell."""
         return None
 
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back all that this worker holds."""
         return [
             reset
             for queue in self._queues
-            for reset in resets_of(queue, self._run("reset", queue, "worker", worker), worker)
+            for reset in resets_of(queue, await self._run("reset", queue, "worker", worker), worker)
         ]
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
-        for queue in self._by_queue([lease]):
-            return resets_of(queue, self._run("reset", queue, "lease", lease.job_id, lease.token), None)
+        for queue in await self._by_queue([lease]):
+            return resets_of(queue, await self._run("reset", queue, "lease", lease.job_id, lease.token), None)
         return []
 
     def refused(self) -> Sequence[Refusal]:
         """Nothing: there are no rules of an application there."""
         return ()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """There is no schema that could change."""
 
-    def check_writable(self) -> None:
+    async def check_writable(self) -> None:
         """Nothing: a claim is a script that writes, and meets what refuses it."""
 
-    def maintain(self) -> None:
+    async def maintain(self) -> None:
         """Keys expire by themselves."""
 
-    def close(self) -> None:
-        """Close the connection."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._dialer.close()
 
-    def _sweep(self, queue: QueueAt) -> tuple[list[ResetJob], int]:
+    async def _sweep(self, queue: QueueAt) -> tuple[list[ResetJob], int]:
         """Sweep page after page, until jobs were reset; and how many processes asked before in this second."""
         when, swept, asked = "", list[str](), 0
         for _ in range(PAGES):
-            begin, asked, *swept = self._run("sweep", queue, self._begin[queue], when)
+            begin, asked, *swept = await self._run("sweep", queue, self._begin[queue], when)
             if asked:
                 break
             self._begin[queue] = max(begin, 0)
@@ -139,30 +138,29 @@ class RedisHeartbeats:
                 break
         return resets_of(queue, swept, None), asked
 
-    def _by_queue(self, leases: Sequence[Lease]) -> dict[QueueAt, list[Lease]]:
+    async def _by_queue(self, leases: Sequence[Lease]) -> dict[QueueAt, list[Lease]]:
         """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
         if not leases:
             return {}
         if len(self._queues) == 1:
             return {self._queues[0]: list(leases)}
         names = [queue.keys.lock(queue.name, lease.job_id) for lease in leases for queue in self._queues]
-        locks: Iterator[Any] = iter(repeated_plain(lambda: self._plain.mget(names), self._address, unanswered=True))
+
+        async def ask() -> Any:
+            return await self._dialer.calls().mget(names)
+
+        locks: Iterator[Any] = iter(await repeated(ask, self._address, self._clock, unanswered=True))
         found: dict[QueueAt, list[Lease]] = {}
         for lease in leases:
             held = [queue for queue in self._queues if (next(locks) or "").endswith(f":{lease.token}")]
             found.setdefault(held[0] if held else self._queues[0], []).append(lease)
         return found
 
-    def _run(self, name: str, queue: QueueAt, *args: object) -> Any:
-        return repeated_plain(
-            lambda: run_plain(self._plain, SCRIPTS[name], (queue.root,), (queue.text, *args)), self._address
-        )
+    async def _run(self, name: str, queue: QueueAt, *args: object) -> Any:
+        async def ask() -> Any:
+            return await run(self._dialer.calls(), SCRIPTS[name], (queue.root,), (queue.text, *args))
 
-    @property
-    def _plain(self) -> PlainClient:
-        if self._client is None:
-            self._client = self._dialer.plain()
-        return self._client
+        return await repeated(ask, self._address, self._clock)
 
 
 def _pages(leases: list[Lease]) -> list[list[Lease]]:

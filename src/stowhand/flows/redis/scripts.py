@@ -27,19 +27,11 @@ class Script(msgspec.Struct, frozen=True):
 
 
 async def run(client: Any, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
-    """Call it on the asyncio client. The first key says which node of a cluster; all must lie in its slot."""
+    """Call it. The first key says which node of a cluster; all must lie in its slot."""
     try:
         return await client.evalsha(script.sha, len(keys), *keys, *args)
     except NoScriptError:
         return await client.eval(script.text, len(keys), *keys, *args)
-
-
-def run_plain(client: Any, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
-    """The same on the blocking client."""
-    try:
-        return client.evalsha(script.sha, len(keys), *keys, *args)
-    except NoScriptError:
-        return client.eval(script.text, len(keys), *keys, *args)
 
 
 def _load() -> dict[str, Script]:

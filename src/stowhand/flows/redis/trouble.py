@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from redis import exceptions as redis_errors
 
-from stowhand.clock import Clock, sleep_blocking
+from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.flows.redis.address import Address
 from stowhand.jobs.text import clean
@@ -155,20 +155,6 @@ async def repeated(
         await clock.sleep(PAUSE * attempt)
     with translated(address, opening=opening):
         return await action()
-
-
-def repeated_plain(action: Callable[[], T], address: Address, *, unanswered: bool = False) -> T:
-    """The same for a thread of its own."""
-    for attempt in range(1, TRIES):
-        try:
-            with translated(address):
-                return action()
-        except StoreUnreachable as error:
-            if isinstance(error, NoReply) and not unanswered:
-                raise
-        sleep_blocking(PAUSE * attempt)
-    with translated(address):
-        return action()
 
 
 def _code(error: BaseException) -> str:

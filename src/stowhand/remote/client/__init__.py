@@ -6,7 +6,7 @@ http_caller.py  requests: deadlines, replies, what went wrong
 proofs.py       the authorization that the server returned with each lease
 claiming.py     claim and settle
 producing.py    enqueue
-heartbeats.py   beat, release, abandon: from a thread of its own
+heartbeats.py   beat, release, abandon: on a loop in another thread
 attempt.py      what a running handler is given: its execution log, requeue
 unsupported.py  what is only done beside the database, and refused here
 """

@@ -21,13 +21,13 @@ from stowhand.jobs.limits import check_name, read_forbidden
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.remote.server.answers import Answer, Answers, Sent
 from stowhand.remote.server.grants import Grant, Scope
-from stowhand.remote.server.heartbeat_thread import HeartbeatThread
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.records import lent
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.wake_broadcast import POLLING, WakeBroadcast
 from stowhand.remote.wire import LONGEST_WAIT, ClaimAsked, Kind
+from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MOST_RECORDS = 100
 """In one answer."""

@@ -138,7 +138,7 @@ async def running(
         await wake_broadcast.stop()
         resetter.stop()
         await asyncio.wait({resetting}, timeout=options.grace)
-        store_server.close()
+        await store_server.close()
         sock.close()
 
 

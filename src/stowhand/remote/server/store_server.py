@@ -15,13 +15,12 @@ from stowhand.clock import Clock, wall_clock
 from stowhand.errors import LeaseLost
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import LONGEST_LEASE, Claims, Gone
 from stowhand.remote.server.grants import Grant, Scope
-from stowhand.remote.server.heartbeat_thread import HeartbeatThread
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.settlements import checked, failed
@@ -49,6 +48,7 @@ from stowhand.remote.wire import (
     Told,
     Verdicts,
 )
+from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MOST = 1000
 """Leases, settlements, jobs or log entries in one call."""
@@ -83,14 +83,14 @@ class StoreServer:
             declared,
         )
         self._store = shared_store.store
-        self._heartbeats = HeartbeatThread(shared_store.store)
+        self._heartbeats = HeartbeatThread("stowhand lending heartbeats", shared_store.store.heartbeats)
         self._answers = Answers(clock)
         self._on_lease = on_lease
         self._claims = Claims(shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, clock, still)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection of the heartbeats."""
-        self._heartbeats.close()
+        await self._heartbeats.close()
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
         """Records under leases; a repeated claim token returns those of the first answer that are still held."""
@@ -193,9 +193,11 @@ class StoreServer:
             leases += self._answers.holdings.of((grant.id, reset.worker))[: MOST - len(leases)]
         if not leases:
             return ResetDone()
-        found = await self._heartbeats.call(
-            lambda heartbeats: [job for lease in leases for job in heartbeats.reset_lease(lease)]
-        )
+
+        async def reset_all(heartbeats: Heartbeats) -> list[ResetJob]:
+            return [job for lease in leases for job in await heartbeats.reset_lease(lease)]
+
+        found = await self._heartbeats.call(reset_all)
         self._answers.over(leases)
         return ResetDone(jobs=tuple(found))
 

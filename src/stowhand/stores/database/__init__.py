@@ -9,7 +9,6 @@ link        one asynchronous connection that comes back by itself, and a pool of
 borrower    who waits for a connection of a pool, and how long
 pool_places  how many connections of a pool are in use
 borrowed    a pool of the application's in the shape of ours
-blocking    the same for a thread that may block
 
 sqlite_file        where an SQLite file may lie, and a connection to it
 sqlite_connection  one connection with its lock: transactions that wait their turn

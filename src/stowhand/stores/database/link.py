@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import psycopg
 from psycopg.rows import dict_row, tuple_row
 
+from stowhand.clock import stopwatch
 from stowhand.errors import StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import holding, turn
@@ -32,6 +33,7 @@ DEFAULT_ISOLATION = b"select pg_catalog.current_setting('default_transaction_iso
 USUAL_ISOLATIONS = ("read committed", "read uncommitted")
 Values = Sequence[object] | Mapping[str, object]
 """Of a statement's places: in order, or by name."""
+_T = TypeVar("_T")
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
 
@@ -64,6 +66,24 @@ class Connection(psycopg.AsyncConnection[Row]):
     _reader: psycopg.AsyncCursor[Row] | None = None
     begins = False
     """As a Session's."""
+    _deadline: float | None = None
+
+    @contextmanager
+    def answering_within(self, seconds: float) -> Iterator[None]:
+        """Give up what has no answer by then, at once: a cancellation would first ask the server to cancel."""
+        self._deadline = stopwatch() + seconds
+        try:
+            yield
+        finally:
+            self._deadline = None
+
+    async def wait(self, gen: Generator[Any, Any, _T], *args: Any, **options: Any) -> _T:
+        if self._deadline is None:
+            return await super().wait(gen, *args, **options)
+        try:
+            return await super().wait(_until(gen, self._deadline), *args, **options)
+        except _NoAnswer:
+            raise TimeoutError("no answer in time") from None
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
@@ -145,10 +165,14 @@ class Link:
         """There is a connection, as far as is known."""
         return self._connection is not None
 
-    async def rows(self, statement: bytes, values: Values = ()) -> list[Row]:
-        """Run one statement in a transaction of its own. Raises what psycopg raises, StoreUnreachable, TimeoutError."""
+    async def rows(self, statement: bytes, values: Values = (), within: float = DEADLINE) -> list[Row]:
+        """Run one statement in a transaction of its own, answered ``within`` so many seconds.
+
+        Raises what psycopg raises, StoreUnreachable, TimeoutError.
+        """
         async with self.connection() as connection:
-            return await rows(connection, statement, values, prepare=self._dialer.prepared)
+            with connection.answering_within(within) if within < DEADLINE else nullcontext():
+                return await rows(connection, statement, values, prepare=self._dialer.prepared)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -302,6 +326,25 @@ async def ask(
     async with psycopg.AsyncCursor(connection, row_factory=dict_row) as cursor:
         await cursor.execute(statement.encode() if isinstance(statement, str) else statement, values)
         return await cursor.fetchall() if cursor.description is not None else []
+
+
+class _NoAnswer(Exception):
+    """Raised within a generator of psycopg's, which takes a TimeoutError for a closed socket."""
+
+
+def _until(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
+    """``gen``, resumed by psycopg whenever the socket is ready or an interval has passed; but not past the deadline."""
+    wanted: Any = None
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and stopwatch() > deadline:
+                raise _NoAnswer
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
 
 
 def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:

@@ -29,17 +29,3 @@ async def halved(
             return []
     middle = len(items) // 2
     return [*await halved(items[:middle], write, alone), *await halved(items[middle:], write, alone)]
-
-
-def halved_blocking(items: Sequence[T], write: Callable[[Sequence[T]], Sequence[R]], alone: Alone[T]) -> list[R]:
-    """The same for a thread of its own."""
-    try:
-        return list(write(items))
-    except Exception as error:
-        if not trouble.is_refusal(error):
-            raise
-        if len(items) == 1:
-            alone(items[0], error)
-            return []
-    middle = len(items) // 2
-    return [*halved_blocking(items[:middle], write, alone), *halved_blocking(items[middle:], write, alone)]

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import psycopg
 
-from stowhand.clock import Clock, sleep_blocking
+from stowhand.clock import Clock
 from stowhand.stores.database import trouble
 
 T = TypeVar("T")
@@ -27,15 +27,3 @@ async def repeated(action: Callable[[], Awaitable[T]], clock: Clock) -> T:
                 raise
             await clock.sleep(PAUSE * attempt)
     return await action()
-
-
-def repeated_blocking(action: Callable[[], T]) -> T:
-    """The same for a thread of its own."""
-    for attempt in range(1, TRIES):
-        try:
-            return action()
-        except psycopg.Error as error:
-            if not trouble.is_transient(error):
-                raise
-            sleep_blocking(PAUSE * attempt)
-    return action()

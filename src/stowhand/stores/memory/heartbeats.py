@@ -16,38 +16,38 @@ if TYPE_CHECKING:
 
 
 class MemoryHeartbeats:
-    """The store's blocking side; safe in another thread, because every call takes the store's lock."""
+    """The store's other side; safe on a loop in another thread, because every call takes the store's lock."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         with self._store.transaction() as (rows, now):
             return leasing.beat(rows, leases, lease, now)
 
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         with self._store.transaction() as (rows, now):
             leasing.release(rows, leases, now)
         return ()
 
-    def abandon(self, token: str) -> bool:
+    async def abandon(self, token: str) -> bool:
         with self._store.transaction() as (rows, now):
             leasing.abandon(rows, token, now)
         return True
 
-    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         with self._store.transaction() as (rows, now):
             return leasing.foreign(rows, ours, slack, now)
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):
             return leasing.reset(rows, leasing.stalled(rows, slack, now), now)
 
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):
             return leasing.reset(rows, leasing.held_by(rows, worker), now)
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):
             return leasing.reset(rows, [lease], now)
 
@@ -55,13 +55,13 @@ class MemoryHeartbeats:
         with self._store.transaction() as (rows, _):
             return rows.take_refused()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         pass
 
-    def check_writable(self) -> None:
+    async def check_writable(self) -> None:
         pass
 
-    def maintain(self) -> None:
+    async def maintain(self) -> None:
         with self._store.transaction() as (rows, now):
             oldest = now - timedelta(seconds=rows.retention or 0.0)
             past = [row for row in rows.history.values() if row.finished_at is not None and row.finished_at < oldest]
@@ -70,13 +70,13 @@ class MemoryHeartbeats:
             timetable.prune(rows, now)
             self._store.flow_tables().prune(rows, now)
 
-    def worker_seen(self, card: WorkerCard) -> None:
+    async def worker_seen(self, card: WorkerCard) -> None:
         with self._store.transaction() as (rows, now):
             operating.worker_seen(rows, card, now)
 
-    def worker_gone(self, name: str) -> None:
+    async def worker_gone(self, name: str) -> None:
         with self._store.transaction() as (rows, _):
             operating.worker_gone(rows, name)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         pass

@@ -185,7 +185,7 @@ class TableStore(Generic[R]):
         return self._backend.is_listening
 
     def heartbeats(self) -> Heartbeats:
-        """A blocking connection of its own."""
+        """With a connection of its own."""
         return TimedHeartbeats(self._backend.heartbeats(), self._calls)
 
     # -- a running handler's ---------------------------------------------------------------------

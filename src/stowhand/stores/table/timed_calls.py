@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 from stowhand.clock import stopwatch
 from stowhand.events import Events, StoreCalled
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign, Heartbeats, Pulse, Refusal
-
-T = TypeVar("T")
 
 
 class Calls:
@@ -45,54 +42,58 @@ class TimedHeartbeats:
         self._heartbeats = heartbeats
         self._calls = calls
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them."""
-        return self._timed("beat", lambda: self._heartbeats.beat(leases, lease))
+        with self._calls.timed("beat"):
+            return await self._heartbeats.beat(leases, lease)
 
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent."""
-        return self._timed("release", lambda: self._heartbeats.release(leases))
+        with self._calls.timed("release"):
+            return await self._heartbeats.release(leases)
 
-    def abandon(self, token: str) -> bool:
+    async def abandon(self, token: str) -> bool:
         """Let this token claim nothing more."""
-        return self._timed("abandon", lambda: self._heartbeats.abandon(token))
+        with self._calls.timed("abandon"):
+            return await self._heartbeats.abandon(token)
 
-    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """Of leases that are not these."""
-        return self._timed("foreign", lambda: self._heartbeats.foreign(ours, slack))
+        with self._calls.timed("foreign"):
+            return await self._heartbeats.foreign(ours, slack)
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Reset records without heartbeats."""
-        return self._timed("reset_stalled", lambda: self._heartbeats.reset_stalled(slack))
+        with self._calls.timed("reset_stalled"):
+            return await self._heartbeats.reset_stalled(slack)
 
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back what this worker holds."""
-        return self._timed("reset_worker", lambda: self._heartbeats.reset_worker(worker))
+        with self._calls.timed("reset_worker"):
+            return await self._heartbeats.reset_worker(worker)
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
-        return self._timed("reset_lease", lambda: self._heartbeats.reset_lease(lease))
+        with self._calls.timed("reset_lease"):
+            return await self._heartbeats.reset_lease(lease)
 
     def refused(self) -> Sequence[Refusal]:
         """What the database refused to change."""
         return self._heartbeats.refused()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Nothing can become too new: the table is the user's."""
-        self._heartbeats.check()
+        await self._heartbeats.check()
 
-    def check_writable(self) -> None:
+    async def check_writable(self) -> None:
         """Not reported: it does none of the table's work."""
-        self._heartbeats.check_writable()
+        await self._heartbeats.check_writable()
 
-    def maintain(self) -> None:
+    async def maintain(self) -> None:
         """What must stay bounded."""
-        self._timed("maintain", self._heartbeats.maintain)
+        with self._calls.timed("maintain"):
+            await self._heartbeats.maintain()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let the connection go."""
-        self._heartbeats.close()
-
-    def _timed(self, operation: str, call: Callable[[], T]) -> T:
-        with self._calls.timed(operation):
-            return call()
+        await self._heartbeats.close()

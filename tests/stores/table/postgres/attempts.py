@@ -135,7 +135,7 @@ async def opened(url: str, place: object = None, **given: Any) -> AsyncIterator[
             try:
                 yield harness
             finally:
-                harness.heartbeats.close()
+                await harness.heartbeats.close()
 
 
 def write(what: str) -> Work:

@@ -102,7 +102,7 @@ class Jobs:
         try:
             yield Served(table, heartbeats)
         finally:
-            heartbeats.close()
+            await heartbeats.close()
             await table.close()
 
 

@@ -151,11 +151,11 @@ async def work(connection: psycopg.Connection[Any], store: TableStore[Any]) -> N
         lease = await take(store)
         heartbeats = store.heartbeats()
         try:
-            assert not heartbeats.beat([lease], 30).lost
-            assert [job.job_id for job in heartbeats.reset_lease(lease)] == [lease.job_id]
-            assert not heartbeats.release([await take(store)])
+            assert not (await heartbeats.beat([lease], 30)).lost
+            assert [job.job_id for job in await heartbeats.reset_lease(lease)] == [lease.job_id]
+            assert not await heartbeats.release([await take(store)])
         finally:
-            heartbeats.close()
+            await heartbeats.close()
         named = {name: store.options.alternate_column_names.get(name, name) for name in ("cancel", "state")}
         connection.execute(f"update jobs set {named['cancel']} = true where {named['state']} = 'queued'".encode())
         assert await store.claim(request(100)) == []

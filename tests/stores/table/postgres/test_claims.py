@@ -113,7 +113,7 @@ async def test_every_closed_condition_is_understood(jobs: Jobs) -> None:
         for condition, found in CONDITIONS:
             taken = await served.claim(conditions=(condition,))
             assert [one.lease.job_id for one in taken] == found, condition
-            served.heartbeats.release([one.lease for one in taken])
+            await served.heartbeats.release([one.lease for one in taken])
 
 
 async def test_text_is_no_condition_and_a_placeholder_none_either(jobs: Jobs) -> None:

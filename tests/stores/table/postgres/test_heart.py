@@ -32,7 +32,7 @@ async def test_a_beat_renews_what_is_held_and_tells_what_is_not(jobs: Jobs) -> N
         jobs.sql("update jobs set state = 'queued' where id = 2")
         jobs.sql("update jobs set cancel = true where id in (2, 3)")
         jobs.sql("delete from jobs where id = 4")
-        pulse = served.heartbeats.beat(leases, 30)
+        pulse = await served.heartbeats.beat(leases, 30)
     assert pulse.lost == {(2, leases[1].token), (4, leases[3].token)}
     assert pulse.canceled == {(3, leases[2].token)}
     assert pulse.busy == frozenset()
@@ -43,19 +43,19 @@ async def test_a_beat_renews_what_is_held_and_tells_what_is_not(jobs: Jobs) -> N
 async def test_a_beat_for_nothing_asks_nothing(jobs: Jobs) -> None:
     async with jobs.served() as served:
         jobs.sql("drop table jobs")
-        assert served.heartbeats.beat([], 30) == served.heartbeats.beat([], 30)
+        assert await served.heartbeats.beat([], 30) == await served.heartbeats.beat([], 30)
 
 
 async def test_stale_records_go_back_to_the_queue_or_fail_for_good(jobs: Jobs) -> None:
     ids = [running(jobs, num_resets=count, num_failures=3) for count in (0, 4, 5, 6)]
     fresh = running(jobs, beat=FRESH)
     async with jobs.served() as served:
-        found = served.heartbeats.reset_stalled(10)
+        found = await served.heartbeats.reset_stalled(10)
         assert [(one.job_id, one.state, one.worker, one.task) for one in found] == [
             *((ids[at], State.QUEUED, "executor-7", "jobs") for at in (0, 1)),
             *((ids[at], State.FAILED, "executor-7", "jobs") for at in (2, 3)),
         ]
-        assert list(served.heartbeats.reset_stalled(10)) == []
+        assert list(await served.heartbeats.reset_stalled(10)) == []
     assert [jobs.row(one)["num_resets"] for one in ids] == [1, 5, 5, 6]
     assert {jobs.row(one)["num_failures"] for one in ids} == {3}
     queued, failed = jobs.row(ids[0]), jobs.row(ids[2])
@@ -68,7 +68,7 @@ async def test_stale_records_go_back_to_the_queue_or_fail_for_good(jobs: Jobs) -
 async def test_a_message_of_ones_own_for_what_used_up_its_resets(jobs: Jobs) -> None:
     job_id = running(jobs)
     async with jobs.served(max_resets=0, reset_failure_message="gave up") as served:
-        served.heartbeats.reset_stalled(0)
+        await served.heartbeats.reset_stalled(0)
     assert jobs.row(job_id)["failure_message"] == "gave up"
 
 
@@ -79,31 +79,31 @@ async def test_a_missing_heartbeat_counts_from_the_start(jobs: Jobs) -> None:
     nobodys = running(jobs, beat=None)
     jobs.sql("update jobs set started_at = null where id = %s", nobodys)
     async with jobs.served() as served:
-        assert {one.job_id for one in served.heartbeats.reset_stalled(0)} == {old, nobodys}
+        assert {one.job_id for one in await served.heartbeats.reset_stalled(0)} == {old, nobodys}
 
 
 async def test_slack_and_fractions_of_a_second_are_granted_exactly(jobs: Jobs) -> None:
     now = datetime.now(UTC)
     running(jobs, beat=now - timedelta(seconds=3600))
     async with jobs.served(pinned=lambda: now, stalled_max_age=3600.25) as served:
-        assert list(served.heartbeats.reset_stalled(0)) == []
+        assert list(await served.heartbeats.reset_stalled(0)) == []
         jobs.sql("update jobs set last_heartbeat_at = %s", now - timedelta(seconds=3600.3))
-        assert list(served.heartbeats.reset_stalled(0.25)) == []
-        assert len(served.heartbeats.reset_stalled(0)) == 1
+        assert list(await served.heartbeats.reset_stalled(0.25)) == []
+        assert len(await served.heartbeats.reset_stalled(0)) == 1
 
 
 async def test_what_a_transaction_holds_is_not_reset(jobs: Jobs) -> None:
     locked, free = running(jobs), running(jobs)
     async with jobs.served() as served:
         with jobs.locked(f"id = {locked}", "for key share"):
-            assert [one.job_id for one in served.heartbeats.reset_stalled(0)] == [free]
-        assert [one.job_id for one in served.heartbeats.reset_stalled(0)] == [locked]
+            assert [one.job_id for one in await served.heartbeats.reset_stalled(0)] == [free]
+        assert [one.job_id for one in await served.heartbeats.reset_stalled(0)] == [locked]
 
 
 async def test_a_reset_turns_what_was_asked_to_cancel_into_canceled(jobs: Jobs) -> None:
     job_id = running(jobs, cancel=True)
     async with jobs.served() as served:
-        assert [one.state for one in served.heartbeats.reset_stalled(0)] == [State.CANCELED]
+        assert [one.state for one in await served.heartbeats.reset_stalled(0)] == [State.CANCELED]
     row = jobs.row(job_id)
     assert (row["num_resets"], row["finished_at"] is None) == (0, False)
 
@@ -112,18 +112,18 @@ async def test_a_beat_that_comes_between_finding_and_resetting_wins(jobs: Jobs) 
     """The reset's second statement writes only what is still as the first has found it."""
     job_id = running(jobs)
     async with jobs.served() as served:
-        found = served.heartbeats._rows("find_stalled", age=30.0, page=10)  # type: ignore[attr-defined]
+        found = await served.heartbeats._rows("find_stalled", age=30.0, page=10)  # type: ignore[attr-defined]
         jobs.sql("update jobs set last_heartbeat_at = now()")
-        assert list(served.heartbeats._reset(found, 30.0)) == []  # type: ignore[attr-defined]
+        assert list(await served.heartbeats._reset(found, 30.0)) == []  # type: ignore[attr-defined]
         jobs.sql("update jobs set last_heartbeat_at = now() - interval '1 hour', started_at = now()")
-        assert list(served.heartbeats._reset(found, 30.0)) == []  # type: ignore[attr-defined]
+        assert list(await served.heartbeats._reset(found, 30.0)) == []  # type: ignore[attr-defined]
     assert jobs.row(job_id)["state"] == "processing"
 
 
 async def test_a_great_many_are_reset_page_by_page(jobs: Jobs) -> None:
     jobs.add(1500, state="processing", started_at=STALE, last_heartbeat_at=STALE)
     async with jobs.served() as served:
-        pages = [len(served.heartbeats.reset_stalled(0)) for _ in range(3)]
+        pages = [len(await served.heartbeats.reset_stalled(0)) for _ in range(3)]
     assert pages == [1000, 500, 0]
 
 
@@ -133,7 +133,10 @@ async def test_what_a_dead_worker_holds_is_taken_back_at_once(jobs: Jobs) -> Non
         mine = (await served.take(worker="w")).job_id
         other = (await served.take(worker="w/2")).job_id
         also = (await served.take(worker="w")).job_id
-        assert [(one.job_id, one.worker) for one in served.heartbeats.reset_worker("w")] == [(mine, "w"), (also, "w")]
+        assert [(one.job_id, one.worker) for one in await served.heartbeats.reset_worker("w")] == [
+            (mine, "w"),
+            (also, "w"),
+        ]
         assert jobs.row(other)["state"] == "processing"
         assert jobs.row(mine)["worker_hostname"] == "w"
         assert jobs.row(mine)["num_resets"] == 1
@@ -143,9 +146,9 @@ async def test_one_lease_is_taken_back(jobs: Jobs) -> None:
     jobs.add(2)
     async with jobs.served() as served:
         lease, _ = await served.take(), await served.take()
-        assert [one.job_id for one in served.heartbeats.reset_lease(lease)] == [lease.job_id]
-        assert list(served.heartbeats.reset_lease(lease)) == []
-        assert list(served.heartbeats.reset_lease(Lease(2, new_token(), 1))) == []
+        assert [one.job_id for one in await served.heartbeats.reset_lease(lease)] == [lease.job_id]
+        assert list(await served.heartbeats.reset_lease(lease)) == []
+        assert list(await served.heartbeats.reset_lease(Lease(2, new_token(), 1))) == []
         assert jobs.states() == ["queued", "processing"]
 
 
@@ -154,7 +157,7 @@ async def test_a_hand_back_is_unspent_and_due_at_once(jobs: Jobs) -> None:
     async with jobs.served() as served:
         before = jobs.row(1)
         lease = await served.take()
-        assert list(served.heartbeats.release([lease])) == []
+        assert list(await served.heartbeats.release([lease])) == []
         after = jobs.row(1)
         changed = {"worker_hostname", "last_heartbeat_at"}
         assert {name for name in after if after[name] != before[name]} == changed
@@ -167,7 +170,7 @@ async def test_a_hand_back_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -
     async with jobs.served() as served:
         lease = await served.take()
         jobs.sql("update jobs set cancel = true")
-        served.heartbeats.release([lease])
+        await served.heartbeats.release([lease])
     assert jobs.states() == ["canceled"]
 
 
@@ -178,11 +181,11 @@ async def test_an_abandoned_token_gives_back_what_it_holds(jobs: Jobs) -> None:
         await served.claim(2, token=token)
         await served.take()
         with jobs.locked("id = 2"):
-            assert not served.heartbeats.abandon(token)
+            assert not await served.heartbeats.abandon(token)
             assert jobs.states() == ["queued", "processing", "processing"]
-        assert served.heartbeats.abandon(token)
+        assert await served.heartbeats.abandon(token)
         assert jobs.states() == ["queued", "queued", "processing"]
-        assert served.heartbeats.abandon(new_token())
+        assert await served.heartbeats.abandon(new_token())
 
 
 async def test_a_claim_that_is_still_under_way_is_not_abandoned_yet(jobs: Jobs) -> None:
@@ -192,9 +195,9 @@ async def test_a_claim_that_is_still_under_way_is_not_abandoned_yet(jobs: Jobs) 
     async with jobs.served() as served:
         with psycopg.connect(jobs.url) as claiming:
             claiming.execute(served.table._context.statement("begin_claim"), {"token": token})
-            assert not served.heartbeats.abandon(token)
+            assert not await served.heartbeats.abandon(token)
             claiming.rollback()
-        assert served.heartbeats.abandon(token)
+        assert await served.heartbeats.abandon(token)
 
 
 async def test_waiting_records_that_were_canceled_are_canceled_before_their_turn(jobs: Jobs) -> None:
@@ -203,7 +206,7 @@ async def test_waiting_records_that_were_canceled_are_canceled_before_their_turn
     jobs.add(state="completed", cancel=True)
     jobs.add()
     async with jobs.served() as served:
-        served.heartbeats.maintain()
+        await served.heartbeats.maintain()
     assert jobs.states() == ["canceled", "canceled", "completed", "queued"]
     assert jobs.row(2)["failure_message"] == "it failed"
 
@@ -211,7 +214,7 @@ async def test_waiting_records_that_were_canceled_are_canceled_before_their_turn
 async def test_the_resetter_does_so_too(jobs: Jobs) -> None:
     jobs.add(cancel=True)
     async with jobs.served() as served:
-        served.heartbeats.reset_stalled(0)
+        await served.heartbeats.reset_stalled(0)
     assert jobs.states() == ["canceled"]
 
 
@@ -219,12 +222,12 @@ async def test_the_heart_connects_again(jobs: Jobs) -> None:
     jobs.add()
     async with jobs.served() as served:
         lease = await served.take()
-        served.heartbeats.beat([lease], 30)
+        await served.heartbeats.beat([lease], 30)
         jobs.hang_up("heart")
         try:
-            pulse = served.heartbeats.beat([lease], 30)
+            pulse = await served.heartbeats.beat([lease], 30)
         except Exception:  # noqa: BLE001 - once it may say that the store was unreachable
-            pulse = served.heartbeats.beat([lease], 30)
+            pulse = await served.heartbeats.beat([lease], 30)
         assert pulse.lost == frozenset()
 
 
@@ -232,7 +235,7 @@ async def test_a_reset_says_how_old_the_last_heartbeat_was(jobs: Jobs) -> None:
     jobs.add(state="processing", last_heartbeat_at=("now() - interval '90 seconds'",))
     jobs.add(state="processing", started_at=("now() - interval '90 seconds'",))
     async with jobs.served() as served:
-        beaten, never = served.heartbeats.reset_stalled(0.0)
+        beaten, never = await served.heartbeats.reset_stalled(0.0)
     assert beaten.heartbeat_age is not None
     assert 90 <= beaten.heartbeat_age < 100
     assert never.heartbeat_age is None

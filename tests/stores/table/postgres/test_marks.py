@@ -136,14 +136,14 @@ async def test_without_a_row_a_first_settlement_is_lost_and_a_repeat_unknown(job
         assert await served.settle(lease, repeat=True) is Verdict.UNKNOWN
 
 
-def _taken_away(jobs: Jobs, served: Served, lease: Lease, how: str) -> None:
+async def _taken_away(jobs: Jobs, served: Served, lease: Lease, how: str) -> None:
     match how:
         case "reset":
-            served.heartbeats.reset_lease(lease)
+            await served.heartbeats.reset_lease(lease)
         case "release":
-            served.heartbeats.release([lease])
+            await served.heartbeats.release([lease])
         case "abandon":
-            served.heartbeats.abandon(lease.token)
+            await served.heartbeats.abandon(lease.token)
         case "their reset":  # of the original program: the mark stays
             jobs.sql("update jobs set state = 'queued', started_at = null, num_resets = num_resets + 1")
         case "their claim":
@@ -158,15 +158,15 @@ async def test_a_zombie_changes_nothing_whoever_has_taken_its_record(jobs: Jobs,
     own: dict[str, Any] = {} if ddl == TABLE else {"alternate_column_names": {"lease_token": "token"}}
     async with jobs.served(**own) as served:
         zombie = await started(jobs, served)
-        _taken_away(jobs, served, zombie, how)
+        await _taken_away(jobs, served, zombie, how)
         for _ in range(2):
             before = jobs.row(zombie.job_id)
             for settlement in SETTLEMENTS.values():
                 assert await served.settle(zombie, settlement, repeat=True) is Verdict.LOST
-            assert served.heartbeats.beat([zombie], 30).lost == {(zombie.job_id, zombie.token)}
-            assert list(served.heartbeats.release([zombie])) == []
-            assert list(served.heartbeats.reset_lease(zombie)) == []
-            assert served.heartbeats.abandon(zombie.token)
+            assert (await served.heartbeats.beat([zombie], 30)).lost == {(zombie.job_id, zombie.token)}
+            assert list(await served.heartbeats.release([zombie])) == []
+            assert list(await served.heartbeats.reset_lease(zombie)) == []
+            assert await served.heartbeats.abandon(zombie.token)
             assert jobs.row(zombie.job_id) == before
             if how == "their claim":
                 return
@@ -180,8 +180,8 @@ async def test_a_stranger_changes_nothing_in_any_state(jobs: Jobs) -> None:
             before, stranger = jobs.row(job_id), Lease(job_id, new_token(), 1)
             for settlement in SETTLEMENTS.values():
                 assert await served.settle(stranger, settlement) is Verdict.LOST
-            assert served.heartbeats.beat([stranger], 30).lost == {(job_id, stranger.token)}
-            assert list(served.heartbeats.release([stranger])) == []
+            assert (await served.heartbeats.beat([stranger], 30)).lost == {(job_id, stranger.token)}
+            assert list(await served.heartbeats.release([stranger])) == []
             assert jobs.row(job_id) == before
 
 
@@ -192,7 +192,7 @@ async def test_the_guard_is_the_pair_and_not_two_lists(jobs: Jobs) -> None:
         crossed = [Lease(first.job_id, second.token, 1), Lease(second.job_id, first.token, 1)]
         both = [(crossed[0], COMPLETED), (crossed[1], FAILED), (first, ERRORED)]
         assert list(await served.table.settle(both)) == [Verdict.LOST, Verdict.LOST, Verdict.SETTLED]
-        assert served.heartbeats.beat(crossed, 30).lost == {(lease.job_id, lease.token) for lease in crossed}
+        assert (await served.heartbeats.beat(crossed, 30)).lost == {(lease.job_id, lease.token) for lease in crossed}
         assert jobs.states() == ["errored", "processing"]
 
 
@@ -212,8 +212,8 @@ async def test_a_locked_record_is_busy_and_the_others_are_settled(jobs: Jobs) ->
         with jobs.locked("id = 2"):
             found = await served.table.settle([(lease, COMPLETED) for lease in leases])
             assert list(found) == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
-            assert served.heartbeats.beat(leases[1:2], 30).busy == {(2, leases[1].token)}
-            assert list(served.heartbeats.release(leases[1:2])) == leases[1:2]
+            assert (await served.heartbeats.beat(leases[1:2], 30)).busy == {(2, leases[1].token)}
+            assert list(await served.heartbeats.release(leases[1:2])) == leases[1:2]
         assert await served.settle(leases[1]) is Verdict.SETTLED
 
 
@@ -224,7 +224,7 @@ async def test_rows_that_refer_to_a_record_do_not_make_it_busy(jobs: Jobs) -> No
         lease = await started(jobs, served)
         with psycopg.connect(jobs.url) as other:
             other.execute("insert into parts values (%s)", (lease.job_id,))
-            assert not served.heartbeats.beat([lease], 30).busy
+            assert not (await served.heartbeats.beat([lease], 30)).busy
             assert await served.settle(lease) is Verdict.SETTLED
             other.rollback()
 
@@ -263,10 +263,10 @@ async def test_other_columns_are_never_touched(jobs: Jobs) -> None:
     jobs.add(6)
     async with jobs.served() as served:
         leases = [taken.lease for taken in await served.claim()]
-        served.heartbeats.beat(leases, 30)
+        await served.heartbeats.beat(leases, 30)
         batch = list(zip(leases, SETTLEMENTS.values(), strict=False))
         assert set(await served.table.settle(batch)) == {Verdict.SETTLED}
-        assert len(served.heartbeats.reset_lease(leases[5])) == 1
+        assert len(await served.heartbeats.reset_lease(leases[5])) == 1
 
 
 async def test_a_token_of_its_own_column_leaves_the_hostname_alone(jobs: Jobs) -> None:
@@ -275,7 +275,7 @@ async def test_a_token_of_its_own_column_leaves_the_hostname_alone(jobs: Jobs) -
         lease = await started(jobs, served)
         row = jobs.row(lease.job_id)
         assert (row["worker_hostname"], str(row["token"])) == ("w1", lease.token)
-        assert served.heartbeats.beat([lease], 30).lost == frozenset()
+        assert (await served.heartbeats.beat([lease], 30)).lost == frozenset()
         await served.settle(lease, SNOOZED)
         row = jobs.row(lease.job_id)
         assert (row["worker_hostname"], row["token"]) == ("w1", None)

@@ -157,7 +157,7 @@ async def quickest(served: Served, found: list[Any]) -> float:
         assert [one.lease.job_id for one in taken] == found
         if took < 1.0:
             break
-        served.heartbeats.release([one.lease for one in taken])
+        await served.heartbeats.release([one.lease for one in taken])
     return took
 
 

@@ -43,18 +43,18 @@ async def through_its_life(served: Served) -> None:
     first, second = [taken.lease for taken in await served.claim(2)]
     assert await served.table.add_log(first, '{"key": "a"}') == 1
     await served.table.update_log(first, 1, '{"key": "b"}')
-    assert served.heartbeats.beat([first, second], 30).lost == frozenset()
+    assert (await served.heartbeats.beat([first, second], 30)).lost == frozenset()
     assert await served.settle(first, ERRORED) is Verdict.SETTLED
     assert await served.settle(first, ERRORED, repeat=True) is Verdict.ALREADY_SETTLED
-    assert list(served.heartbeats.release([second])) == []
+    assert list(await served.heartbeats.release([second])) == []
     second = await served.take()
     assert await served.settle(second, SNOOZED) is Verdict.SETTLED
     assert 50 < (await served.table.next_due() or 0) <= 60
     assert (await served.table.requeue(second.job_id, None)).done == "done"
     assert await served.table.next_due() == 0
     second = await served.take()
-    assert [one.job_id for one in served.heartbeats.reset_lease(second)] == [second.job_id]
-    assert list(served.heartbeats.reset_stalled(0)) == []
+    assert [one.job_id for one in await served.heartbeats.reset_lease(second)] == [second.job_id]
+    assert list(await served.heartbeats.reset_stalled(0)) == []
     assert await served.settle(await served.take()) is Verdict.SETTLED
     assert await served.table.count([State.ERRORED, State.COMPLETED]) == {State.ERRORED: 1, State.COMPLETED: 1}
     assert await served.table.logs(first.job_id) == ['{"key": "b"}']
@@ -77,7 +77,7 @@ async def test_every_name_may_be_another_one_in_any_quotes(jobs: Jobs) -> None:
     async with jobs.served(**options) as served:
         (taken,) = await served.claim(1, conditions=(Where('"who\'s 50%"', "is null"),))
         assert (taken.values, taken.names) == ((2, 1), ("The id", "odd %"))
-        served.heartbeats.release([taken.lease])
+        await served.heartbeats.release([taken.lease])
         await through_its_life(served)
 
 
@@ -153,8 +153,8 @@ async def test_moments_are_right_whatever_the_session_s_time_zone(jobs: Jobs, mo
             assert jobs.sql(f"select abs(extract(epoch from now() - {written})) < 10 from jobs where id = 1") == [
                 (True,)
             ]
-            assert list(served.heartbeats.reset_stalled(0)) == []
-            served.heartbeats.release([taken.lease])
+            assert list(await served.heartbeats.reset_stalled(0)) == []
+            await served.heartbeats.release([taken.lease])
             assert await served.table.longest_wait() < 10
             await through_its_life(served)
     finally:

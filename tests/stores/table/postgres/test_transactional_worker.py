@@ -148,8 +148,9 @@ def test_its_lock_keeps_a_long_record_alive_without_a_heartbeat(run: Run, shared
             first = await spoke()
             # It says something, so that it is not taken for abandoned.
             await until(lambda: differs(spoke, first))
-            with contextlib.closing(later.heartbeats()) as heartbeats:
-                assert not await asyncio.to_thread(heartbeats.reset_stalled, 0.0)
+            heartbeats = later.heartbeats()
+            assert not await heartbeats.reset_stalled(0.0)
+            await heartbeats.close()
             over.set()
             await until(stands(harness, "completed"))
             assert not any(isinstance(event, JobLost) for event in said)

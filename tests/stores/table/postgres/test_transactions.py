@@ -94,7 +94,7 @@ def test_a_rollback_leaves_the_record_as_it_was_claimed(run: Run, shared_url: st
         async with harness.attempt(claim) as attempt:
             await write("half")(attempt)
         assert (await harness.effects(), await harness.row(1)) == ([], before)
-        assert not harness.heartbeats.release([claim.lease])
+        assert not await harness.heartbeats.release([claim.lease])
         assert (await harness.row(1))["state"] == "queued"
 
     play(run, shared_url, scene)
@@ -144,7 +144,7 @@ def test_whoever_cancels_a_running_record_waits_for_its_end(run: Run, shared_url
             await harness.settle(attempt, Retry("again"))
             await asked
         assert (await harness.row(1))["state"] == "errored"
-        harness.heartbeats.maintain()
+        await harness.heartbeats.maintain()
         assert (await harness.row(1))["state"] == "canceled"
 
     play(run, shared_url, scene)
@@ -183,10 +183,10 @@ def test_the_lock_is_the_sign_of_life(run: Run, shared_url: str) -> None:
         claim = await harness.claim()
         await harness.execute("update jobs set last_heartbeat_at = now() - interval '1 day'")
         async with harness.attempt(claim):
-            pulse = heartbeats.beat([claim.lease], 30.0)
+            pulse = await heartbeats.beat([claim.lease], 30.0)
             assert pulse.busy == {(1, claim.lease.token)}
-            assert not heartbeats.reset_stalled(0.0)
-        (reset,) = heartbeats.reset_stalled(0.0)
+            assert not await heartbeats.reset_stalled(0.0)
+        (reset,) = await heartbeats.reset_stalled(0.0)
         assert (reset.job_id, reset.state) == (1, State.QUEUED)
 
     play(run, shared_url, scene)

@@ -117,18 +117,20 @@ def test_killed_processes_let_go_of_their_records_and_the_resetter_revives_them(
                 for process in processes:
                     assert process.stdout is not None
                     assert await process.stdout.readline() == b"holding\n"
-                assert not heartbeats.reset_stalled(0.0)
+                assert not await heartbeats.reset_stalled(0.0)
             finally:
                 for process in processes:
                     process.kill()
                     await process.wait()
 
-            def revived() -> bool:
-                found.extend(heartbeats.reset_stalled(0.0))
+            async def revived() -> bool:
+                found.extend(await heartbeats.reset_stalled(0.0))
                 return len(found) == 2
 
-            await soon(revived)
-            heartbeats.close()
+            async with asyncio.timeout(20):
+                while not await revived():  # noqa: ASYNC110 - what is waited for happens in another process
+                    await asyncio.sleep(0.01)
+            await heartbeats.close()
             assert [(one.state, one.worker) for one in found] == [(State.QUEUED, "w-9")] * 2
             rows = await harness.execute("select state, num_resets from jobs")
             assert rows == [{"state": "queued", "num_resets": 1}] * 2

@@ -343,10 +343,10 @@ def test_a_table_without_queued_at_and_cancel_works(made: Made, run: Run) -> Non
         assert not [one for one in await table.check() if one.fatal]
         taken = await claimed(table)
         heartbeats = table.heartbeats()
-        assert heartbeats.beat([taken.lease], 30.0).lost == frozenset()
-        assert [one.state for one in heartbeats.reset_lease(taken.lease)] == ["queued"]
-        heartbeats.maintain()
-        heartbeats.close()
+        assert (await heartbeats.beat([taken.lease], 30.0)).lost == frozenset()
+        assert [one.state for one in await heartbeats.reset_lease(taken.lease)] == ["queued"]
+        await heartbeats.maintain()
+        await heartbeats.close()
         await table.requeue(key, None)
         assert await table.longest_wait() == 0.0
         assert await keys(table) == [key]
@@ -443,9 +443,9 @@ def test_a_token_that_was_abandoned_claims_nothing(app: Application, run: Run) -
         table = await app.served()
         heartbeats = table.heartbeats()
         request = asking(1)
-        assert heartbeats.abandon(request.token)
+        assert await heartbeats.abandon(request.token)
         assert await table.claim(request) == ()
-        heartbeats.close()
+        await heartbeats.close()
         assert len(await keys(table)) == 1
 
     run(scenario())

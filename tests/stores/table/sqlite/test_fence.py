@@ -88,10 +88,10 @@ def test_what_others_did_meanwhile_stands(
         app.sql(meanwhile)
         before = app.sql("SELECT * FROM uploads")
         heartbeats = table.heartbeats()
-        assert heartbeats.beat([taken.lease], 30.0).lost == {(taken.lease.job_id, taken.lease.token)}
-        assert heartbeats.release([taken.lease]) == ()
-        assert heartbeats.reset_lease(taken.lease) == []
-        heartbeats.close()
+        assert (await heartbeats.beat([taken.lease], 30.0)).lost == {(taken.lease.job_id, taken.lease.token)}
+        assert await heartbeats.release([taken.lease]) == ()
+        assert await heartbeats.reset_lease(taken.lease) == []
+        await heartbeats.close()
         for settlement in (COMPLETED, SNOOZED):
             assert await settled(table, taken.lease, settlement) == [verdict]
             assert await settled(table, taken.lease, settlement, repeat=True) == [repeated]
@@ -110,16 +110,16 @@ def test_a_zombie_is_fenced_out_by_the_claim_that_followed(app: Application, run
         first = await claimed(table)
         app.later(100)
         heartbeats = table.heartbeats()
-        assert [one.worker for one in heartbeats.reset_stalled(10.0)] == ["host/1"]
+        assert [one.worker for one in await heartbeats.reset_stalled(10.0)] == ["host/1"]
         second = await claimed(table)
         assert second.lease.epoch > first.lease.epoch
-        assert heartbeats.beat([first.lease, second.lease], 30.0).lost == {(key, first.lease.token)}
+        assert (await heartbeats.beat([first.lease, second.lease], 30.0)).lost == {(key, first.lease.token)}
         assert await settled(table, first.lease, COMPLETED) == [Verdict.LOST]
         with pytest.raises(LogRefused):
             await table.update_log(first.lease, 1, "{}")
         assert app.states() == ["processing"]
         assert await settled(table, second.lease, COMPLETED) == [Verdict.SETTLED]
-        heartbeats.close()
+        await heartbeats.close()
 
     run(scenario())
 

@@ -29,13 +29,13 @@ def test_a_beat_renews_what_is_held_and_tells_of_cancel(app: Application, run: R
         app.sql("DELETE FROM uploads WHERE id = ?", three.job_id)
         app.later(5)
         heartbeats = table.heartbeats()
-        pulse = heartbeats.beat([one, two, three], 30.0)
+        pulse = await heartbeats.beat([one, two, three], 30.0)
         assert pulse.lost == {(three.job_id, three.token)}
         assert pulse.canceled == {(two.job_id, two.token)}
         assert pulse.busy == frozenset()
         assert {at for (at,) in app.sql("SELECT last_heartbeat_at FROM uploads")} == {"2024-05-01 12:00:05.000000"}
-        assert heartbeats.beat([], 30.0).lost == frozenset()
-        heartbeats.close()
+        assert (await heartbeats.beat([], 30.0)).lost == frozenset()
+        await heartbeats.close()
 
     run(scenario())
 
@@ -49,8 +49,8 @@ def test_keys_of_a_column_without_a_type_may_be_numbers_and_texts(made: Made, ru
         table = await app.served()
         leases = [taken.lease for taken in await table.claim(asking(3))]
         heartbeats = table.heartbeats()
-        assert heartbeats.beat(leases, 30.0).lost == frozenset()
-        heartbeats.close()
+        assert (await heartbeats.beat(leases, 30.0)).lost == frozenset()
+        await heartbeats.close()
 
     run(scenario())
 
@@ -69,14 +69,14 @@ def test_only_what_has_stalled_is_reset(app: Application, run: Run) -> None:
     async def scenario() -> None:
         table = await app.served(max_resets=2)
         heartbeats = table.heartbeats()
-        assert list(heartbeats.reset_stalled(10.0)) == [
+        assert list(await heartbeats.reset_stalled(10.0)) == [
             ResetJob(stale, "uploads", State.QUEUED, None, 40.001),
             ResetJob(never_beat, "uploads", State.QUEUED, "executor-7"),
             ResetJob(worn_out, "uploads", State.FAILED, None, 99.0),
             ResetJob(canceled, "uploads", State.CANCELED, None, 99.0),
         ]
-        assert heartbeats.reset_stalled(10.0) == []
-        heartbeats.close()
+        assert await heartbeats.reset_stalled(10.0) == []
+        await heartbeats.close()
 
     run(scenario())
     assert app.states() == ["processing", "queued", "queued", "failed", "canceled", "completed"]
@@ -99,11 +99,11 @@ def test_a_lease_of_less_than_a_second_holds_to_its_end(made: Made, run: Run, mo
         await claimed(table)
         heartbeats = table.heartbeats()
         app.later(0.25)
-        assert heartbeats.reset_stalled(0.0) == []
+        assert await heartbeats.reset_stalled(0.0) == []
         # A whole second stands for all of itself: never too early, up to one second late.
         app.later(0.001 if moment == "REAL" else 0.9)
-        assert len(heartbeats.reset_stalled(0.0)) == 1
-        heartbeats.close()
+        assert len(await heartbeats.reset_stalled(0.0)) == 1
+        await heartbeats.close()
 
     run(scenario())
 
@@ -137,8 +137,8 @@ def test_what_is_released_is_due_again_unspent(app: Application, run: Run) -> No
         taken = [one.lease for one in await table.claim(asking(2))]
         app.sql("UPDATE uploads SET cancel = 1 WHERE id = ?", two)
         heartbeats = table.heartbeats()
-        assert heartbeats.release(taken) == ()
-        heartbeats.close()
+        assert await heartbeats.release(taken) == ()
+        await heartbeats.close()
         now = app.row(one)
         assert (now["state"], now["started_at"], now["worker_hostname"]) == ("queued", None, "host/1")
         assert (now["num_failures"], now["num_resets"]) == (0, 0)
@@ -163,17 +163,19 @@ def test_a_dead_worker_and_an_abandoned_claim_lose_what_they_hold(app: Applicati
         three = await claimed(table, worker="dead/11")
         app.sql("UPDATE uploads SET state = 'processing', worker_hostname = 'dead/1' WHERE id = 4")  # another program's
         heartbeats = table.heartbeats()
-        assert [(job.job_id, job.worker) for job in heartbeats.reset_worker("dead/1")] == [(one.lease.job_id, "dead/1")]
-        assert heartbeats.reset_lease(two.lease)[0].state == "queued"
-        assert heartbeats.reset_lease(two.lease) == []
-        assert heartbeats.abandon(three.lease.token)
+        assert [(job.job_id, job.worker) for job in await heartbeats.reset_worker("dead/1")] == [
+            (one.lease.job_id, "dead/1")
+        ]
+        assert (await heartbeats.reset_lease(two.lease))[0].state == "queued"
+        assert await heartbeats.reset_lease(two.lease) == []
+        assert await heartbeats.abandon(three.lease.token)
         assert app.states() == ["queued", "queued", "queued", "processing"]
         assert app.sql("SELECT num_resets FROM uploads") == [(1,), (1,), (0,), (0,)]
         assert app.sql("SELECT count(*) FROM uploads WHERE holder IS NOT NULL OR worker_hostname GLOB '*-*-*'") == [
             (0,)
         ]
         assert await settled(table, one.lease, COMPLETED) == [Verdict.LOST]
-        heartbeats.close()
+        await heartbeats.close()
 
     run(scenario())
 
@@ -185,8 +187,8 @@ def test_waiting_records_that_were_canceled_are_put_away(app: Application, run: 
     async def scenario() -> None:
         table = await app.served()
         heartbeats = table.heartbeats()
-        heartbeats.maintain()
-        heartbeats.close()
+        await heartbeats.maintain()
+        await heartbeats.close()
         assert app.states() == ["canceled", "queued", "canceled", "queued", "canceled", "queued"]
 
     run(scenario())

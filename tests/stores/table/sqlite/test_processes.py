@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED
@@ -53,10 +54,10 @@ def test_what_a_killed_process_had_claimed_comes_back(app: Application, run: Run
         table = await app.served(pinned=False, stalled_max_age=0.05)
         heartbeats = table.heartbeats()
         await asyncio.sleep(0.06)
-        back = heartbeats.reset_stalled(0.0)
+        back = await heartbeats.reset_stalled(0.0)
         assert [(job.job_id, job.worker, job.state) for job in back] == [(key, "doomed", "queued")]
         assert await keys(table) == [key]
-        heartbeats.close()
+        await heartbeats.close()
 
     run(scenario())
 
@@ -98,8 +99,8 @@ def test_whoever_holds_the_lock_for_too_long_is_named(
         if sys.platform == "linux":
             assert f"process {writer.pid}" in str(raised.value)
         with pytest.raises(StoreUnreachable):
-            heartbeats.abandon("00000000-0000-4000-8000-000000000000")
-        heartbeats.close()
+            await heartbeats.abandon("00000000-0000-4000-8000-000000000000")
+        await heartbeats.close()
 
     run(scenario())
     writer.communicate("\n")
@@ -159,9 +160,9 @@ def test_an_idle_claim_takes_no_lock(app: Application, run: Run) -> None:
         app.sql("BEGIN IMMEDIATE")
         assert await keys(table) == []
         heartbeats = table.heartbeats()
-        assert heartbeats.reset_stalled(0.0) == []
-        heartbeats.maintain()
-        heartbeats.close()
+        assert await heartbeats.reset_stalled(0.0) == []
+        await heartbeats.maintain()
+        await heartbeats.close()
         app.sql("ROLLBACK")
 
     run(scenario())
@@ -176,10 +177,10 @@ def test_a_reset_that_had_to_wait_lets_the_beats_go_first(
     async def scenario() -> None:
         table = await app.served()
         heartbeats = table.heartbeats()
-        assert heartbeats.reset_stalled(0.0) == []
+        assert await heartbeats.reset_stalled(0.0) == []
         monkeypatch.undo()
-        assert len(heartbeats.reset_stalled(0.0)) == 1
-        heartbeats.close()
+        assert len(await heartbeats.reset_stalled(0.0)) == 1
+        await heartbeats.close()
 
     run(scenario())
 
@@ -199,24 +200,25 @@ def test_a_reset_right_after_a_long_transaction_lets_the_beats_go_first(
         theirs, ours = table.heartbeats(), table.heartbeats()
         beaten = threading.Event()
 
-        def beat() -> Pulse:
+        async def beat() -> Pulse:
             try:
-                return theirs.beat([taken.lease], 30.0)
+                return await theirs.beat([taken.lease], 30.0)
             finally:
+                await theirs.close()
                 beaten.set()
 
-        def pause(seconds: float) -> None:
-            assert seconds >= 0.1
-            assert beaten.wait(20)
+        class Clock(SystemClock):
+            async def sleep(self, seconds: float) -> None:
+                assert seconds >= 0.1
+                assert await asyncio.to_thread(beaten.wait, 20)
 
-        monkeypatch.setattr(module, "sleep_blocking", pause)
-        beating = asyncio.create_task(asyncio.to_thread(beat))
+        monkeypatch.setattr(module, "CLOCK", Clock())
+        beating = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(beat())))
         await asyncio.sleep(0.05)
         app.sql("COMMIT")
-        assert ours.reset_stalled(0.0) == []
+        assert await ours.reset_stalled(0.0) == []
         assert (await beating).lost == frozenset()
-        theirs.close()
-        ours.close()
+        await ours.close()
 
     run(scenario())
 
@@ -231,7 +233,7 @@ def test_a_file_that_is_put_in_the_place_of_another_is_served(made: Made, run: R
     async def scenario() -> None:
         table = await app.served()
         taken, heartbeats = await claimed(table), table.heartbeats()
-        assert heartbeats.beat([taken.lease], 30.0).lost == frozenset()
+        assert (await heartbeats.beat([taken.lease], 30.0)).lost == frozenset()
         waiting = asyncio.create_task(table.wait(20))
         await asyncio.sleep(0.03)
         other.raw.close()
@@ -246,10 +248,10 @@ def test_a_file_that_is_put_in_the_place_of_another_is_served(made: Made, run: R
         other.path.rename(app.path)
         app.raw = sqlite3.connect(app.path, isolation_level=None)
         app.later(86_400)
-        assert heartbeats.beat([taken.lease], 30.0).lost == {(taken.lease.job_id, taken.lease.token)}
+        assert (await heartbeats.beat([taken.lease], 30.0)).lost == {(taken.lease.job_id, taken.lease.token)}
         assert await table.settle([(taken.lease, COMPLETED)]) == ["lost"]
         assert await keys(table) == [1, 2]
-        heartbeats.close()
+        await heartbeats.close()
 
     run(scenario())
     assert app.states() == ["processing", "processing"]

@@ -64,10 +64,10 @@ def test_a_reset_takes_back_the_others(frozen: Application, run: Run) -> None:
     async def scenario() -> None:
         table = await frozen.served()
         heartbeats = table.heartbeats()
-        assert [one.job_id for one in heartbeats.reset_stalled(0.0)] == [other]
+        assert [one.job_id for one in await heartbeats.reset_stalled(0.0)] == [other]
         assert [(one.doing, one.why) for one in heartbeats.refused()] == [("reset", "it is frozen")]
-        assert heartbeats.reset_stalled(0.0) == []
-        heartbeats.close()
+        assert await heartbeats.reset_stalled(0.0) == []
+        await heartbeats.close()
 
     run(scenario())
     assert frozen.states() == ["processing", "queued"]
@@ -80,8 +80,8 @@ def test_the_others_are_put_away(frozen: Application, run: Run) -> None:
     async def scenario() -> None:
         table = await frozen.served()
         heartbeats = table.heartbeats()
-        heartbeats.maintain()
-        heartbeats.close()
+        await heartbeats.maintain()
+        await heartbeats.close()
 
     run(scenario())
     assert frozen.states() == ["queued", "canceled"]

@@ -8,7 +8,7 @@ context.py    what the parts share: address, schema, statements, clock
 claiming, settling, producing, inspecting, administering, operations, timetable, flow_tables, schema      on the loop
 plan          statements for the parts that tables have too (../shared)
 idle_announcement      whether this worker needs a notification, on the listening connection; idle_announcer decides
-heartbeats    blocking, for the heartbeater's thread
+heartbeats    for the loop of the heartbeater's thread
 comparing     what another program has changed in the schema
 roles         the names of the roles
 rows.py       rows become jobs

@@ -103,7 +103,7 @@ class PostgresStore:
         return self._listener.is_listening
 
     def heartbeats(self) -> Heartbeats:
-        """A blocking connection of its own."""
+        """With a connection of its own."""
         return PostgresHeartbeats(self._context)
 
     @property

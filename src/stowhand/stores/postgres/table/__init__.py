@@ -6,7 +6,7 @@ statements.sql   every statement; composing.py fills in the user's names, quoted
 plan.py          statements for the parts that the queue has too (../shared)
 claiming (sifter), asking, logs      on the loop
 transaction.py   attempts in transactions (held_transaction, handler_connection)
-heartbeats.py    blocking, for the heartbeater's thread
+heartbeats.py    for the loop of the heartbeater's thread
 checks.py        what is wrong with the table (catalog, columns, identity, sample), and the DDL that mends it (fixes)
 """
 

@@ -124,7 +124,7 @@ class PostgresTable:
         return self._listener.is_listening
 
     def heartbeats(self) -> Heartbeats:
-        """A blocking connection of its own."""
+        """With a connection of its own."""
         return TableHeartbeats(self._context)
 
     # -- a handler's -----------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Renewing leases, resetting jobs and maintenance: on a blocking connection of its own, from one other thread."""
+"""Renewing leases, resetting jobs and maintenance: on a connection of its own, from one other thread.
+
+Its calls block the loop of that thread, which has nothing else to do: a hop to a further thread would make no file
+faster.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ class SqliteHeartbeats:
         self._failed_retention = failed_retention
         self._refused: list[Refusal] = []
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; leases that are no longer valid are lost."""
         pairs = frozenset((one.job_id, one.token) for one in leases)
         if not pairs:
@@ -78,14 +82,14 @@ class SqliteHeartbeats:
 
         return self._connection.write(renew)
 
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Return without using an attempt. None is ever busy: there is one writer at a time."""
         if leases:
             pairs = [(one.job_id, one.token) for one in leases]
             self._connection.write(lambda connection, now: self._give_back(connection, now, pairs))
         return ()
 
-    def abandon(self, token: str) -> bool:
+    async def abandon(self, token: str) -> bool:
         """Release all that this token holds; it claims nothing more."""
 
         def give_up(connection: sqlite3.Connection, now: Moment) -> None:
@@ -95,11 +99,11 @@ class SqliteHeartbeats:
         self._connection.write(give_up)
         return True
 
-    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these; those of another boot are over."""
         return self._connection.read(lambda connection, now: find_foreign(connection, now, ours, slack))
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot."""
 
         def find(connection: sqlite3.Connection, now: Moment) -> Sequence[tuple[int, str]]:
@@ -108,7 +112,7 @@ class SqliteHeartbeats:
 
         return self._reset(find)
 
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back a page of what this worker holds."""
         return self._reset(
             lambda connection, _: connection.execute(
@@ -116,7 +120,7 @@ class SqliteHeartbeats:
             ).fetchall()
         )
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job."""
         return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
 
@@ -125,15 +129,15 @@ class SqliteHeartbeats:
         refused, self._refused = self._refused, []
         return refused
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
         self._connection.read(lambda connection, _now: schema.check_newer(connection))
 
-    def check_writable(self) -> None:
+    async def check_writable(self) -> None:
         """Writes, and rolls it back."""
         self._probe.look()
 
-    def maintain(self) -> None:
+    async def maintain(self) -> None:
         """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger."""
         self._prune("history", self._history or 0.0)
         self._prune_flows(self._history or 0.0)
@@ -144,15 +148,15 @@ class SqliteHeartbeats:
         # A day later than they may be scheduled no more: the clock may have been set back between the two.
         self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
 
-    def worker_seen(self, card: WorkerCard) -> None:
+    async def worker_seen(self, card: WorkerCard) -> None:
         """Enter it in the list of workers, or note that it still runs."""
         self._connection.write(lambda connection, now: operating.worker_seen(connection, now, card))
 
-    def worker_gone(self, name: str) -> None:
+    async def worker_gone(self, name: str) -> None:
         """Remove it from the list of workers."""
         self._connection.write(lambda connection, _now: operating.worker_gone(connection, name))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections."""
         self._connection.close()
         self._probe.close()

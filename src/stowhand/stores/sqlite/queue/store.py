@@ -157,7 +157,7 @@ class SqliteStore:
         return await self._connections.wake.wait(timeout)
 
     def heartbeats(self) -> SqliteHeartbeats:
-        """With a blocking connection of their own, and one that only tries whether the file can be written."""
+        """With a connection of their own, and one that only tries whether the file can be written."""
         probe = WriteProbe(self._connections.connect(patience=0.0))
         return SqliteHeartbeats(self._connections.connect(), probe, self._history, self._failed_retention)
 

@@ -157,7 +157,7 @@ class SqliteTable:
         return False
 
     def heartbeats(self) -> TableHeartbeats:
-        """A blocking connection of its own, and one that only tries whether the file can be written."""
+        """With a connection of its own, and one that only tries whether the file can be written."""
         probe = WriteProbe(self._connect(patience=0.0))
         return TableHeartbeats(self._connect(), probe, lambda: self._table, self._abandoned)
 

@@ -1,4 +1,4 @@
-"""Renewing leases and resetting records: on a blocking connection of its own, from one other thread.
+"""Renewing leases and resetting records: on a connection of its own, from one other thread, whose loop its calls block.
 
 A lease ends ``stalled_max_age`` after ``last_heartbeat_at`` by the machine's wall clock. A queue that is ours keeps its
 leases by the boot's monotonic clock, which no program can set; a table that other programs share has only its columns,
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from stowhand.clock import sleep_blocking, stopwatch
+from stowhand.clock import SystemClock, stopwatch
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
@@ -38,6 +38,7 @@ RECENTLY = 1.0
 SHARE = 0.01
 """Of the time, at most, goes into looking for waiting records that were canceled."""
 
+CLOCK = SystemClock()
 Find = Callable[[sqlite3.Connection, int], Iterable[JobId]]
 
 
@@ -54,7 +55,7 @@ class TableHeartbeats:
         self._rest_until = self._turns_at = float("-inf")
         self._refused: list[Refusal] = []
 
-    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
         held = {(one.job_id, one.token): one for one in leases}  # of a column without a type: numbers and texts
         if not held:
@@ -80,7 +81,7 @@ class TableHeartbeats:
 
         return self._connection.write(renew)
 
-    def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
 
         def give_back(connection: sqlite3.Connection, now: int) -> None:
@@ -91,7 +92,7 @@ class TableHeartbeats:
             self._connection.write(give_back)
         return ()
 
-    def abandon(self, token: str) -> bool:
+    async def abandon(self, token: str) -> bool:
         """Give back whatever this token holds; it claims nothing more."""
         table = self._table()
 
@@ -105,9 +106,9 @@ class TableHeartbeats:
         self._connection.write(give_up)
         return True
 
-    def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these. Waiting records that were asked to cancel are looked for as well."""
-        self.maintain()
+        await self.maintain()
         table = self._table()
         ids = msgspec.json.encode([lease.job_id for lease in ours]).decode()
 
@@ -118,9 +119,9 @@ class TableHeartbeats:
 
         return self._connection.read(look)
 
-    def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
-        self.maintain()
+        await self.maintain()
         table = self._table()
         age = table.options.stalled + slack
 
@@ -129,18 +130,18 @@ class TableHeartbeats:
             return [key for (key,) in connection.execute(table.statements.many["stalled"], given)]
 
         # A look without the write lock first: there is hardly ever anything to do.
-        if not self._connection.read(find) or not self._beats_had_their_turn():
+        if not self._connection.read(find) or not await self._beats_had_their_turn():
             return []
         asked = stopwatch()
         return self._reset(lambda connection, now: () if stopwatch() - asked > SHORT else find(connection, now))
 
-    def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back a page of what this worker holds. Another program's marks are not ours to judge."""
         statement = self._table().statements.many["held_by_worker"]
         given = {"worker": worker, "limit": PAGE}
         return self._reset(lambda connection, _: [key for (key,) in connection.execute(statement, given)])
 
-    def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one record."""
         return self._reset(lambda _connection, _now: [lease.job_id], lease)
 
@@ -149,14 +150,14 @@ class TableHeartbeats:
         refused, self._refused = self._refused, []
         return refused
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Does nothing: the table is its owner's, and what it lacks is reported where it is needed."""
 
-    def check_writable(self) -> None:
+    async def check_writable(self) -> None:
         """Writes, and rolls it back."""
         self._probe.look()
 
-    def maintain(self) -> None:
+    async def maintain(self) -> None:
         """Put away waiting records whose ``cancel`` was set. Looked for seldom where looking takes long."""
         table = self._table()
         if not table.shape.has("cancel") or stopwatch() < self._rest_until:
@@ -178,12 +179,12 @@ class TableHeartbeats:
             self._connection.write(put_away)
         self._rest_until = stopwatch() + (stopwatch() - began) / SHARE
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let the connection go."""
         self._connection.close()
         self._probe.close()
 
-    def _beats_had_their_turn(self) -> bool:
+    async def _beats_had_their_turn(self) -> bool:
         """False while another program holds the write lock. When it has just released it, others have been waiting."""
         if stopwatch() - self._turns_at < RECENTLY:
             return True
@@ -191,7 +192,7 @@ class TableHeartbeats:
         self._connection.write(lambda _connection, _now: None)
         if stopwatch() - asked > SHORT:
             return False
-        sleep_blocking(TURN)
+        await CLOCK.sleep(TURN)
         self._turns_at = stopwatch()
         return True
 
