@@ -107,6 +107,7 @@ class Suspects:
         self._heartbeater.give_back(ahead, "claimed ahead, and a job in quarantine comes first")
         self._slots.resume()  # so that it drops them from its queue
         await self._changes.until(lambda: self._is_cleared(held), patience)
+        held.since = self._clock.monotonic()  # first: it was claimed long ago, and a beat would give it back
         held.waits = False
         if held.phase is not Phase.GONE and not self._duty.is_stopping:
             took = self._clock.monotonic() - cleared_at
