@@ -28,28 +28,28 @@ CHILDREN = re.compile(r"children:.*:jobs")
 def queue_table(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[str, int]) -> list[str]:
     """Every queue, children below their parent; a line for each priority."""
     rows = []
-    for line in shape.all_queues():
-        following = line.declared.next_for(shape.name) or "-"
-        declared = [_shown(line), following, str(slots.get(line.name, 0))]
-        for count in _of_line(counts, line):
+    for queue in shape.all_queues():
+        following = queue.declared.next_for(shape.name) or "-"
+        declared = [_shown(queue), following, str(slots.get(queue.name, 0))]
+        for count in _of_queue(counts, queue):
             rows.append([*declared, *_numbers(count)])
             declared = ["", "", ""]
     return _counted(("QUEUE", "NEXT", "SLOTS"), rows, counts)
 
 
-def queue_json(shape: FlowShape, line: FlowQueue, counts: Sequence[QueueCount], slots: int) -> str:
+def queue_json(shape: FlowShape, queue: FlowQueue, counts: Sequence[QueueCount], slots: int) -> str:
     """One line for each queue."""
-    about = {"queue": line.name, "parent": line.parent, "next": line.declared.next_for(shape.name), "slots": slots}
-    standing = [msgspec.structs.asdict(count) for count in _of_line(counts, line)]
-    return plain_json({**about, "priorities": [{k: v for k, v in one.items() if k != "queue"} for one in standing]})
+    about = {"queue": queue.name, "parent": queue.parent, "next": queue.declared.next_for(shape.name), "slots": slots}
+    found = [msgspec.structs.asdict(count) for count in _of_queue(counts, queue)]
+    return plain_json({**about, "priorities": [{k: v for k, v in one.items() if k != "queue"} for one in found]})
 
 
 def look_table(shape: FlowShape, counts: Sequence[QueueCount]) -> list[str]:
     """The figures of one look, with their sum."""
     rows = []
-    for line in shape.all_queues():
-        name = _shown(line)
-        for count in _of_line(counts, line):
+    for queue in shape.all_queues():
+        name = _shown(queue)
+        for count in _of_queue(counts, queue):
             rows.append([name, *_numbers(count)])
             name = ""
     sums = {state: sum(getattr(count, state) for count in counts) for state in STATES}
@@ -147,14 +147,14 @@ def _attributes(job: Job, indent: str) -> list[str]:
     return lines
 
 
-def _of_line(counts: Sequence[QueueCount], line: FlowQueue) -> list[QueueCount]:
+def _of_queue(counts: Sequence[QueueCount], queue: FlowQueue) -> list[QueueCount]:
     """By priority; a queue that the engine does not mention is empty."""
-    found = sorted((count for count in counts if count.queue == line.name), key=lambda count: count.priority)
-    return found or [QueueCount(queue=line.name, priority=1)]
+    found = sorted((count for count in counts if count.queue == queue.name), key=lambda count: count.priority)
+    return found or [QueueCount(queue=queue.name, priority=1)]
 
 
-def _shown(line: FlowQueue) -> str:
-    return line.name if line.parent is None else f"  {line.name}"
+def _shown(queue: FlowQueue) -> str:
+    return queue.name if queue.parent is None else f"  {queue.name}"
 
 
 def _numbers(count: QueueCount) -> list[str]:

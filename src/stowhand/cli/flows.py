@@ -48,8 +48,8 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
     counts = with_flow(flow, lambda flow: flow.monitor.counts())
     slots = _slots(flow)
     if as_json:
-        for line in flow.shape.all_queues():
-            click.echo(queue_json(flow.shape, line, counts, slots[line.name]))
+        for queue in flow.shape.all_queues():
+            click.echo(queue_json(flow.shape, queue, counts, slots[queue.name]))
     else:
         click.echo("\n".join(queue_table(flow.shape, counts, slots)))
 
@@ -160,7 +160,7 @@ def _say_what_runs(flow: Flow) -> None:
     slots = _slots(flow)
     served = ", ".join(f"{escape(queue)} ({count})" for queue, count in slots.items())
     core_logger().info(f"Flow {escape(flow.name)} at {flow.engine.description}; slots: {served}")
-    idle = [line.name for line in flow.shape.all_queues() if line.name not in slots]
+    idle = [queue.name for queue in flow.shape.all_queues() if queue.name not in slots]
     if idle:
         core_logger().info(f"No workers here for: {', '.join(idle)}")
 
@@ -174,16 +174,16 @@ def _pair(text: str) -> tuple[str, str]:
 
 async def _find(flow: Flow, job_id: str) -> Position | None:
     beyond = []
-    for line in flow.shape.all_queues():
+    for queue in flow.shape.all_queues():
         for limit in FAR:
-            positions = await flow.monitor.positions(line.name, limit)
+            positions = await flow.monitor.positions(queue.name, limit)
             found = next((position for position in positions if position.job_id == job_id), None)
             if found is not None:
                 return found
             if max(Counter(position.state for position in positions).values(), default=0) < limit:
                 break
         else:
-            beyond.append(line.name)
+            beyond.append(queue.name)
     if beyond:
         click.echo(f"Only the first {FAR[-1]} of {', '.join(beyond)} were looked at: it may be behind them.", err=True)
     return None
@@ -191,7 +191,7 @@ async def _find(flow: Flow, job_id: str) -> Position | None:
 
 async def _positions(flow: Flow, queue: str | None, limit: int) -> list[Position]:
     found: list[Position] = []
-    for name in [queue] if queue is not None else [line.name for line in flow.shape.all_queues()]:
+    for name in [queue] if queue is not None else [each.name for each in flow.shape.all_queues()]:
         found += await flow.monitor.positions(name, limit)
     return found
 

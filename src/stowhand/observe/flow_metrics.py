@@ -65,7 +65,7 @@ class FlowMetrics:
         self._jobs = vocabulary.FLOW_JOBS(registry=registry)
         self._seconds = vocabulary.FLOW_JOB_SECONDS(registry=registry)
         self._resets = vocabulary.FLOW_RESETS(registry=registry)
-        self._standing = vocabulary.FLOW_QUEUE_JOBS(registry=registry)
+        self._queued = vocabulary.FLOW_QUEUE_JOBS(registry=registry)
 
     def of_flow(self, flow: Flowing) -> None:
         """Count the events of this flow, and what its monitor sees. Called once for each flow."""
@@ -84,7 +84,7 @@ class FlowMetrics:
             known = monitor.returned
             for count in counts:
                 for state in STATES:
-                    self._standing.labels(flow, count.queue, str(count.priority), state).set(getattr(count, state))
+                    self._queued.labels(flow, count.queue, str(count.priority), state).set(getattr(count, state))
 
         return looked
 

@@ -87,7 +87,7 @@ class StepCount(msgspec.Struct, frozen=True):
 
     task: str
     priority: int
-    standing: StepState
+    state: StepState
     number: int
 
 
@@ -96,7 +96,7 @@ class PlacedStep(msgspec.Struct, frozen=True):
 
     key: str
     priority: int
-    standing: StepState
+    state: StepState
     ready_at: float | None
     """Of delayed and parked steps: seconds since the epoch."""
 

@@ -62,8 +62,8 @@ class Busy(msgspec.Struct, frozen=True):
     since: datetime
 
 
-class Takers(msgspec.Struct, frozen=True):
-    """What the workers that could take a job take besides."""
+class ClaimScope(msgspec.Struct, frozen=True):
+    """What the workers that could claim a job claim."""
 
     tasks: tuple[str, ...] | None
     """``None``: any."""
@@ -85,22 +85,24 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder | None = None
     """Of its queue, unless that is the job itself."""
     ahead: int = 0
-    """Due jobs that workers which could take it take before it, in its queue, or of those without one (``takers``); at
-    most ``MOST_AHEAD`` + 1."""
+    """Due jobs that its workers claim before it (``claim_scope``), in its queue, or of those without one; at most
+    ``MOST_AHEAD`` + 1."""
     workers: Sequence[WorkerRow] = ()
     busy: Mapping[str, Busy] = {}
     """By worker."""
 
 
-def takers(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING_PAUSED) -> Takers | None:
-    """What those take that could take this job, but for paused tasks; ``None``: there are
-    none, so nothing is taken before it."""
+def claim_scope(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING_PAUSED) -> ClaimScope | None:
+    """Of the workers that could claim this job, without paused tasks; ``None``: there are none, so nothing is claimed
+    before it."""
     able = _able(job, workers)
     if not able:
         return None
     tasks = {task for card in able for task in card.tasks or ()} - pauses.tasks.keys()
     forbidden = set.intersection(*(set(card.forbidden_flags or ()) for card in able))
-    return Takers(None if any(card.tasks is None for card in able) else tuple(sorted(tasks)), tuple(sorted(forbidden)))
+    return ClaimScope(
+        None if any(card.tasks is None for card in able) else tuple(sorted(tasks)), tuple(sorted(forbidden))
+    )
 
 
 def explain(facts: Facts) -> Explanation:
@@ -188,7 +190,7 @@ def _workers(facts: Facts) -> Iterator[Reason]:
     task = facts.job.task
     alive = [row.card for row in facts.workers if row.alive]
     working = _working(facts.workers)
-    known = "workers over HTTP are not in the roll"
+    known = "workers over HTTP are not listed"
     if not working:
         text = "every worker that is alive is stopping" if alive else "no worker is alive"
         yield Reason("no_worker", f"{text} ({known})", "start one: stowhand worker")
@@ -262,7 +264,7 @@ def _error(job: Job) -> str:
 
 def _line(facts: Facts) -> str:
     where = f" in its queue {facts.job.queue!r}" if facts.job.queue is not None else " among those without a queue"
-    if takers(facts.job, facts.workers) is None:
+    if claim_scope(facts.job, facts.workers) is None:
         return "it is due"
     if not facts.ahead:
         return f"it is due, and no job is ahead of it{where}"

@@ -141,7 +141,7 @@ class Harness:
         """How many wait in a queue and may run now."""
         return sum(each.waiting for each in await self.engine.counts() if each.queue == queue)
 
-    async def standing(self, queue: str) -> dict[str, int]:
+    async def states(self, queue: str) -> dict[str, int]:
         """What is not zero of a queue's counts."""
         found = dict.fromkeys(("waiting", "processing", "delayed", "parked", "failed"), 0)
         for each in await self.engine.counts():

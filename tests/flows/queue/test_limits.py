@@ -35,7 +35,7 @@ def test_a_limiter_lets_so_many_pass_in_a_window_and_spreads_the_others(harness:
             for _ in range(60):
                 await at.step("first", lambda job: ran.append(job["guild"]))
             assert sorted(ran) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-            assert await at.standing("first") == {"delayed": 48}
+            assert await at.states("first") == {"delayed": 48}
             waits = sorted((place.ready_at or 0.0) - start for place in await at.engine.positions("first", 100))
             assert [round(wait) for wait in waits] == [3] * 12 + [6] * 12 + [9] * 12 + [12] * 12
             for window in range(1, 5):
@@ -44,7 +44,7 @@ def test_a_limiter_lets_so_many_pass_in_a_window_and_spreads_the_others(harness:
                     await at.step("first", lambda job: ran.append(job["guild"]))
                 assert len(ran) == 12 * (window + 1)
                 assert await at.begin("first") is None
-            assert await at.standing("first") == {}
+            assert await at.states("first") == {}
 
     run(story())
 
@@ -61,7 +61,7 @@ def test_after_a_pause_of_the_workers_each_window_is_filled_and_no_more(harness:
             at.time.move(100.0)  # nobody worked: all of them are overdue
             late = await at.create()
             for window in range(2, 7):
-                while await at.standing("first") != {} and "waiting" in await at.standing("first"):
+                while await at.states("first") != {} and "waiting" in await at.states("first"):
                     await at.step("first", lambda job: ran.append(job.id))
                 assert len(ran) == 3 * window
                 at.time.move(2.0)

@@ -94,11 +94,11 @@ def test_a_parent_that_waits_in_the_layout_of_an_older_version_goes_on(harness: 
             assert await payload_of(at, job_id) == payload
 
             await at.step("parent:other", lambda job: {"next_queue": "a child has none"})
-            assert await at.standing("parent") == {"parked": 1}
+            assert await at.states("parent") == {"parked": 1}
             assert [answer.done for answer in await at.engine.retry([names[1]])] == [Done.DONE]
             await at.step("parent:other")
             await at.step("parent:kid")
-            assert await at.standing("parent") == {"waiting": 1}
+            assert await at.states("parent") == {"waiting": 1}
             await at.step("parent")
             given: list[dict[str, Any]] = []
             await at.step("after", noting(given, {}))

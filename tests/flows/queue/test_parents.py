@@ -49,16 +49,16 @@ def test_a_parent_fans_out_waits_without_a_slot_and_gathers_in_order(harness: Ma
                 correlation_id="corr",
             )
             await at.step("parent")
-            assert await at.standing("parent") == {"parked": 1}
+            assert await at.states("parent") == {"parked": 1}
             assert [each.state for each in await at.engine.positions("parent", 9)] == ["parked"]
             given: list[dict[str, Any]] = []
             await at.step("parent:other", noting(given, {"r": 20}))
             assert given[0].items() >= {"n": 2, "priority": 2, "correlationId": "corr"}.items()
             assert given[0]["flowName"] == "parent:other"
             assert "childName" not in given[0]
-            assert await at.standing("parent") == {"parked": 1}
+            assert await at.states("parent") == {"parked": 1}
             await at.step("parent:kid", lambda job: {"r": 10})
-            assert await at.standing("parent") == {"waiting": 1}
+            assert await at.states("parent") == {"waiting": 1}
             await at.step("parent")
             one, two = await results_of(at, job_id)
             assert one.items() >= {"n": 1, "r": 10, "done": True, "completed-queue": "parent:kid"}.items()
@@ -83,7 +83,7 @@ def test_a_child_that_fails_for_good_is_gathered_with_its_reason(harness: MakeHa
             job_id = await at.create(params({"childName": "kid"}))
             await at.step("parent")
             await at.step("parent:kid", bad)
-            assert await at.standing("parent") == {"parked": 1}
+            assert await at.states("parent") == {"parked": 1}
             (child,) = [name.removeprefix("job:") for name in (await at.read(job_id) or {})[NAMES]]
             await at.step("parent:kid", bad)
             assert await at.engine.failed("parent:kid", after=None, limit=9) == [child]
@@ -186,7 +186,7 @@ def test_a_child_that_ends_while_its_parent_looks_wakes_it_again(harness: MakeHa
             assert not telling.done()
             assert await looking.settle() is Verdict.SETTLED
             await telling
-            assert await at.standing("parent") == {"waiting": 1}
+            assert await at.states("parent") == {"waiting": 1}
             await at.step("parent")
             assert await at.due("after") == 1
 
@@ -238,7 +238,7 @@ def test_a_deleted_parent_takes_its_children_along(harness: MakeHarness, run: Ru
             assert await running.settle() is Verdict.SETTLED
             await running.wake_parent()
             for queue in ("parent", "parent:kid", "parent:other"):
-                assert await at.standing(queue) == {}
+                assert await at.states(queue) == {}
             (child,) = [each.lease.job_id for each in [running]]
             assert await at.store.get(child) is not None
             assert await at.read(job_id) is None

@@ -194,7 +194,7 @@ def test_a_delay_costs_no_attempt(harness: MakeHarness, run: Run) -> None:
         async with harness(Queue("first", delayable=True)) as at:
             job_id = await at.create(delay=5.0)
             assert await at.begin("first") is None
-            assert await at.standing("first") == {"delayed": 1}
+            assert await at.states("first") == {"delayed": 1}
             at.time.move(5.0)
             await at.step("first", later)
             (place,) = await at.engine.positions("first", 9)

@@ -8,7 +8,7 @@ What differs from Redis:
   not ended or has failed is kept without limit. A store opened by its URL keeps a history of ``key_life``, but at least
   a day. Without a history completed jobs are gone at once, and a flow with parents is refused; a child whose history
   was pruned before its parent gathers counts as failed.
-* Positions are counted over all priorities of a queue, each standing (waiting, processing, delayed, parked) by itself.
+* Positions are counted over all priorities of a queue, each state (waiting, processing, delayed, parked) by itself.
 * Idle workers are woken by the store, all those of a flow by one listening connection; ``wait_timeout`` does not count.
 * A dead worker's job is taken back when its lease has ended; by whom, and how often, is as with other jobs
   (``max_resets``). Its failure says so in the store's own words.

@@ -249,20 +249,20 @@ class QueueEngine:
         }
         for each in await self._tables.tally(list(tasks)):
             place = found.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
-            place[each.standing.value] = each.number
+            place[each.state.value] = each.number
         return [QueueCount(queue=name, priority=priority, **numbers) for (name, priority), numbers in found.items()]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """The next jobs of a queue, and those that run. Counted for each standing by itself."""
+        """The next jobs of a queue, and those that run. Counted for each state by itself."""
         found = self.shape.find_queue(queue)
-        numbers = {standing: count(1) for standing in StepState}
+        numbers = {state: count(1) for state in StepState}
         return [
             Position(
                 job_id=id_of(each.key),
                 queue=found.name,
                 priority=each.priority,
-                state=each.standing.value,
-                position=next(numbers[each.standing]),
+                state=each.state.value,
+                position=next(numbers[each.state]),
                 ready_at=each.ready_at,
             )
             for each in await self._tables.in_queue(task_of(self.shape.name, found), limit)

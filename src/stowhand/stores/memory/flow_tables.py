@@ -132,7 +132,7 @@ class MemoryFlowTables:
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         with self._store.transaction() as (rows, now):
             alike = [
-                (row.task, row.priority, standing(row, now)) for row in rows.live.values() if row.task in set(tasks)
+                (row.task, row.priority, step_state(row, now)) for row in rows.live.values() if row.task in set(tasks)
             ]
             return [StepCount(*each, alike.count(each)) for each in dict.fromkeys(alike)]
 
@@ -141,7 +141,7 @@ class MemoryFlowTables:
             mine = [row for row in rows.live.values() if row.task == task and row.key is not None]
             running = sorted((row for row in mine if row.state is State.PROCESSING), key=lambda row: row.id)
             due = sorted(
-                (row for row in mine if standing(row, now) is StepState.WAITING),
+                (row for row in mine if step_state(row, now) is StepState.WAITING),
                 key=lambda row: (row.priority, row.run_at, row.id),
             )
             later = sorted(
@@ -190,7 +190,7 @@ def is_open(rows: Rows, awaited: str) -> bool:
     return any(child.state is not State.FAILED for child in children)
 
 
-def standing(row: Row, now: datetime) -> StepState:
+def step_state(row: Row, now: datetime) -> StepState:
     """Of a live row."""
     if not row.waits():
         return StepState(row.state.value)
@@ -201,6 +201,6 @@ def standing(row: Row, now: datetime) -> StepState:
 
 def placed(row: Row, now: datetime) -> PlacedStep:
     """Of a live row with a key."""
-    where = standing(row, now)
+    where = step_state(row, now)
     later = where in (StepState.DELAYED, StepState.PARKED)
     return PlacedStep(str(row.key), row.priority, where, row.run_at.timestamp() if later else None)

@@ -19,7 +19,7 @@ from stowhand.protocols.operating import (
     WorkerRow,
     worker_row,
 )
-from stowhand.stores.explaining import Busy, Facts, Holder, Takers, explain, takers
+from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
 from stowhand.stores.memory import acting
 from stowhand.stores.memory.rows import Row, Rows
 
@@ -155,13 +155,13 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
     """What is known about a job and its surroundings."""
     place = (row.priority, row.run_at, row.id)
     registered, paused = workers(rows, now), pauses(rows)
-    taken = takers(row.job(), registered, paused)
+    scope = claim_scope(row.job(), registered, paused)
     ahead = [
         one
         for one in rows.live.values()
         if one.waits() and one.queue == row.queue and one.resets < QUARANTINE_AFTER and one.run_at <= now
         if (one.priority, one.run_at, one.id) < place
-        if taken is not None and _takes(taken, one)
+        if scope is not None and _is_claimed_in(scope, one)
     ]
     holder = next(
         (
@@ -184,8 +184,8 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
     )
 
 
-def _takes(taken: Takers, row: Row) -> bool:
-    return (taken.tasks is None or row.task in taken.tasks) and set(row.flags).isdisjoint(taken.forbidden)
+def _is_claimed_in(scope: ClaimScope, row: Row) -> bool:
+    return (scope.tasks is None or row.task in scope.tasks) and set(row.flags).isdisjoint(scope.forbidden)
 
 
 def busy(rows: Rows) -> dict[str, Busy]:

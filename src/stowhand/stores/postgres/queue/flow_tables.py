@@ -93,14 +93,14 @@ class PostgresFlowTables:
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         """Counted."""
         found = await self._rows("flow_tally", text_array(tasks), self._context.now())
-        return [StepCount(task, priority, StepState(standing), number) for task, priority, standing, number in found]
+        return [StepCount(task, priority, StepState(state), number) for task, priority, state, number in found]
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         """In order."""
         found = await self._rows("flow_line", task, limit, self._context.now())
         return [
-            PlacedStep(key, priority, StepState(standing), None if ready_at is None else ready_at.timestamp())
-            for key, priority, standing, ready_at in found
+            PlacedStep(key, priority, StepState(state), None if ready_at is None else ready_at.timestamp())
+            for key, priority, state, ready_at in found
         ]
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:

@@ -24,7 +24,7 @@ from stowhand.protocols.operating import (
 )
 from stowhand.protocols.validation import validate_id, validate_ids
 from stowhand.stores.database.link import Values
-from stowhand.stores.explaining import Busy, Facts, Holder, Takers, explain, takers
+from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text_array
 
@@ -151,14 +151,14 @@ class Operator:
                 paused_since=paused,
                 pauses=pauses,
                 holder=held,
-                ahead=await self._ahead(job, takers(job, workers, pauses), at),
+                ahead=await self._ahead(job, claim_scope(job, workers, pauses), at),
                 workers=workers,
                 busy={name: Busy(*held) for name, *held in await self._ask("busy")},
             )
         )
 
-    async def _ahead(self, job: Job, taken: Takers | None, at: datetime) -> int:
-        if taken is None:
+    async def _ahead(self, job: Job, scope: ClaimScope | None, at: datetime) -> int:
+        if scope is None:
             return 0
         given = {
             "queue": job.queue,
@@ -166,8 +166,8 @@ class Operator:
             "run_at": job.run_at,
             "id": job.id,
             "at": at,
-            "tasks": None if taken.tasks is None else text_array(taken.tasks),
-            "forbidden": text_array(taken.forbidden),
+            "tasks": None if scope.tasks is None else text_array(scope.tasks),
+            "forbidden": text_array(scope.forbidden),
             "most": MOST_AHEAD + 1,
         }
         ((ahead,),) = await self._ask_with("ahead", given)

@@ -196,15 +196,15 @@ def _spend(connection: sqlite3.Connection, now: Moment, *, asked: Spending) -> f
 
 def _tally(connection: sqlite3.Connection, now: Moment, *, tasks: Sequence[str]) -> list[StepCount]:
     rows = connection.execute(SQL["tally"], {"tasks": as_json(tasks), "now": now.wall})
-    return [StepCount(task, priority, StepState(standing), number) for task, priority, standing, number in rows]
+    return [StepCount(task, priority, StepState(state), number) for task, priority, state, number in rows]
 
 
 def _in_queue(connection: sqlite3.Connection, now: Moment, *, task: str, limit: int) -> list[PlacedStep]:
     given = {"task": task, "limit": limit, "now": now.wall}
     return [
-        PlacedStep(key, priority, StepState(standing), None if ready_at is None else ready_at / 1_000_000)
+        PlacedStep(key, priority, StepState(state), None if ready_at is None else ready_at / 1_000_000)
         for statement in ("processing", "waiting", "delayed")
-        for key, priority, standing, ready_at in connection.execute(SQL[statement], given)
+        for key, priority, state, ready_at in connection.execute(SQL[statement], given)
     ]
 
 

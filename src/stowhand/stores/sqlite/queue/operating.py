@@ -20,7 +20,7 @@ from stowhand.protocols.operating import (
     WorkerRow,
     worker_row,
 )
-from stowhand.stores.explaining import Busy, Facts, Holder, explain, takers
+from stowhand.stores.explaining import Busy, Facts, Holder, claim_scope, explain
 from stowhand.stores.sqlite.queue import counting, inspector
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 from stowhand.stores.sqlite.queue.rows import as_json
@@ -109,9 +109,9 @@ def explain_job(connection: sqlite3.Connection, now: Moment, job_id: int) -> Exp
     place = {"queue": job.queue, "priority": job.priority, "run_at": to_micros(job.run_at), "id": job.id}
     registered, pauses = workers(connection, now), counting.pauses(connection)
     ahead = 0
-    if (taken := takers(job, registered, pauses)) is not None:
-        tasks = None if taken.tasks is None else as_json(taken.tasks)
-        bound = {"now": now.wall, "most": MOST_AHEAD + 1, "tasks": tasks, "forbidden": as_json(taken.forbidden)}
+    if (scope := claim_scope(job, registered, pauses)) is not None:
+        tasks = None if scope.tasks is None else as_json(scope.tasks)
+        bound = {"now": now.wall, "most": MOST_AHEAD + 1, "tasks": tasks, "forbidden": as_json(scope.forbidden)}
         (ahead,) = connection.execute(SQL["ahead"], place | bound).fetchone()
     return explain(
         Facts(
