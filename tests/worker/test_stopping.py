@@ -455,7 +455,7 @@ def test_what_a_last_tick_hears_when_the_loop_is_closed_concerns_nobody() -> Non
     """As one does that the store has kept waiting until the worker had ended."""
     worker = Worker(FaultyStore(SystemClock()), handler_of(nothing), WorkerOptions(once=True))
     asyncio.run(worker.run())
-    assert asyncio.run(worker._tick()) > 0
+    assert asyncio.run(worker._tick(worker._heartbeater.tick)) > 0
 
 
 async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,15 +13,17 @@ import pytest
 from stowhand.clock import SystemClock
 from stowhand.events import Events, JobEnded, JobLost, LoopBlocked
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from stowhand.worker.internals import Host
 from stowhand.worker.leases import Executing
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
-from tests.worker.worker_harness import FaultyStore, handler_of
+from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, handler_of, nothing
 
 
 class RunningClock(SystemClock):
@@ -90,6 +92,42 @@ async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept
     assert 1.0 <= first.seconds < 3
     assert "block_until" in first.stack
     assert len(store.called("beat")) >= 2
+
+
+async def test_a_blocked_loop_is_reported_while_a_call_to_the_store_hangs() -> None:
+    store = FaultyStore(clock := RunningClock())
+    reports: list[LoopBlocked] = []
+    reported, hanging = threading.Event(), threading.Event()
+
+    class Hangs(FaultyHeartbeats):
+        async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+            hanging.set()
+            await asyncio.Event().wait()
+            raise AssertionError("nothing answers")
+
+    async def act(attempt: Attempt[Job]) -> None:
+        block_until(hanging)
+        block_until(reported)
+
+    def listen(event: LoopBlocked) -> None:
+        reports.append(event)
+        reported.set()
+
+    store.heartbeats = lambda: Hangs(store)  # type: ignore[method-assign]
+    await store.enqueue(NewJob(task="act"))
+    worker = Worker(store, handler_of(act), WorkerOptions(once=True), clock=clock)
+    worker.events.on(LoopBlocked, listen)
+    await asyncio.wait_for(worker.run(), 20)
+    assert "block_until" in reports[0].stack
+
+
+async def test_an_error_in_a_look_ends_the_worker_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(self: LoopWatchdog) -> float:
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(LoopWatchdog, "look", broken)
+    with pytest.raises(ZeroDivisionError, match="a bug of ours"):
+        await asyncio.wait_for(Worker(FaultyStore(SystemClock()), handler_of(nothing)).run(), 20)
 
 
 async def test_a_loop_that_hangs_beyond_timeout_and_three_leases_is_given_up_once() -> None:

@@ -198,10 +198,14 @@ class Heartbeater:
     async def _beat(self, now: float) -> None:
         due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)
         due = [held for held in due if self._worth_keeping(held, now)]
-        if due:
-            await self._renew(due)
-        if due or self._beat_now:
-            self._beat_now = False
+        everything, self._beat_now = self._beat_now, False  # before the await: it may be asked for again meanwhile
+        try:
+            if due:
+                await self._renew(due)
+        except StoreError:
+            self._beat_now = self._beat_now or everything
+            raise
+        if due or everything:
             self.beats += 1
 
     async def _renew(self, due: list[Held]) -> None:

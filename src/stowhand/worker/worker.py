@@ -21,9 +21,10 @@ import socket
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
-from stowhand.clock import Clock, SystemClock, Ticker
+from stowhand.clock import Clock, SystemClock, Tick, Ticker
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import EnclosingStore, Function, Handler, Policy, Stop, handler_of
@@ -154,7 +155,10 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._watchdog.watch_this_thread()
         self._ticker = self._clock.ticker(
-            "stowhand heartbeat", self._watchdog.look, self._tick, on_end=self._heartbeater.close
+            "stowhand heartbeat",
+            partial(self._tick, self._watchdog.look),
+            partial(self._tick, self._heartbeater.tick),
+            on_end=self._heartbeater.close,
         )
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
@@ -276,10 +280,10 @@ class Worker:
     def _status(self) -> tuple[tuple[str, ...] | None, bool]:
         return self._duty.tasks, self._duty.is_stopping or self._duty.is_quiet
 
-    async def _tick(self) -> float:
+    async def _tick(self, tick: Tick) -> float:
         """Beats go on while the worker stops because of an error in one of them."""
         try:
-            return await self._heartbeater.tick()
+            return await tick()
         except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
             self._call_on_loop(self._supervisor.report, error)
             return 1.0

@@ -1,0 +1,143 @@
+"""The ticker of production: a loop in a thread, which ends in bounded time whatever its calls do. Real time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from stowhand import clock as module
+from stowhand.clock import SystemClock
+
+SOON = 20.0
+"""What takes a moment, on a machine that has none to spare."""
+
+
+class Called:
+    """What a ticker has called, and on which threads."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.threads: set[int] = set()
+        self.begun = threading.Event()
+        self.closed = threading.Event()
+
+    def note(self, name: str) -> None:
+        self.names.append(name)
+        self.threads.add(threading.get_ident())
+
+    async def on_end(self) -> None:
+        self.note("end")
+        self.closed.set()
+
+
+def named(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+async def until(reached: Callable[[], object]) -> None:
+    end = time.monotonic() + SOON
+    while not reached():
+        assert time.monotonic() < end, "it did not come to that"
+        await asyncio.sleep(0.002)
+
+
+async def test_its_calls_and_the_end_happen_on_one_thread_which_is_gone_afterwards() -> None:
+    called = Called()
+
+    async def tick() -> float:
+        called.note("tick")
+        return 3600.0
+
+    ticker = SystemClock().ticker("a ticker", tick, on_end=called.on_end)
+    await until(lambda: called.names)
+    ticker.poke()
+    await until(lambda: len(called.names) == 2)
+    ticker.stop()
+    await ticker.ended()
+    assert called.names == ["tick", "tick", "end"]
+    assert len(called.threads) == 1
+    assert threading.get_ident() not in called.threads
+    assert named("a ticker") == []
+    ticker.poke()
+    ticker.stop()
+    await ticker.ended()
+    assert called.names == ["tick", "tick", "end"], "whatever comes later is harmless"
+
+
+async def test_of_two_functions_one_goes_on_while_the_other_waits() -> None:
+    called, go_on = Called(), asyncio.Event()
+
+    async def waits() -> float:
+        await go_on.wait()
+        return 0.0
+
+    async def goes_on() -> float:
+        called.note("tick")
+        return 0.001
+
+    ticker = SystemClock().ticker("a ticker", waits, goes_on)
+    await until(lambda: len(called.names) > 3)
+    ticker.stop(0.01)
+    await ticker.ended()
+    assert named("a ticker") == []
+
+
+async def test_a_call_that_hangs_is_cancelled_and_the_end_comes_after_it() -> None:
+    called = Called()
+
+    async def tick() -> float:
+        called.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            called.note("cancelled")
+        return 0.0
+
+    ticker = SystemClock().ticker("a ticker", tick, on_end=called.on_end)
+    await until(called.begun.is_set)
+    ticker.stop(0.05)
+    await ticker.ended()
+    assert called.names == ["cancelled", "end"]
+    assert named("a ticker") == []
+
+
+async def test_a_call_that_blocks_its_thread_is_left_behind_and_the_end_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LAST_CALL", 0.05)
+    called, go_on = Called(), threading.Event()
+
+    async def tick() -> float:
+        called.begun.set()
+        assert go_on.wait(SOON)
+        called.note("answered")
+        return 0.0
+
+    ticker = SystemClock().ticker("a ticker", tick, on_end=called.on_end)
+    await until(called.begun.is_set)
+    ticker.stop(0.05)
+    began = time.monotonic()
+    await ticker.ended()
+    assert time.monotonic() - began < SOON / 2
+    assert called.names == [], "it is not closed under a call"
+    go_on.set()
+    await until(called.closed.is_set)
+    assert called.names == ["answered", "end"]
+    await until(lambda: not named("a ticker"))
+
+
+async def test_an_end_that_hangs_is_given_up() -> None:
+    async def tick() -> float:
+        return 3600.0
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    ticker = SystemClock().ticker("a ticker", tick, on_end=hangs)
+    ticker.stop()
+    await ticker.ended()
+    await until(lambda: not named("a ticker"))
