@@ -58,7 +58,7 @@ async def install(site: Site) -> None:
     """Tables, as just installed."""
     store = new_store(site)
     try:
-        await store.install()
+        await store.schema.install()
     finally:
         await store.close()
 

@@ -139,8 +139,8 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
 
     async def queue() -> float:
         store = open_store(server.create_database(), StoreOptions(history=None))
-        await store.install()
-        await store.enqueue_many(NewJob(task="t") for _ in range(jobs))
+        await store.schema.install()
+        await store.jobs.enqueue_many(NewJob(task="t") for _ in range(jobs))
         try:
             return await drain(store, nothing, jobs, concurrency)
         finally:

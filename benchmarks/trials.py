@@ -168,7 +168,7 @@ async def cost_of_claims(site: PostgresSite, count: int) -> ClaimCost:
             began = time.perf_counter()
             await store.next_due(OURS)
             naps.append(1000 * (time.perf_counter() - began))
-            await store.enqueue(NewJob(task="noop", payload='{"number":1}'))
+            await store.jobs.enqueue(NewJob(task="noop", payload='{"number":1}'))
             singles.append(await _timed_claim(store, 100))
     finally:
         await store.close()

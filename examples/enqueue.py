@@ -44,7 +44,7 @@ async def main() -> None:
 
         await app.worker(once=True).run()  # until nothing is due; a service would run `stowhand worker`
         store = await app.open()
-        last = await store.get(ids[-1])
+        last = await store.jobs.get(ids[-1])
         print(f"{len(ids)} newsletters sent; the last one: {last.result if last else None}")
     finally:
         await app.close()

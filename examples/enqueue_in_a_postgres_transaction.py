@@ -61,7 +61,7 @@ async def work() -> None:
         await app.worker(once=True).run()
         store = await app.open()
         for job_id in range(1, 20):
-            job = await store.get(job_id)
+            job = await store.jobs.get(job_id)
             if job is not None:
                 print(job.state, job.result)
 

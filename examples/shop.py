@@ -50,14 +50,14 @@ async def main() -> None:
 
     store = await app.open()
     for number in range(1, 6):
-        job = await store.get(number)
+        job = await store.jobs.get(number)
         if job is not None:
             print(job.id, job.task, job.state, job.result or (job.last_error or "").partition("\n")[0])
     await app.close()
 
 
 async def _now(job_id: int) -> Job:
-    job = await (await app.open()).get(job_id)
+    job = await (await app.open()).jobs.get(job_id)
     assert job is not None
     return job
 

@@ -62,7 +62,7 @@ async def main() -> None:
     await app.worker(once=True).run()
     store = await app.open()
     for one in (shipped, audited):
-        job = await store.get(one.id)
+        job = await store.jobs.get(one.id)
         print(job.result if job else "gone")
     await app.close()
 

@@ -25,8 +25,8 @@ async def setup() -> None:
     """Empty tables, as just installed."""
     store = open_store(STORE.url, STORE.options())
     try:
-        await store.uninstall()
-        await store.install()
+        await store.schema.uninstall()
+        await store.schema.install()
     finally:
         await store.close()
 

@@ -57,7 +57,7 @@ def add_send(app: App, done: list[Any] | None = None) -> Any:
 async def settled(store: QueueStore, *ids: int) -> list[Job]:
     """The jobs, once each is over, or waits for another attempt."""
     while True:
-        jobs = [job for one in ids if (job := await store.get(one)) is not None]
+        jobs = [job for one in ids if (job := await store.jobs.get(one)) is not None]
         if all(job.state.terminal or job.state is State.ERRORED for job in jobs):
             return jobs
         await asyncio.sleep(0.01)
@@ -299,7 +299,7 @@ def test_a_job_made_by_hand_must_suit_the_task_that_is_declared_here(app: App, r
             with pytest.raises(InvalidJob, match="payload of task 'send': argument 'to'"):
                 await call()
         await app.enqueue(NewJob(task="elsewhere", payload='{"to":7}'))
-        assert sum((await (await app.open()).counts()).values()) == 1
+        assert sum((await (await app.open()).inspect.counts()).values()) == 1
         await app.close()
 
     run(scenario())
@@ -409,7 +409,7 @@ def test_a_call_inside_a_running_loop_is_refused_and_names_what_to_await(app: Ap
         r"await send\.enqueue": lambda: app.sync.enqueue(send, "x"),
         r"await app\.add_job\(": lambda: app.sync.add_job("x"),
         r"await app\.enqueue_many": lambda: app.sync.enqueue_many([]),
-        r"await \(await app\.open\(\)\)\.get\(": lambda: app.sync.get(1),
+        r"await \(await app\.open\(\)\)\.jobs\.get\(": lambda: app.sync.get(1),
     }
 
     async def inside() -> None:

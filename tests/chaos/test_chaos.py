@@ -117,7 +117,7 @@ class Chaos:
         store = await self._opened(install=True)
         try:
             pauses = [self.rng.uniform(0, 2 * PAUSE) for _ in range(JOBS)]
-            await store.enqueue_many(
+            await store.jobs.enqueue_many(
                 NewJob(task="step", payload=f'{{"number":{n},"pause":{pause:.4f}}}', max_resets=RESETS)
                 for n, pause in enumerate(pauses)
             )
@@ -143,7 +143,7 @@ class Chaos:
     async def _count_live(self) -> int:
         store = await self._opened()
         try:
-            counts = await store.counts()
+            counts = await store.inspect.counts()
             return counts[State.QUEUED] + counts[State.PROCESSING] + counts[State.ERRORED]
         finally:
             await store.close()
@@ -151,15 +151,15 @@ class Chaos:
     async def _opened(self, *, install: bool = False) -> QueueStore:
         store = open_store(self.url, OPTIONS)
         if install:
-            await store.install()
+            await store.schema.install()
         await store.open()
         return store
 
     async def _check(self) -> None:
         store = await self._opened()
         try:
-            counts = await store.counts()
-            completed = await store.list(JobFilter(states=(State.COMPLETED,), limit=2 * JOBS))
+            counts = await store.inspect.counts()
+            completed = await store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=2 * JOBS))
         finally:
             await store.close()
         entries = read_ledger(self.ledger)

@@ -22,7 +22,7 @@ from tests.support.databases import Databases
 def install(url: str) -> None:
     async def installed() -> None:
         store = open_store(url)
-        await store.install()
+        await store.schema.install()
         await store.close()
 
     asyncio.run(installed())

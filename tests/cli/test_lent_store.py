@@ -25,7 +25,7 @@ class Lent:
         self.url = shared_server.lend(self.store, tokens)
 
     def job(self, job_id: int) -> Job:
-        job = asyncio.run(self.store.get(job_id))
+        job = asyncio.run(self.store.jobs.get(job_id))
         assert job is not None
         return job
 

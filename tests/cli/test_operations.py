@@ -115,11 +115,11 @@ def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path, capsy
     """Between the count and the answer there may be an hour."""
 
     async def act(store: QueueStore) -> tuple[int, Job | None]:
-        job = await store.enqueue(NewJob(task="send"))
-        await store.permanently_fail_jobs([job.id])
-        await store.retry(job.id)
-        await store.cancel(job.id)
-        return await _retry(store, [job.id, job.id + 1], as_json=False), await store.get(job.id)
+        job = await store.jobs.enqueue(NewJob(task="send"))
+        await store.admin.permanently_fail_jobs([job.id])
+        await store.admin.retry(job.id)
+        await store.admin.cancel(job.id)
+        return await _retry(store, [job.id, job.id + 1], as_json=False), await store.jobs.get(job.id)
 
     code, job = with_store(f"sqlite:///{tmp_path}/q.db", act)
     assert code == 1

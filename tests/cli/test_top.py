@@ -26,8 +26,8 @@ PROGRAM = (sys.executable, "-m", "stowhand.cli")
 
 def fill(url: str) -> None:
     async def enqueue(store: QueueStore) -> None:
-        await store.enqueue_many([NewJob(task="send")] * 3 + [NewJob(task="stuck", queue="mail")])
-        await store.pause_queue("mail")
+        await store.jobs.enqueue_many([NewJob(task="send")] * 3 + [NewJob(task="stuck", queue="mail")])
+        await store.operate.pause_queue("mail")
 
     with_store(url, enqueue)
 
@@ -129,7 +129,7 @@ def test_a_single_look_on_a_small_terminal_is_whole_and_wipes_nothing(tmp_path: 
 
 def test_a_look_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
-    with_store(url, lambda store: store.enqueue_many([NewJob(task="send_" * 20)]))
+    with_store(url, lambda store: store.jobs.enqueue_many([NewJob(task="send_" * 20)]))
 
     def widest(**said: str) -> int:
         environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | said

@@ -193,7 +193,7 @@ class PostgresBackend:
 
 async def install(store: QueueStore) -> None:
     """The schema, and nothing else."""
-    await store.install()
+    await store.schema.install()
     await store.close()
 
 

@@ -119,6 +119,7 @@ class AdaptedStore:
     def __init__(self, backend: FlowBackend, given: StoreOptions) -> None:
         assert given.pinned is not None
         self._backend, self._now = backend, given.pinned
+        self.jobs = self.inspect = self.admin = self
         self._made: list[FlowStore] = []
         self._served = 0
 

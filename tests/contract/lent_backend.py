@@ -14,10 +14,10 @@ from stowhand.protocols.store import Heartbeats, StoreOptions
 from stowhand.remote.client import HttpStore
 from stowhand.remote.client.proofs import HeldProofs
 from tests.contract.backends import Backend, Image, Secrets
-from tests.contract.offers import NOT_OFFERED
 from tests.support.lent import SharedServer
 
-REFUSED = NOT_OFFERED["http"]
+BY_THE_SERVER = frozenset({"reset_stalled", "check", "maintain"})
+"""Of heartbeats."""
 
 
 class LentBackend:
@@ -69,7 +69,7 @@ class Both:
         return cast("Heartbeats", BothHeartbeats(self._remote.heartbeats(), self._lent.heartbeats()))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._lent if name in REFUSED else self._remote, name)
+        return getattr(self._lent if name in self._remote.capabilities.absent else self._remote, name)
 
 
 class BothHeartbeats:
@@ -83,4 +83,4 @@ class BothHeartbeats:
         await self._lent.close()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._lent if name in REFUSED else self._remote, name)
+        return getattr(self._lent if name in BY_THE_SERVER else self._remote, name)

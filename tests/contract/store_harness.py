@@ -81,7 +81,7 @@ class StoreHarness:
             passed(seconds)  # a place whose server cannot be told what time it is
 
     async def add(self, task: str = "t", **details: Any) -> Job:
-        return await self.store.enqueue(NewJob(task=task, **details))
+        return await self.store.jobs.enqueue(NewJob(task=task, **details))
 
     async def claim(
         self, limit: int = 1, *, worker: str = "w1", token: str | None = None, lease: float = LEASE, **asked: Any
@@ -107,7 +107,7 @@ class StoreHarness:
         return verdict
 
     async def job(self, job_id: int) -> Job:
-        job = await self.store.get(job_id)
+        job = await self.store.jobs.get(job_id)
         assert job is not None, f"job {job_id} is nowhere"
         return job
 
@@ -140,7 +140,7 @@ class StoreHarness:
 
     async def everything(self) -> Sequence[Job]:
         """All jobs, the history too."""
-        return await self.store.list(JobFilter(states=STATES, limit=10_000))
+        return await self.store.inspect.list(JobFilter(states=STATES, limit=10_000))
 
 
 def harness_at(backend: Backend, *, history: float | None = DAY, opened: bool = True) -> StoreHarness:

@@ -153,6 +153,7 @@ class AdaptedStore:
         assert given.pinned is not None
         self._rows, self._now = rows, given.pinned
         channel = CHANNEL if isinstance(rows, PostgresRows) else None
+        self.jobs = self.inspect = self.admin = self
         self._store = TableStore(rows.url, options(notify_channel=channel), _pinned=given.pinned)
 
     async def open(self) -> None:

@@ -49,11 +49,11 @@ async def test_the_table_of_calls_and_states(
 ) -> None:
     job = await harness.in_state(state, key="k")
     before = await harness.image(job.id)
-    act: Callable[[object], Awaitable[Answer]] = getattr(harness.store, call)
+    act: Callable[[object], Awaitable[Answer]] = getattr(harness.store.admin, call)
     answer = await act("k" if call == "remove_key" else job.id)
     assert answer.done is done
     assert answer.job_id == (None if (call, done) == ("remove_key", Done.MISSING) else job.id)
-    found = await harness.store.get(job.id)
+    found = await harness.store.jobs.get(job.id)
     assert (found and found.state) == after
     if done in (Done.REFUSED, Done.UNCHANGED, Done.MISSING):
         assert answer.why, "people must be told why"
@@ -61,19 +61,19 @@ async def test_the_table_of_calls_and_states(
 
 
 async def test_an_unknown_job_is_missing(harness: StoreHarness) -> None:
-    for act in (harness.store.retry, harness.store.cancel, harness.store.remove):
+    for act in (harness.store.admin.retry, harness.store.admin.cancel, harness.store.admin.remove):
         answer = await act(999_999)
         assert (answer.done, answer.job_id) == (Done.MISSING, 999_999)
 
 
 async def test_a_key_that_nobody_holds_is_missing(harness: StoreHarness) -> None:
-    assert (await harness.store.remove_key("nobody")).done is Done.MISSING
+    assert (await harness.store.admin.remove_key("nobody")).done is Done.MISSING
 
 
 async def test_a_canceled_job_is_in_the_history_and_its_key_free(harness: StoreHarness) -> None:
     job = await harness.add(key="k")
     await harness.pass_time(5)
-    await harness.store.cancel(job.id)
+    await harness.store.admin.cancel(job.id)
     canceled = await harness.job(job.id)
     assert (canceled.state, canceled.finished_at, canceled.attempts) == (X, harness.now, 0)
     assert (await harness.add(key="k")).id != job.id
@@ -82,7 +82,7 @@ async def test_a_canceled_job_is_in_the_history_and_its_key_free(harness: StoreH
 @pytest.mark.parametrize("how", ["retry", "snooze", "cancel"])
 async def test_cancel_wins_over_every_way_back(harness: StoreHarness, how: str) -> None:
     lease = await harness.start(key="k")
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     assert (await harness.job(lease.job_id)).cancel_requested
     told = turned(SETTLEMENTS[how], X) if how in ("retry", "snooze") else Verdict.SETTLED
     assert await harness.settle(lease, SETTLEMENTS[how]) == told
@@ -96,16 +96,16 @@ async def test_cancel_wins_over_every_way_back(harness: StoreHarness, how: str) 
 @pytest.mark.parametrize(("settlement", "state"), [(COMPLETED, C), (FAILED, F)])
 async def test_cancel_does_not_undo_an_end(harness: StoreHarness, settlement: object, state: State) -> None:
     lease = await harness.start()
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.settle(lease, COMPLETED if state is C else FAILED)
     assert (await harness.job(lease.job_id)).state is state
 
 
 async def test_asking_twice_to_cancel_is_asking_once(harness: StoreHarness) -> None:
     lease = await harness.start()
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     image = await harness.image(lease.job_id)
-    answer = await harness.store.cancel(lease.job_id)
+    answer = await harness.store.admin.cancel(lease.job_id)
     assert answer.done in (Done.ASKED, Done.UNCHANGED)
     assert await harness.image(lease.job_id) == image
 
@@ -113,9 +113,9 @@ async def test_asking_twice_to_cancel_is_asking_once(harness: StoreHarness) -> N
 @pytest.mark.parametrize("end", [C, F])
 async def test_a_request_to_cancel_does_not_survive_the_attempt(harness: StoreHarness, end: State) -> None:
     lease = await harness.start(key="k")
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.settle(lease, FAILED)
-    await harness.store.retry(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
     again = await harness.take()
     assert (await harness.heartbeats.beat([again], 30)).canceled == frozenset()
     await harness.settle(again, ERRORED)
@@ -124,12 +124,12 @@ async def test_a_request_to_cancel_does_not_survive_the_attempt(harness: StoreHa
 
 async def test_removing_the_key_of_a_running_job_lets_it_end_once(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
-    answer = await harness.store.remove_key("k")
+    answer = await harness.store.admin.remove_key("k")
     assert answer.job_id == lease.job_id
     assert answer.done in (Done.DONE, Done.ASKED)
     running = await harness.job(lease.job_id)
     assert (running.state, running.key) == (P, None)
-    assert (await harness.store.remove_key("k")).done is Done.MISSING
+    assert (await harness.store.admin.remove_key("k")).done is Done.MISSING
     assert await harness.settle(lease) is Verdict.SETTLED
     assert (await harness.job(lease.job_id)).state is C
 
@@ -137,7 +137,7 @@ async def test_removing_the_key_of_a_running_job_lets_it_end_once(harness: Store
 @pytest.mark.parametrize("settlement", [ERRORED, SNOOZED])
 async def test_a_running_job_whose_key_was_removed_has_no_way_back(harness: StoreHarness, settlement: object) -> None:
     lease = await harness.start(key="k")
-    await harness.store.remove_key("k")
+    await harness.store.admin.remove_key("k")
     await harness.settle(lease, ERRORED if settlement is ERRORED else SNOOZED)
     assert (await harness.job(lease.job_id)).state is X
 
@@ -147,7 +147,7 @@ async def test_retry_makes_a_failed_job_due_now_with_every_attempt_before_it(har
     await harness.lose(await harness.take())
     await harness.settle(await harness.take(), FAILED)
     await harness.pass_time(100)
-    assert (await harness.store.retry(job.id)).done is Done.DONE
+    assert (await harness.store.admin.retry(job.id)).done is Done.DONE
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.resets, back.key) == (Q, 0, 0, "k")
     assert (back.finished_at, back.max_attempts, back.max_resets) == (None, 2, 3)
@@ -157,7 +157,7 @@ async def test_retry_makes_a_failed_job_due_now_with_every_attempt_before_it(har
 
 async def test_retry_makes_an_errored_job_due_now(harness: StoreHarness) -> None:
     job = await harness.in_state(E)
-    await harness.store.retry(job.id)
+    await harness.store.admin.retry(job.id)
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.run_at) == (Q, 0, harness.now)
     (claim,) = await harness.claim()
@@ -166,7 +166,7 @@ async def test_retry_makes_an_errored_job_due_now(harness: StoreHarness) -> None
 
 async def test_retry_makes_a_future_job_due_now(harness: StoreHarness) -> None:
     job = await harness.add(delay=3600.0)
-    await harness.store.retry(job.id)
+    await harness.store.admin.retry(job.id)
     assert (await harness.take()).job_id == job.id
 
 
@@ -174,26 +174,26 @@ async def test_retry_of_a_dead_killer_gives_it_another_chance(harness: StoreHarn
     job = await harness.add(max_attempts=1)
     await harness.lose(await harness.take())
     assert (await harness.job(job.id)).state is F
-    await harness.store.retry(job.id)
+    await harness.store.admin.retry(job.id)
     assert (await harness.job(job.id)).resets == 0
     assert (await harness.take()).job_id == job.id
 
 
 async def test_retry_brings_a_canceled_job_back_with_its_id_and_its_key(harness: StoreHarness) -> None:
     job = await harness.in_state(X, key="k", payload='{"n": 1}', queue="q", priority=4, flags=("f",))
-    assert await harness.store.retry(job.id) == Answer(job.id, Done.DONE)
+    assert await harness.store.admin.retry(job.id) == Answer(job.id, Done.DONE)
     back = await harness.job(job.id)
     assert (back.id, back.state, back.key, back.attempts) == (job.id, Q, "k", 0)
     assert (back.payload, back.queue, back.priority, back.flags) == (job.payload, "q", 4, ("f",))
     assert back.finished_at is None
-    assert (await harness.store.counts())[X] == 0
-    assert (await harness.store.remove_key("k")).job_id == job.id
+    assert (await harness.store.inspect.counts())[X] == 0
+    assert (await harness.store.admin.remove_key("k")).job_id == job.id
 
 
 async def test_a_canceled_job_comes_back_without_its_key_when_another_has_it(harness: StoreHarness) -> None:
     job = await harness.in_state(X, key="k")
     newer = await harness.add("newer", key="k")
-    answer = await harness.store.retry(job.id)
+    answer = await harness.store.admin.retry(job.id)
     assert answer == Answer(job.id, Done.DONE, "its key belongs to another job now, so it has none")
     assert (await harness.job(job.id)).key is None
     assert (await harness.job(newer.id)).key == "k"
@@ -201,13 +201,13 @@ async def test_a_canceled_job_comes_back_without_its_key_when_another_has_it(har
 
 async def test_a_canceled_job_that_came_back_can_be_canceled_and_retried_again(harness: StoreHarness) -> None:
     lease = await harness.start()
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.settle(lease, ERRORED)
     for _ in range(2):
-        assert (await harness.store.retry(lease.job_id)).done is Done.DONE
+        assert (await harness.store.admin.retry(lease.job_id)).done is Done.DONE
         assert not (await harness.job(lease.job_id)).cancel_requested
-        assert (await harness.store.cancel(lease.job_id)).done is Done.DONE
-    assert (await harness.store.counts())[X] == 1
+        assert (await harness.store.admin.cancel(lease.job_id)).done is Done.DONE
+    assert (await harness.store.inspect.counts())[X] == 1
 
 
 async def test_a_retried_job_that_had_lost_its_retries_has_them_again(harness: StoreHarness) -> None:
@@ -215,7 +215,7 @@ async def test_a_retried_job_that_had_lost_its_retries_has_them_again(harness: S
     await harness.add("newer", key="k")
     await harness.settle(lease, ERRORED)
     assert (await harness.job(lease.job_id)).state is F
-    await harness.store.retry(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
     await harness.settle(await harness.take(tasks=("t",)), ERRORED)
     assert (await harness.job(lease.job_id)).state is E
 
@@ -224,14 +224,19 @@ async def test_a_retried_job_that_had_lost_its_retries_has_them_again(harness: S
 async def test_remove_leaves_other_jobs_alone(harness: StoreHarness, state: State) -> None:
     bystander = await harness.in_state(state)
     job = await harness.add("other")
-    await harness.store.remove(job.id)
-    assert await harness.store.get(job.id) is None
+    await harness.store.admin.remove(job.id)
+    assert await harness.store.jobs.get(job.id) is None
     assert await harness.job(bystander.id) == bystander
 
 
 async def test_a_number_that_no_job_can_have_is_no_jobs_and_what_is_no_number_is_refused(harness: StoreHarness) -> None:
     job = await harness.add()
-    acts: list[Any] = [harness.store.get, harness.store.retry, harness.store.cancel, harness.store.remove]
+    acts: list[Any] = [
+        harness.store.jobs.get,
+        harness.store.admin.retry,
+        harness.store.admin.cancel,
+        harness.store.admin.remove,
+    ]
     for act in acts:
         for nobody in (0, -1, 2**63, -(2**70)):
             found = await act(nobody)
@@ -244,7 +249,7 @@ async def test_a_number_that_no_job_can_have_is_no_jobs_and_what_is_no_number_is
 
 async def test_a_key_that_no_job_can_bear_is_no_jobs_and_what_is_no_text_is_refused(harness: StoreHarness) -> None:
     job = await harness.add(key="k")
-    remove: Any = harness.store.remove_key
+    remove: Any = harness.store.admin.remove_key
     for nobody in ("", "k\x00", "k\udc80", "x" * 600):
         assert (await remove(nobody)).done is Done.MISSING
     for wrong in (None, 1, b"k"):
@@ -257,14 +262,14 @@ async def test_many_are_acted_on_in_one_call_each_as_alone(harness: StoreHarness
     for verb in ("cancel", "remove", "retry"):
         alone = [(await harness.in_state(state)).id for state in STATES]
         together = [(await harness.in_state(state)).id for state in STATES]
-        one_by_one = [await getattr(harness.store, verb)(job_id) for job_id in alone]
-        answers = await getattr(harness.store, f"{verb}_jobs")([*reversed(together), 987_654_321, together[0]])
+        one_by_one = [await getattr(harness.store.admin, verb)(job_id) for job_id in alone]
+        answers = await getattr(harness.store.admin, f"{verb}_jobs")([*reversed(together), 987_654_321, together[0]])
         assert [answer.job_id for answer in answers] == [*together, 987_654_321]
         assert [(answer.done, answer.why) for answer in answers[:-1]] == [
             (answer.done, answer.why) for answer in one_by_one
         ]
         assert answers[-1].done is Done.MISSING
         for one, other in zip(alone, together, strict=True):
-            left, right = await harness.store.get(one), await harness.store.get(other)
+            left, right = await harness.store.jobs.get(one), await harness.store.jobs.get(other)
             assert (left and left.state) == (right and right.state)
-    assert list(await harness.store.cancel_jobs([])) == []
+    assert list(await harness.store.admin.cancel_jobs([])) == []

@@ -64,15 +64,15 @@ async def call(harness: StoreHarness, name: str, *ids: int) -> Sequence[Job]:
     """One of the four calls, by what it does."""
     match name:
         case "complete":
-            return await harness.store.complete_jobs(ids)
+            return await harness.store.admin.complete_jobs(ids)
         case "fail":
-            return await harness.store.permanently_fail_jobs(ids)
+            return await harness.store.admin.permanently_fail_jobs(ids)
         case "postpone":
-            return await harness.store.reschedule_jobs(ids, POSTPONED)
+            return await harness.store.admin.reschedule_jobs(ids, POSTPONED)
         case "give attempts":
-            return await harness.store.reschedule_jobs(ids, ATTEMPTED)
+            return await harness.store.admin.reschedule_jobs(ids, ATTEMPTED)
         case _:
-            return await harness.store.force_unlock_workers(["w1"])
+            return await harness.store.admin.force_unlock_workers(["w1"])
 
 
 @pytest.mark.parametrize(("name", "state", "after"), TABLE)
@@ -110,7 +110,9 @@ async def test_naming_no_job_changes_none(harness: StoreHarness, name: str) -> N
 
 @pytest.mark.parametrize("name", ["complete", "fail", "postpone", "unlock"])
 async def test_many_jobs_are_changed_by_one_call(harness: StoreHarness, name: str) -> None:
-    ids = await harness.store.enqueue_many(NewJob(task="t", queue=f"q{n}" if n % 9 == 0 else None) for n in range(1100))
+    ids = await harness.store.jobs.enqueue_many(
+        NewJob(task="t", queue=f"q{n}" if n % 9 == 0 else None) for n in range(1100)
+    )
     if name == "unlock":
         await harness.claim(1100)
     assert [job.id for job in await call(harness, name, *ids)] == ids
@@ -122,20 +124,20 @@ async def test_ids_that_are_no_whole_numbers_are_refused(harness: StoreHarness) 
     wrong: list[Any] = ["12", b"12", 1, None, ["1"], [True], [1.0], [None]]
     for ids in wrong:
         with pytest.raises(InvalidJob, match="job_ids"):
-            await harness.store.complete_jobs(ids)
+            await harness.store.admin.complete_jobs(ids)
         with pytest.raises(InvalidJob, match="job_ids"):
-            await harness.store.permanently_fail_jobs(ids)
+            await harness.store.admin.permanently_fail_jobs(ids)
         with pytest.raises(InvalidJob, match="job_ids"):
-            await harness.store.reschedule_jobs(ids, POSTPONED)
+            await harness.store.admin.reschedule_jobs(ids, POSTPONED)
     assert [await harness.job(job.id) for job in jobs] == jobs
 
 
 async def test_an_id_that_no_job_can_have_names_none(harness: StoreHarness) -> None:
     job = await harness.add()
     ids = [2**63, -(2**70), 0, job.id, 2**63 - 1]
-    assert [one.id for one in await harness.store.permanently_fail_jobs(ids)] == [job.id]
-    assert [one.id for one in await harness.store.reschedule_jobs(ids, ATTEMPTED)] == [job.id]
-    assert [one.id for one in await harness.store.complete_jobs(ids)] == [job.id]
+    assert [one.id for one in await harness.store.admin.permanently_fail_jobs(ids)] == [job.id]
+    assert [one.id for one in await harness.store.admin.reschedule_jobs(ids, ATTEMPTED)] == [job.id]
+    assert [one.id for one in await harness.store.admin.complete_jobs(ids)] == [job.id]
 
 
 async def test_workers_that_are_no_list_of_names_are_refused(harness: StoreHarness) -> None:
@@ -144,14 +146,14 @@ async def test_workers_that_are_no_list_of_names_are_refused(harness: StoreHarne
     wrong: list[Any] = ["w1", b"w1", None, 1, [1], [None]]
     for workers in wrong:
         with pytest.raises(InvalidJob, match="workers"):
-            await harness.store.force_unlock_workers(workers)
+            await harness.store.admin.force_unlock_workers(workers)
     assert await harness.settle(lease) is Verdict.SETTLED
 
 
 async def test_a_name_that_no_worker_has_unlocks_nothing(harness: StoreHarness) -> None:
     lease = await harness.start()
     for name in ("", "w\x00", "w\udc80", '{"w1"}', "W1", "w1 ", "%"):
-        assert list(await harness.store.force_unlock_workers([name])) == []
+        assert list(await harness.store.admin.force_unlock_workers([name])) == []
     assert await harness.settle(lease) is Verdict.SETTLED
 
 
@@ -159,9 +161,9 @@ async def test_a_reason_that_is_no_text_and_details_of_another_kind_are_refused(
     job = await harness.add()
     bad: Any = {"attempts": 0}
     with pytest.raises(InvalidJob, match="reason"):
-        await harness.store.permanently_fail_jobs([job.id], bad)
+        await harness.store.admin.permanently_fail_jobs([job.id], bad)
     with pytest.raises(InvalidJob, match="Reschedule"):
-        await harness.store.reschedule_jobs([job.id], bad)
+        await harness.store.admin.reschedule_jobs([job.id], bad)
     assert await harness.job(job.id) == job
 
 
@@ -172,10 +174,10 @@ async def test_a_reason_that_is_no_text_and_details_of_another_kind_are_refused(
 async def test_completed_by_hand_is_in_the_history_and_its_key_free(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state, key="k", payload='{"n": 1}')
     await harness.pass_time(5)
-    (done,) = await harness.store.complete_jobs([job.id])
+    (done,) = await harness.store.admin.complete_jobs([job.id])
     assert (done.state, done.finished_at, done.worker) == (C, harness.now, None)
     assert (done.attempts, done.last_error, payload_of(done.payload_text)) == (job.attempts, job.last_error, {"n": 1})
-    assert (await harness.store.counts())[C] == 1
+    assert (await harness.store.inspect.counts())[C] == 1
     assert (await harness.add(key="k")).id != job.id
 
 
@@ -183,16 +185,16 @@ async def test_without_a_history_what_is_completed_by_hand_is_gone_and_given_bac
     forgetful_harness: StoreHarness,
 ) -> None:
     job = await forgetful_harness.in_state(F, key="k")
-    (done,) = await forgetful_harness.store.complete_jobs([job.id])
+    (done,) = await forgetful_harness.store.admin.complete_jobs([job.id])
     assert (done.id, done.state, done.finished_at) == (job.id, C, forgetful_harness.now)
-    assert await forgetful_harness.store.get(job.id) is None
+    assert await forgetful_harness.store.jobs.get(job.id) is None
     assert (await forgetful_harness.add(key="k")).id != job.id
 
 
 async def test_a_repeated_settlement_is_known_after_the_job_was_completed_by_hand(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.settle(lease, FAILED)
-    await harness.store.complete_jobs([lease.job_id])
+    await harness.store.admin.complete_jobs([lease.job_id])
     assert await harness.settle(lease, FAILED, repeat=True) is Verdict.ALREADY_SETTLED
 
 
@@ -203,7 +205,7 @@ async def test_a_repeated_settlement_is_known_after_the_job_was_completed_by_han
 async def test_failed_by_hand_has_no_attempts_left_and_keeps_its_key(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state, key="k", max_attempts=7)
     await harness.pass_time(5)
-    (failed,) = await harness.store.permanently_fail_jobs([job.id], "we moved")
+    (failed,) = await harness.store.admin.permanently_fail_jobs([job.id], "we moved")
     assert (failed.state, failed.attempts, failed.max_attempts, failed.last_error) == (F, 7, 7, "we moved")
     assert (failed.finished_at, failed.updated_at, failed.key) == (harness.now, harness.now, "k")
     assert await harness.store.next_due(None) is None
@@ -211,20 +213,20 @@ async def test_failed_by_hand_has_no_attempts_left_and_keeps_its_key(harness: St
 
 async def test_failing_by_hand_without_a_reason_says_so(harness: StoreHarness) -> None:
     job = await harness.in_state(E)
-    (failed,) = await harness.store.permanently_fail_jobs([job.id])
+    (failed,) = await harness.store.admin.permanently_fail_jobs([job.id])
     assert failed.last_error == "Manually marked as failed"
 
 
 async def test_what_had_failed_takes_the_new_reason_and_stays_finished_when_it_was(harness: StoreHarness) -> None:
     job = await harness.in_state(F)
     await harness.pass_time(5)
-    (failed,) = await harness.store.permanently_fail_jobs([job.id], "for good")
+    (failed,) = await harness.store.admin.permanently_fail_jobs([job.id], "for good")
     assert (failed.attempts, failed.last_error, failed.finished_at) == (25, "for good", job.finished_at)
 
 
 async def test_any_text_may_be_a_reason(harness: StoreHarness) -> None:
     job = await harness.add()
-    (failed,) = await harness.store.permanently_fail_jobs([job.id], "a\x00b \ud800 " + "é" * 50_000)
+    (failed,) = await harness.store.admin.permanently_fail_jobs([job.id], "a\x00b \ud800 " + "é" * 50_000)
     assert failed.last_error is not None
     assert "\x00" not in failed.last_error
     assert len(failed.last_error.encode()) <= 16 * 1024
@@ -251,7 +253,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 async def test_what_is_given_is_set_and_what_is_not_is_kept(harness: StoreHarness, what: str, state: State) -> None:
     job = await harness.in_state(state, priority=7, max_attempts=20, key="k", queue="q", flags=("f",))
     await harness.pass_time(5)
-    (changed,) = await harness.store.reschedule_jobs([job.id], Reschedule(**GIVEN[what]))
+    (changed,) = await harness.store.admin.reschedule_jobs([job.id], Reschedule(**GIVEN[what]))
     expected = {name: getattr(job, name) for name in Job.__struct_fields__} | GIVEN[what] | {"updated_at": harness.now}
     assert {name: getattr(changed, name) for name in Job.__struct_fields__} == expected
     assert await harness.job(job.id) == changed
@@ -273,7 +275,7 @@ async def test_attempts_are_clamped_and_a_waiting_job_without_any_left_is_failed
 ) -> None:
     job = await harness.add(max_attempts=5)
     await harness.pass_time(5)
-    (changed,) = await harness.store.reschedule_jobs([job.id], to)
+    (changed,) = await harness.store.admin.reschedule_jobs([job.id], to)
     assert (changed.attempts, changed.state) == (attempts, state)
     assert changed.finished_at == (harness.now if state is F else None)
 
@@ -282,7 +284,7 @@ async def test_a_lower_maximum_fails_an_errored_job_that_has_used_it_up(harness:
     job = await harness.in_state(E)
     await harness.pass_time(60)
     await harness.settle(await harness.take(), ERRORED)
-    (changed,) = await harness.store.reschedule_jobs([job.id], Reschedule(max_attempts=1))
+    (changed,) = await harness.store.admin.reschedule_jobs([job.id], Reschedule(max_attempts=1))
     assert (changed.state, changed.attempts, changed.max_attempts, changed.last_error) == (F, 1, 1, "it failed")
 
 
@@ -310,7 +312,7 @@ async def test_a_failed_job_waits_again_only_if_it_is_given_attempts(
     await harness.settle(await harness.take(), FAILED)
     failed = await harness.job(job.id)
     await harness.pass_time(5)
-    (changed,) = await harness.store.reschedule_jobs([job.id], to)
+    (changed,) = await harness.store.admin.reschedule_jobs([job.id], to)
     assert (changed.state, changed.attempts, changed.key) == (state, attempts, "k")
     assert changed.finished_at == (failed.finished_at if state is F else None)
     assert changed.last_error == "it is broken"
@@ -320,8 +322,8 @@ async def test_a_failed_job_waits_again_only_if_it_is_given_attempts(
 
 async def test_what_was_failed_by_hand_can_be_rescheduled(harness: StoreHarness) -> None:
     job = await harness.add()
-    await harness.store.permanently_fail_jobs([job.id])
-    (changed,) = await harness.store.reschedule_jobs([job.id], Reschedule(attempts=0))
+    await harness.store.admin.permanently_fail_jobs([job.id])
+    (changed,) = await harness.store.admin.reschedule_jobs([job.id], Reschedule(attempts=0))
     assert (changed.state, changed.attempts) == (Q, 0)
     assert (await harness.take()).job_id == job.id
 
@@ -329,14 +331,14 @@ async def test_what_was_failed_by_hand_can_be_rescheduled(harness: StoreHarness)
 async def test_a_dead_killer_that_is_given_attempts_has_another_chance(harness: StoreHarness) -> None:
     job = await harness.add(max_resets=0)
     await harness.lose(await harness.take())
-    (changed,) = await harness.store.reschedule_jobs([job.id], Reschedule(attempts=0))
+    (changed,) = await harness.store.admin.reschedule_jobs([job.id], Reschedule(attempts=0))
     assert (changed.state, changed.resets) == (Q, 0)
     assert (await harness.take()).job_id == job.id
 
 
 async def test_a_waiting_suspect_stays_one(harness: StoreHarness) -> None:
     job = await harness.make_suspect()
-    (changed,) = await harness.store.reschedule_jobs([job.id], Reschedule(attempts=0))
+    (changed,) = await harness.store.admin.reschedule_jobs([job.id], Reschedule(attempts=0))
     assert changed.resets == 2
     assert list(await harness.claim()) == []
     assert (await harness.take(suspects=True)).job_id == job.id
@@ -347,7 +349,7 @@ async def test_a_failed_job_that_had_lost_its_retries_has_those_that_it_is_given
     await harness.add("newer", key="k")
     await harness.settle(lease, ERRORED)
     assert (await harness.job(lease.job_id)).state is F
-    await harness.store.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
+    await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
     await harness.settle(await harness.take(tasks=("t",)), ERRORED)
     assert (await harness.job(lease.job_id)).state is E
 
@@ -359,7 +361,7 @@ async def test_a_waiting_job_that_had_lost_its_retries_has_those_that_it_is_give
     lease = await harness.start(key="k")
     await harness.add("newer", key="k")
     await harness.settle(lease, SNOOZED)
-    await harness.store.reschedule_jobs([lease.job_id], to)
+    await harness.store.admin.reschedule_jobs([lease.job_id], to)
     await harness.pass_time(60)
     await harness.settle(await harness.take(tasks=("t",)), ERRORED)
     assert (await harness.job(lease.job_id)).state is state
@@ -369,9 +371,9 @@ async def test_a_job_that_was_asked_to_cancel_and_failed_is_not_canceled_when_it
     harness: StoreHarness,
 ) -> None:
     lease = await harness.start()
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.settle(lease, FAILED)
-    (changed,) = await harness.store.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
+    (changed,) = await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
     assert not changed.cancel_requested
     again = await harness.take()
     assert (await harness.heartbeats.beat([again], 30)).canceled == frozenset()
@@ -383,8 +385,8 @@ async def test_a_job_that_is_moved_forward_is_claimed_and_one_that_is_moved_back
     for queue in (None, "q"):
         later = await harness.add("a", delay=3600.0, queue=queue)
         now = await harness.add("b", queue=queue and f"{queue}2")
-        await harness.store.reschedule_jobs([later.id], Reschedule(run_at=harness.now))
-        await harness.store.reschedule_jobs([now.id], Reschedule(run_at=harness.now + timedelta(seconds=60)))
+        await harness.store.admin.reschedule_jobs([later.id], Reschedule(run_at=harness.now))
+        await harness.store.admin.reschedule_jobs([now.id], Reschedule(run_at=harness.now + timedelta(seconds=60)))
         assert [claim.lease.job_id for claim in await harness.claim(9)] == [later.id]
         await harness.pass_time(60)
         assert [claim.lease.job_id for claim in await harness.claim(9)] == [now.id]
@@ -393,7 +395,7 @@ async def test_a_job_that_is_moved_forward_is_claimed_and_one_that_is_moved_back
 @pytest.mark.parametrize("queue", [None, "q"])
 async def test_a_new_priority_decides_who_is_first(harness: StoreHarness, queue: str | None) -> None:
     first, second = await harness.add(queue=queue), await harness.add(queue=queue)
-    await harness.store.reschedule_jobs([second.id], Reschedule(priority=-1))
+    await harness.store.admin.reschedule_jobs([second.id], Reschedule(priority=-1))
     lease = await harness.take()
     assert lease.job_id == second.id
     await harness.settle(lease)
@@ -418,7 +420,7 @@ async def test_what_no_job_may_have_is_refused_and_nothing_changed(
 ) -> None:
     job = await harness.add()
     with pytest.raises(InvalidJob):
-        await harness.store.reschedule_jobs([job.id], Reschedule(**asked))
+        await harness.store.admin.reschedule_jobs([job.id], Reschedule(**asked))
     assert await harness.job(job.id) == job
 
 
@@ -481,16 +483,16 @@ async def test_a_beat_keeps_the_hands_off(harness: StoreHarness, name: str) -> N
 
 async def test_an_expired_killer_is_failed_and_rescheduling_alone_does_not_revive_it(harness: StoreHarness) -> None:
     lease = await expired(harness, max_resets=0)
-    (changed,) = await harness.store.reschedule_jobs([lease.job_id], Reschedule(priority=4))
+    (changed,) = await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(priority=4))
     assert (changed.state, changed.priority, changed.resets) == (F, 4, 1)
     assert changed.last_error == "its worker died 1 time while running it"
-    (changed,) = await harness.store.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
+    (changed,) = await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
     assert (changed.state, changed.resets) == (Q, 0)
 
 
 async def test_an_expired_killer_that_is_given_attempts_waits_again(harness: StoreHarness) -> None:
     lease = await expired(harness, max_attempts=1)
-    (changed,) = await harness.store.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
+    (changed,) = await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
     assert (changed.state, changed.attempts, changed.resets, changed.finished_at) == (Q, 0, 0, None)
 
 
@@ -500,7 +502,7 @@ async def test_what_was_asked_to_go_may_end_but_never_waits_again(
     harness: StoreHarness, name: str, state: State, ask: str
 ) -> None:
     lease = await expired(harness)
-    await (harness.store.cancel(lease.job_id) if ask == "cancel" else harness.store.remove_key("k"))
+    await (harness.store.admin.cancel(lease.job_id) if ask == "cancel" else harness.store.admin.remove_key("k"))
     (changed,) = await call(harness, name, lease.job_id)
     assert changed.state is state
     assert await harness.job(lease.job_id) == changed
@@ -516,21 +518,21 @@ async def test_what_a_worker_holds_is_taken_back_as_by_a_reset_and_nobody_elses(
     dead = await harness.claim(2, worker="dead")
     alive = await harness.take(worker="alive")
     await harness.pass_time(1)
-    changed = await harness.store.force_unlock_workers(["dead", "nobody", "dead"])
+    changed = await harness.store.admin.force_unlock_workers(["dead", "nobody", "dead"])
     assert [(job.id, job.state, job.attempts, job.resets, job.worker) for job in changed] == [
         (claim.lease.job_id, Q, 0, 1, None) for claim in dead
     ]
     assert [await harness.job(job.id) for job in changed] == list(changed)
     assert (await harness.job(alive.job_id)).state is P
     assert await harness.settle(alive) is Verdict.SETTLED
-    assert list(await harness.store.force_unlock_workers(["dead"])) == []
-    assert list(await harness.store.force_unlock_workers([])) == []
+    assert list(await harness.store.admin.force_unlock_workers(["dead"])) == []
+    assert list(await harness.store.admin.force_unlock_workers([])) == []
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
 async def test_a_worker_that_is_unlocked_while_it_lives_is_fenced_out(harness: StoreHarness, how: str) -> None:
     lease = await harness.start(queue="q")
-    await harness.store.force_unlock_workers(["w1"])
+    await harness.store.admin.force_unlock_workers(["w1"])
     before = await harness.image(lease.job_id)
     assert await harness.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
     assert (lease.job_id, lease.token) in (await harness.heartbeats.beat([lease], 30.0)).lost
@@ -545,18 +547,18 @@ async def test_a_worker_that_is_unlocked_while_it_lives_is_fenced_out(harness: S
 @pytest.mark.parametrize("ask", ["cancel", "remove_key"])
 async def test_what_was_asked_to_go_is_canceled_when_its_worker_is_unlocked(harness: StoreHarness, ask: str) -> None:
     lease = await harness.start(key="k")
-    await (harness.store.cancel(lease.job_id) if ask == "cancel" else harness.store.remove_key("k"))
-    (changed,) = await harness.store.force_unlock_workers(["w1"])
+    await (harness.store.admin.cancel(lease.job_id) if ask == "cancel" else harness.store.admin.remove_key("k"))
+    (changed,) = await harness.store.admin.force_unlock_workers(["w1"])
     assert (changed.id, changed.state, changed.finished_at) == (lease.job_id, X, harness.now)
     assert await harness.job(lease.job_id) == changed
 
 
 async def test_what_was_canceled_so_is_given_back_where_no_history_is_kept(forgetful_harness: StoreHarness) -> None:
     lease = await forgetful_harness.start()
-    await forgetful_harness.store.cancel(lease.job_id)
-    (changed,) = await forgetful_harness.store.force_unlock_workers(["w1"])
+    await forgetful_harness.store.admin.cancel(lease.job_id)
+    (changed,) = await forgetful_harness.store.admin.force_unlock_workers(["w1"])
     assert (changed.id, changed.state) == (lease.job_id, X)
-    assert await forgetful_harness.store.get(lease.job_id) is None
+    assert await forgetful_harness.store.jobs.get(lease.job_id) is None
 
 
 @pytest.mark.parametrize(("max_attempts", "max_resets", "fatal"), [(25, None, 6), (25, 0, 1), (1, None, 1), (1, 2, 3)])
@@ -566,7 +568,7 @@ async def test_a_worker_that_is_unlocked_too_often_fails_its_job(
     job = await harness.add(max_attempts=max_attempts, max_resets=max_resets)
     for death in range(1, fatal + 1):
         await harness.take(suspects=death > 2)
-        (changed,) = await harness.store.force_unlock_workers(["w1"])
+        (changed,) = await harness.store.admin.force_unlock_workers(["w1"])
         assert changed.state is (F if death == fatal else Q)
     times = "1 time" if fatal == 1 else f"{fatal} times"
     dead = await harness.job(job.id)
@@ -577,7 +579,7 @@ async def test_a_worker_that_is_unlocked_too_often_fails_its_job(
 async def test_what_a_worker_held_whose_lease_has_ended_is_taken_back_too(harness: StoreHarness) -> None:
     lease = await harness.start(queue="q")
     await harness.pass_time(31)
-    (changed,) = await harness.store.force_unlock_workers(["w1"])
+    (changed,) = await harness.store.admin.force_unlock_workers(["w1"])
     assert (changed.id, changed.state, changed.resets) == (lease.job_id, Q, 1)
     assert await harness.settle(lease) is Verdict.LOST
     assert (await harness.take()).job_id == lease.job_id
@@ -593,11 +595,13 @@ async def test_a_sleeper_hears_of_what_became_claimable(harness: StoreHarness, n
         job = await harness.start(queue="q")
         await harness.add("next", queue="q")
         await harness.pass_time(31 if name == "complete" else 0)
-        act = other.complete_jobs([job.job_id]) if name == "complete" else other.force_unlock_workers(["w1"])
+        act = (
+            other.admin.complete_jobs([job.job_id]) if name == "complete" else other.admin.force_unlock_workers(["w1"])
+        )
     else:
         waiting = await harness.add(delay=3600.0) if name == "postpone" else await harness.in_state(F)
         to = Reschedule(run_at=harness.now) if name == "postpone" else Reschedule(attempts=0)
-        act = other.reschedule_jobs([waiting.id], to)
+        act = other.admin.reschedule_jobs([waiting.id], to)
     while await harness.store.wait(0.05):
         pass  # what was said before
     sleeping = asyncio.create_task(harness.store.wait(20.0))
@@ -611,7 +615,7 @@ async def test_of_several_who_act_on_one_job_only_one_completes_it(harness: Stor
     stores = [await harness.another() for _ in range(3)]
     for _ in range(5):
         job = await harness.add()
-        answers = await asyncio.gather(*(store.complete_jobs([job.id]) for store in stores))
+        answers = await asyncio.gather(*(store.admin.complete_jobs([job.id]) for store in stores))
         assert sorted(len(answer) for answer in answers) == [0, 0, 1]
 
 
@@ -619,11 +623,11 @@ async def test_an_administrator_and_a_claim_exclude_each_other(harness: StoreHar
     other = await harness.another()
     for _ in range(10):
         job = await harness.add()
-        changed, claimed = await asyncio.gather(other.permanently_fail_jobs([job.id]), harness.claim())
+        changed, claimed = await asyncio.gather(other.admin.permanently_fail_jobs([job.id]), harness.claim())
         assert len(changed) + len(claimed) == 1
         assert (await harness.job(job.id)).state is (F if changed else P)
-        await other.force_unlock_workers(["w1"])
-        await other.complete_jobs([job.id])
+        await other.admin.force_unlock_workers(["w1"])
+        await other.admin.complete_jobs([job.id])
 
 
 async def test_an_administrator_and_the_holder_of_an_expired_lease_exclude_each_other(harness: StoreHarness) -> None:
@@ -631,7 +635,9 @@ async def test_an_administrator_and_the_holder_of_an_expired_lease_exclude_each_
     for _ in range(10):
         lease = await harness.start()
         await harness.pass_time(31)
-        changed, verdict = await asyncio.gather(other.permanently_fail_jobs([lease.job_id]), harness.settle(lease))
+        changed, verdict = await asyncio.gather(
+            other.admin.permanently_fail_jobs([lease.job_id]), harness.settle(lease)
+        )
         state = (await harness.job(lease.job_id)).state
         if verdict is Verdict.SETTLED:
             assert (list(changed), state) == ([], C)
@@ -646,10 +652,10 @@ async def test_others_are_left_alone(harness: StoreHarness, state: State) -> Non
     image = await harness.image(bystander.id)
     job = await harness.add("t", key="k", queue="r")
     for to in (POSTPONED, ATTEMPTED):
-        await harness.store.reschedule_jobs([job.id], to)
-    await harness.store.permanently_fail_jobs([job.id])
-    await harness.store.complete_jobs([job.id])
-    await harness.store.force_unlock_workers(["w2"])
+        await harness.store.admin.reschedule_jobs([job.id], to)
+    await harness.store.admin.permanently_fail_jobs([job.id])
+    await harness.store.admin.complete_jobs([job.id])
+    await harness.store.admin.force_unlock_workers(["w2"])
     assert await harness.image(bystander.id) == image
 
 
@@ -657,12 +663,14 @@ async def test_what_is_left_of_a_batch_survives_being_rescheduled(harness: Store
     lease = await harness.start(payload="[1, 2, 3]")
     left: Settlement = judged(Retry("some failed", 60.0, "[2]"))
     await harness.settle(lease, left)
-    (changed,) = await harness.store.reschedule_jobs([lease.job_id], Reschedule(run_at=harness.now))
+    (changed,) = await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(run_at=harness.now))
     assert payload_of(changed.payload_text) == [2]
 
 
 async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_else(harness: StoreHarness) -> None:
-    first = await harness.store.add_built_in(NewJob(task=PURGE, payload='{"a": 1}', key="k", queue="q", priority=3))
+    first = await harness.store.admin.add_built_in(
+        NewJob(task=PURGE, payload='{"a": 1}', key="k", queue="q", priority=3)
+    )
     assert (first.task, payload_of(first.payload_text), first.key, first.queue, first.priority) == (
         PURGE,
         {"a": 1},
@@ -671,10 +679,10 @@ async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_e
         3,
     )
     later = harness.now + timedelta(hours=1)
-    again = await harness.store.add_built_in(NewJob(task=PURGE, key="k", run_at=later))
+    again = await harness.store.admin.add_built_in(NewJob(task=PURGE, key="k", run_at=later))
     assert (again.id, again.run_at, again.revision) == (first.id, later, 1)
-    assert (await harness.store.add_built_in(NewJob(task=PURGE))).max_attempts == 25
+    assert (await harness.store.admin.add_built_in(NewJob(task=PURGE))).max_attempts == 25
     with pytest.raises(InvalidJob, match="is not built in"):
-        await harness.store.add_built_in(NewJob(task="t"))
+        await harness.store.admin.add_built_in(NewJob(task="t"))
     (claim,) = await harness.claim(tasks=(PURGE,))
     assert claim.record.task == PURGE

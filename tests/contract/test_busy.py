@@ -113,4 +113,4 @@ async def test_a_claim_passes_over_a_locked_row(harness: StoreHarness) -> None:
 async def test_enqueueing_many_goes_on_beside_a_locked_row(harness: StoreHarness) -> None:
     stuck = await harness.start()
     with locked(harness, stuck):
-        assert len(await harness.store.enqueue_many([NewJob(task="t"), NewJob(task="t", key="k")])) == 2
+        assert len(await harness.store.jobs.enqueue_many([NewJob(task="t"), NewJob(task="t", key="k")])) == 2

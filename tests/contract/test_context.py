@@ -19,7 +19,7 @@ NEW = NewJob(task="t", flags=("mine",))
 async def test_an_enqueued_job_carries_the_span_and_the_correlation_id(harness: StoreHarness) -> None:
     spans = Spans()
     with bound("order 7"):
-        made = await spans.traces().store(harness.store).enqueue(NEW)
+        made = await spans.traces().store(harness.store).jobs.enqueue(NEW)
     (claim,) = await harness.claim()
     span = spans.one("enqueue t")
     assert unload(claim.record.flags) == {"traceparent": traceparent_of(span), "correlation_id": "order 7"}
@@ -33,9 +33,9 @@ async def test_many_jobs_carry_the_one_span_that_enqueued_them(harness: StoreHar
 
     spans = Spans()
     store = spans.traces().store(harness.store)
-    await store.enqueue_many([NEW, NEW])
-    await store.enqueue_many(stream())
-    await store.add_jobs([NEW, NewJob(task="u")])
+    await store.jobs.enqueue_many([NEW, NEW])
+    await store.jobs.enqueue_many(stream())
+    await store.jobs.add_jobs([NEW, NewJob(task="u")])
     claims = await harness.claim(limit=5)
     carried = [unload(claim.record.flags)["traceparent"] for claim in sorted(claims, key=lambda one: one.record.id)]
     first, second, both = *spans.named("enqueue t"), spans.one("enqueue")
@@ -46,7 +46,7 @@ async def test_many_jobs_carry_the_one_span_that_enqueued_them(harness: StoreHar
 
 async def test_it_stays_through_a_retry(harness: StoreHarness) -> None:
     spans = Spans()
-    await spans.traces().store(harness.store).enqueue(NEW)
+    await spans.traces().store(harness.store).jobs.enqueue(NEW)
     (first,) = await harness.claim()
     await harness.settle(first.lease, ERRORED)
     await harness.pass_time(61)
@@ -59,7 +59,7 @@ async def test_a_job_that_takes_anothers_place_carries_its_own(harness: StoreHar
     spans = Spans()
     store = spans.traces().store(harness.store)
     for mode in (KeyMode.REPLACE, KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT, KeyMode.UNSAFE_DEDUPE):
-        await store.enqueue(msgspec.structs.replace(NEW, key="k", key_mode=mode))
+        await store.jobs.enqueue(msgspec.structs.replace(NEW, key="k", key_mode=mode))
     (claim,) = await harness.claim()
     assert unload(claim.record.flags)["traceparent"] == traceparent_of(spans.named("enqueue t")[2])
 

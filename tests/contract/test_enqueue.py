@@ -17,7 +17,7 @@ from tests.contract.store_harness import StoreHarness
 
 
 async def test_a_new_job_has_the_documented_defaults(harness: StoreHarness) -> None:
-    job = await harness.store.enqueue(NewJob(task="t"))
+    job = await harness.store.jobs.enqueue(NewJob(task="t"))
     assert (job.task, payload_of(job.payload_text), job.state, job.queue) == ("t", {}, State.QUEUED, None)
     assert (job.priority, job.attempts, job.max_attempts, job.resets, job.max_resets) == (0, 0, 25, 0, None)
     assert (job.key, job.flags, job.last_error, job.revision, job.result_text) == (None, (), None, 0, None)
@@ -61,7 +61,7 @@ async def test_any_json_value_is_a_payload(harness: StoreHarness, payload: str) 
 async def test_names_come_back_as_they_were_given(harness: StoreHarness) -> None:
     name = "a'b\"c;--%s {} \\ é 日本"
     job = await harness.add(name, queue=name, key=name, flags=(name,))
-    (listed,) = await harness.store.list(JobFilter(task=name, queue=name, key=name))
+    (listed,) = await harness.store.inspect.list(JobFilter(task=name, queue=name, key=name))
     assert (listed.task, listed.queue, listed.key, listed.flags) == (name, name, name, (name,))
     assert (await harness.take(tasks=(name,))).job_id == job.id
 
@@ -87,9 +87,9 @@ REFUSED: dict[str, dict[str, Any]] = {
 async def test_what_the_limits_forbid_is_refused_and_nothing_written(harness: StoreHarness, why: str) -> None:
     job = NewJob(**({"task": "t"} | REFUSED[why]))
     with pytest.raises(InvalidJob):
-        await harness.store.enqueue(job)
+        await harness.store.jobs.enqueue(job)
     with pytest.raises(InvalidJob):
-        await harness.store.enqueue_many([NewJob(task="fine"), job])
+        await harness.store.jobs.enqueue_many([NewJob(task="fine"), job])
     assert list(await harness.everything()) == []
 
 
@@ -103,7 +103,7 @@ async def test_ids_grow(harness: StoreHarness) -> None:
 
 
 async def test_many_come_back_as_ids_in_the_order_given(harness: StoreHarness) -> None:
-    ids = await harness.store.enqueue_many([NewJob(task=f"t{n}", priority=-n, payload=str(n)) for n in range(50)])
+    ids = await harness.store.jobs.enqueue_many([NewJob(task=f"t{n}", priority=-n, payload=str(n)) for n in range(50)])
     jobs = [await harness.job(job_id) for job_id in ids]
     assert [(job.task, job.priority, payload_of(job.payload_text)) for job in jobs] == [
         (f"t{n}", -n, n) for n in range(50)
@@ -112,7 +112,7 @@ async def test_many_come_back_as_ids_in_the_order_given(harness: StoreHarness) -
 
 
 async def test_many_may_be_none(harness: StoreHarness) -> None:
-    assert list(await harness.store.enqueue_many([])) == []
+    assert list(await harness.store.jobs.enqueue_many([])) == []
 
 
 async def test_many_may_come_from_an_async_generator(harness: StoreHarness) -> None:
@@ -120,7 +120,7 @@ async def test_many_may_come_from_an_async_generator(harness: StoreHarness) -> N
         for number in range(3):
             yield NewJob(task=f"t{number}", queue="q", flags=("f",), delay=60.0, max_attempts=2, max_resets=1)
 
-    ids = await harness.store.enqueue_many(jobs())
+    ids = await harness.store.jobs.enqueue_many(jobs())
     job = await harness.job(ids[2])
     assert (job.task, job.queue, job.flags, job.max_attempts, job.max_resets) == ("t2", "q", ("f",), 2, 1)
     assert job.run_at == harness.now + timedelta(seconds=60)
@@ -133,7 +133,7 @@ async def test_many_are_all_or_none(harness: StoreHarness) -> None:
         raise LookupError("the producer broke")
 
     with pytest.raises(LookupError):
-        await harness.store.enqueue_many(jobs())
+        await harness.store.jobs.enqueue_many(jobs())
     assert list(await harness.everything()) == []
     assert (await harness.add(key="k")).revision == 0
 
@@ -145,7 +145,7 @@ async def test_many_from_an_async_generator_are_all_or_none(harness: StoreHarnes
         raise LookupError("the producer broke")
 
     with pytest.raises(LookupError):
-        await harness.store.enqueue_many(jobs())
+        await harness.store.jobs.enqueue_many(jobs())
     assert list(await harness.everything()) == []
 
 
@@ -153,7 +153,7 @@ async def test_one_key_twice_among_many_is_refused_and_nothing_written(harness: 
     waiting = await harness.add(key="k", payload='{"n": 1}')
     jobs = [NewJob(task="a"), NewJob(task="b", key="k"), NewJob(task="c"), NewJob(task="d", key="k")]
     with pytest.raises(InvalidJob):
-        await harness.store.enqueue_many(jobs)
+        await harness.store.jobs.enqueue_many(jobs)
     assert list(await harness.everything()) == [waiting]
 
 
@@ -161,7 +161,7 @@ async def test_keyed_ones_among_many_follow_the_rules_of_keys(harness: StoreHarn
     waiting = await harness.add("old", key="waiting", payload="[1]")
     running = await harness.start("runs", key="running")
     failed = await harness.in_state(State.FAILED, key="failed")
-    ids = await harness.store.enqueue_many(
+    ids = await harness.store.jobs.enqueue_many(
         [
             NewJob(task="plain"),
             NewJob(task="new", key="waiting", payload="[2]"),
@@ -179,9 +179,9 @@ async def test_keyed_ones_among_many_follow_the_rules_of_keys(harness: StoreHarn
 
 
 async def test_thousands_are_enqueued_in_one_call(harness: StoreHarness) -> None:
-    ids = await harness.store.enqueue_many(NewJob(task="t", payload=f'{{"n": {n}}}') for n in range(3000))
+    ids = await harness.store.jobs.enqueue_many(NewJob(task="t", payload=f'{{"n": {n}}}') for n in range(3000))
     assert len(set(ids)) == 3000
-    assert (await harness.store.counts())[State.QUEUED] == 3000
+    assert (await harness.store.inspect.counts())[State.QUEUED] == 3000
 
 
 async def test_next_due_tells_the_seconds_until_the_first_waiting_job(harness: StoreHarness) -> None:
@@ -208,9 +208,9 @@ async def test_what_may_delete_is_not_enqueued_by_whoever_may_enqueue(harness: S
     """Built-in tasks come from administrators and crontabs; and nothing else of the call is written."""
     job = NewJob(task=PURGE, key=key)
     for refused in (
-        harness.store.enqueue(job),
-        harness.store.add_jobs([NewJob(task="t"), job]),
-        harness.store.enqueue_many([NewJob(task="t"), job]),
+        harness.store.jobs.enqueue(job),
+        harness.store.jobs.add_jobs([NewJob(task="t"), job]),
+        harness.store.jobs.enqueue_many([NewJob(task="t"), job]),
     ):
         with pytest.raises(InvalidJob, match="is built in"):
             await refused

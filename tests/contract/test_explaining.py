@@ -16,7 +16,7 @@ CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concu
 
 
 async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
-    found = await harness.store.explain(job_id)
+    found = await harness.store.inspect.explain(job_id)
     assert found is not None
     assert found.job == await harness.job(job_id)
     assert found.reasons, "there is always a reason"
@@ -32,8 +32,8 @@ async def seen(harness: StoreHarness, card: WorkerCard = CARD) -> None:
 
 
 async def test_there_is_nothing_to_say_of_an_unknown_job(harness: StoreHarness) -> None:
-    assert await harness.store.explain(12345) is None
-    assert await harness.store.explain(-1) is None
+    assert await harness.store.inspect.explain(12345) is None
+    assert await harness.store.inspect.explain(-1) is None
 
 
 async def test_a_due_job_says_how_many_are_ahead_of_it(harness: StoreHarness) -> None:
@@ -73,7 +73,7 @@ async def test_a_paused_queue_comes_before_its_holder(harness: StoreHarness) -> 
     holder = await harness.start(queue="my queue")
     job = await harness.add(queue="my queue")
     await harness.add(queue="my queue", priority=5)
-    await harness.store.pause_queue("my queue")
+    await harness.store.operate.pause_queue("my queue")
     found = await reasons(harness, job.id)
     assert list(found) == ["queue_paused", "queue_held", "due"]
     assert found["queue_paused"].todo == "stowhand queues resume 'my queue'"
@@ -97,7 +97,7 @@ async def test_a_queue_that_a_dead_workers_job_holds_says_so(harness: StoreHarne
 async def test_a_pause_without_a_holder_is_a_pause_alone(harness: StoreHarness) -> None:
     await seen(harness)
     job = await harness.add(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     assert list(await reasons(harness, job.id)) == ["queue_paused", "due"]
 
 
@@ -191,7 +191,7 @@ async def test_a_running_job_says_where_and_until_when(harness: StoreHarness) ->
     assert list(found) == ["running"]
     assert "on w1" in found["running"].what
     assert "has ended" not in found["running"].what
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.pass_time(3600)
     found = await reasons(harness, lease.job_id)
     assert list(found) == ["running", "cancel_asked"]

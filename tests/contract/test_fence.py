@@ -66,7 +66,7 @@ async def test_a_lease_that_was_abandoned_is_lost(harness: StoreHarness) -> None
 async def test_a_lease_on_a_removed_job_is_lost_and_a_repeat_of_it_unknown(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.lose(lease)
-    await harness.store.remove(lease.job_id)
+    await harness.store.admin.remove(lease.job_id)
     assert await harness.settle(lease) is Verdict.LOST
     assert await harness.settle(lease, repeat=True) is Verdict.UNKNOWN
 
@@ -80,7 +80,7 @@ async def test_without_a_history_a_repeat_leaves_no_trace_and_is_unknown(forgetf
 async def test_a_settled_job_that_was_retried_still_knows_its_settlement(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.settle(lease, SETTLEMENTS["fail"])
-    await harness.store.retry(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
     assert await harness.settle(lease, SETTLEMENTS["fail"], repeat=True) is Verdict.ALREADY_SETTLED
 
 
@@ -186,13 +186,13 @@ async def test_a_revived_job_goes_on_counting_epochs(harness: StoreHarness) -> N
 async def test_a_canceled_job_that_came_back_goes_on_counting_epochs(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.settle(lease, SETTLEMENTS["cancel"])
-    await harness.store.retry(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
     assert (await harness.take()).epoch == 2
 
 
 async def test_a_lease_named_twice_in_one_release_is_released_once(harness: StoreHarness) -> None:
     plain, asked = await harness.start("a"), await harness.start("b")
-    await harness.store.cancel(asked.job_id)
+    await harness.store.admin.cancel(asked.job_id)
     await harness.heartbeats.release([plain, asked, plain, asked])
     assert [(job.id, job.state, job.attempts) for job in await harness.everything()] == [
         (plain.job_id, State.QUEUED, 0),

@@ -65,7 +65,7 @@ async def test_a_beat_names_what_is_lost_and_renews_the_rest(harness: StoreHarne
 
 async def test_a_beat_tells_who_was_asked_to_cancel_and_still_renews_it(harness: StoreHarness) -> None:
     asked, other = await harness.start("a"), await harness.start("b")
-    await harness.store.cancel(asked.job_id)
+    await harness.store.admin.cancel(asked.job_id)
     await harness.pass_time(20)
     for _ in range(2):
         assert await harness.heartbeats.beat([asked, other], 30) == Pulse(canceled=frozenset({pair(asked)}))
@@ -76,7 +76,7 @@ async def test_a_beat_tells_who_was_asked_to_cancel_and_still_renews_it(harness:
 
 async def test_a_running_job_whose_key_was_removed_is_not_interrupted(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
-    await harness.store.remove_key("k")
+    await harness.store.admin.remove_key("k")
     assert await harness.heartbeats.beat([lease], 30) == Pulse()
 
 

@@ -25,8 +25,8 @@ async def test_history_is_pruned_after_its_time(harness: StoreHarness, state: St
     # Whole days may be dropped at once, so that a row may live a day longer than asked.
     await harness.pass_time(3 * DAY)
     await harness.heartbeats.maintain()
-    assert await harness.store.get(job.id) is None
-    assert (await harness.store.counts())[state] == 0
+    assert await harness.store.jobs.get(job.id) is None
+    assert (await harness.store.inspect.counts())[state] == 0
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.PROCESSING, State.FAILED])
@@ -44,7 +44,7 @@ async def test_maintenance_is_harmless_whenever_it_comes(harness: StoreHarness) 
         await harness.pass_time(DAY / 3)
     await harness.heartbeats.maintain()
     await harness.heartbeats.maintain()
-    assert (await harness.store.counts())[State.COMPLETED] >= 2
+    assert (await harness.store.inspect.counts())[State.COMPLETED] >= 2
 
 
 async def test_years_without_maintenance_do_not_make_a_settlement_fail(harness: StoreHarness) -> None:
@@ -58,4 +58,4 @@ async def test_years_without_maintenance_do_not_make_a_settlement_fail(harness: 
 async def test_without_a_history_maintenance_has_nothing_to_do(forgetful_harness: StoreHarness) -> None:
     await forgetful_harness.start()
     await forgetful_harness.heartbeats.maintain()
-    assert (await forgetful_harness.store.counts())[State.PROCESSING] == 1
+    assert (await forgetful_harness.store.inspect.counts())[State.PROCESSING] == 1

@@ -28,12 +28,12 @@ async def test_a_job_is_found_wherever_it_lies(harness: StoreHarness, state: Sta
 
 
 async def test_an_unknown_job_is_none(harness: StoreHarness) -> None:
-    assert await harness.store.get(999_999) is None
+    assert await harness.store.jobs.get(999_999) is None
 
 
 async def test_a_list_shows_what_lives_and_what_failed(harness: StoreHarness) -> None:
     jobs = {state: await harness.in_state(state) for state in STATES}
-    listed = await harness.store.list(JobFilter())
+    listed = await harness.store.inspect.list(JobFilter())
     assert [job.id for job in listed] == [
         jobs[state].id for state in STATES if state not in (State.COMPLETED, State.CANCELED)
     ]
@@ -42,27 +42,27 @@ async def test_a_list_shows_what_lives_and_what_failed(harness: StoreHarness) ->
 @pytest.mark.parametrize("state", STATES)
 async def test_a_list_of_one_state_shows_that_state(harness: StoreHarness, state: State) -> None:
     jobs = {each: await harness.in_state(each) for each in STATES}
-    assert [job.id for job in await harness.store.list(JobFilter(states=(state,)))] == [jobs[state].id]
+    assert [job.id for job in await harness.store.inspect.list(JobFilter(states=(state,)))] == [jobs[state].id]
 
 
 async def test_a_list_may_mix_the_living_and_the_history_in_id_order(harness: StoreHarness) -> None:
     wanted = (State.COMPLETED, State.QUEUED, State.CANCELED)
     jobs = [await harness.in_state(state) for state in (*wanted, *wanted, State.FAILED)]
-    listed = await harness.store.list(JobFilter(states=wanted))
+    listed = await harness.store.inspect.list(JobFilter(states=wanted))
     assert [job.id for job in listed] == [job.id for job in jobs[:6]]
 
 
 async def test_a_list_is_paged_by_id(harness: StoreHarness) -> None:
     jobs = [await harness.in_state(state) for state in (State.QUEUED, State.COMPLETED, State.FAILED) * 3]
     seen: list[int] = []
-    while page := await harness.store.list(JobFilter(states=STATES, after=seen[-1] if seen else 0, limit=2)):
+    while page := await harness.store.inspect.list(JobFilter(states=STATES, after=seen[-1] if seen else 0, limit=2)):
         assert len(page) <= 2
         seen.extend(job.id for job in page)
     assert seen == [job.id for job in jobs]
 
 
 async def test_a_list_shows_each_job_once_while_they_move_to_the_history(harness: StoreHarness) -> None:
-    ids = await harness.store.enqueue_many(NewJob(task="t") for _ in range(150))
+    ids = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(150))
     claims = await harness.claim(limit=len(ids))
     other = await harness.another()
 
@@ -81,32 +81,32 @@ async def test_a_list_is_narrowed_by_task_queue_and_key(harness: StoreHarness) -
     wanted = await harness.add("a", queue="q", key="k")
     await harness.add("b", queue="q", key="l")
     await harness.add("a", queue="r")
-    assert [job.id for job in await harness.store.list(JobFilter(task="a", queue="q"))] == [wanted.id]
-    assert [job.id for job in await harness.store.list(JobFilter(key="k"))] == [wanted.id]
-    assert len(await harness.store.list(JobFilter(queue="q"))) == 2
-    assert list(await harness.store.list(JobFilter(task="z"))) == []
+    assert [job.id for job in await harness.store.inspect.list(JobFilter(task="a", queue="q"))] == [wanted.id]
+    assert [job.id for job in await harness.store.inspect.list(JobFilter(key="k"))] == [wanted.id]
+    assert len(await harness.store.inspect.list(JobFilter(queue="q"))) == 2
+    assert list(await harness.store.inspect.list(JobFilter(task="z"))) == []
 
 
 async def test_counts_name_every_state(harness: StoreHarness) -> None:
-    assert await harness.store.counts() == dict.fromkeys(State, 0)
+    assert await harness.store.inspect.counts() == dict.fromkeys(State, 0)
     for number, state in enumerate(STATES, 1):
         for _ in range(number):
             await harness.in_state(state)
-    assert await harness.store.counts() == {state: number for number, state in enumerate(STATES, 1)}
+    assert await harness.store.inspect.counts() == {state: number for number, state in enumerate(STATES, 1)}
 
 
 async def test_oldest_due_is_the_wait_of_what_is_due_and_waits(harness: StoreHarness) -> None:
-    assert await harness.store.oldest_due() == 0
+    assert await harness.store.inspect.oldest_due() == 0
     await harness.add(delay=100.0)
     await harness.in_state(State.FAILED)
-    assert await harness.store.oldest_due() == 0, "later, or never again"
+    assert await harness.store.inspect.oldest_due() == 0, "later, or never again"
     await harness.pass_time(130.0)
-    assert await harness.store.oldest_due() == pytest.approx(30.0, abs=0.1)
+    assert await harness.store.inspect.oldest_due() == pytest.approx(30.0, abs=0.1)
     await harness.add("other", queue="q", priority=-5)
-    assert await harness.store.oldest_due() == pytest.approx(30.0, abs=0.1), "the longest, whoever comes first"
+    assert await harness.store.inspect.oldest_due() == pytest.approx(30.0, abs=0.1), "the longest, whoever comes first"
     await harness.take(tasks=("t",))
     await harness.pass_time(3.0)
-    assert await harness.store.oldest_due() == pytest.approx(3.0, abs=0.1), "what runs does not wait"
+    assert await harness.store.inspect.oldest_due() == pytest.approx(3.0, abs=0.1), "what runs does not wait"
 
 
 async def test_looking_changes_nothing(harness: StoreHarness) -> None:
@@ -114,7 +114,7 @@ async def test_looking_changes_nothing(harness: StoreHarness) -> None:
     image = await harness.image(job.id)
     await harness.job(job.id)
     await harness.everything()
-    await harness.store.counts()
+    await harness.store.inspect.counts()
     assert await harness.image(job.id) == image
 
 
@@ -133,34 +133,34 @@ async def test_a_store_says_where_it_is(harness: StoreHarness) -> None:
 async def test_a_name_that_nothing_can_bear_lists_nothing(harness: StoreHarness, name: str) -> None:
     await harness.add(queue="q", key="k")
     for wanted in (JobFilter(task=name), JobFilter(queue=name), JobFilter(key=name)):
-        assert list(await harness.store.list(wanted)) == []
+        assert list(await harness.store.inspect.list(wanted)) == []
 
 
 async def test_the_newest_come_first_and_what_follows_lies_below(harness: StoreHarness) -> None:
     jobs = [(await harness.in_state(state)).id for state in (*STATES, State.QUEUED)]
     seen: list[int] = []
-    while page := await harness.store.list(
+    while page := await harness.store.inspect.list(
         JobFilter(states=STATES, newest_first=True, after=seen[-1] if seen else 0, limit=2)
     ):
         seen += [job.id for job in page]
     assert seen == sorted(jobs, reverse=True)
-    assert [job.id for job in await harness.store.list(JobFilter(newest_first=True, limit=1))] == [jobs[-1]]
+    assert [job.id for job in await harness.store.inspect.list(JobFilter(newest_first=True, limit=1))] == [jobs[-1]]
 
 
 async def test_without_a_filter_the_newest_hundred_are_listed_that_live_or_failed(harness: StoreHarness) -> None:
     jobs = {state: (await harness.in_state(state)).id for state in STATES}
     more = [(await harness.add()).id for _ in range(101 - len(STATES))]
     wanted = [one for state, one in jobs.items() if state not in (State.COMPLETED, State.CANCELED)]
-    listed = [job.id for job in await harness.store.list()]
+    listed = [job.id for job in await harness.store.inspect.list()]
     assert listed == sorted([*wanted, *more], reverse=True)
     more += [(await harness.add()).id for _ in range(10)]
-    assert [job.id for job in await harness.store.list()] == sorted([*wanted, *more], reverse=True)[:100]
+    assert [job.id for job in await harness.store.inspect.list()] == sorted([*wanted, *more], reverse=True)[:100]
 
 
 async def test_the_filter_knows_moments_workers_and_words_of_the_error(harness: StoreHarness) -> None:
     failed = await harness.start()
     await harness.settle(failed, msgspec.structs.replace(FAILED, error="LookupError: no such Order\ntraceback"))
-    began = await harness.store.now()
+    began = await harness.store.timetable.now()
     await harness.pass_time(60.0)
     waiting = await harness.add()
     running = await harness.start(priority=-1)
@@ -168,7 +168,7 @@ async def test_the_filter_knows_moments_workers_and_words_of_the_error(harness: 
     await harness.settle(completed, COMPLETED)
 
     async def found(**asked: Any) -> list[int]:
-        return [job.id for job in await harness.store.list(JobFilter(states=STATES, **asked))]
+        return [job.id for job in await harness.store.inspect.list(JobFilter(states=STATES, **asked))]
 
     everything = await found()
     assert await found(error="no such order") == [failed.job_id]

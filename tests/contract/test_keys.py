@@ -213,7 +213,7 @@ async def test_arrays_that_grow_past_the_limit_are_refused_and_the_row_is_unchan
 async def test_a_key_names_one_live_job_whoever_asks_at_once(harness: StoreHarness) -> None:
     stores = [harness.store, await harness.another(), await harness.another()]
     jobs = await asyncio.gather(
-        *(stores[n % 3].enqueue(element(n)) for n in range(24)),
+        *(stores[n % 3].jobs.enqueue(element(n)) for n in range(24)),
     )
     assert len({job.id for job in jobs}) == 1
     assert sorted(job.revision for job in jobs) == list(range(24))
@@ -238,7 +238,7 @@ async def test_no_payload_is_lost_while_the_keys_job_is_claimed_again_and_again(
 
     async def produce() -> None:
         for number in range(40):
-            assert (await other.enqueue(element(number))).key == "k"
+            assert (await other.jobs.enqueue(element(number))).key == "k"
 
     producing = asyncio.create_task(produce())
     while not producing.done() or await harness.store.next_due(None) is not None:

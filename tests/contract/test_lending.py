@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowhand.errors import ConfigurationError
+from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.store import StoreOptions
 from tests.contract.backends import Backend
 
@@ -13,10 +14,6 @@ from tests.contract.backends import Backend
 async def test_a_store_without_connections_to_lend_says_which_has(backend: Backend) -> None:
     store = backend.store(StoreOptions())
     with pytest.raises(ConfigurationError, match="PostgreSQL"):
-        async with store.connection():
+        async with lent_connection(store):
             raise AssertionError("there is none")
     await store.close()
-
-
-def test_nobody_is_told_of_listening_until_somebody_asks(backend: Backend) -> None:
-    assert backend.store(StoreOptions()).on_listening is None

@@ -1,19 +1,122 @@
-"""The tables of exceptions name tests that exist."""
+"""Who offers what: the stores' own declarations, and the page of stores, say the same."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
-from tests.contract import flow_offers, table_offers
-from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
+import pytest
 
-FOLDER = Path(__file__).parent
+from stowhand.errors import ConfigurationError
+from stowhand.flows.redis.heartbeats import RedisHeartbeats
+from stowhand.flows.redis.store import FlowStore
+from stowhand.protocols import flow_tables, notices, operating, queue_store
+from stowhand.protocols.flow_shape import FlowShape, Queue
+from stowhand.protocols.offered import DOING, there, whole
+from stowhand.protocols.store import PARTS, Heartbeats, Store
+from stowhand.remote.client import HttpStore
+from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.sqlite.queue import SqliteStore
+from stowhand.stores.table import TableOptions, TableStore
+from stowhand.testing import MemoryStore
+from tests.docs.pages import DOCS
+
+PROTOCOLS: dict[str, type] = {
+    "jobs": queue_store.Producer,
+    "transactions": queue_store.Transactions,
+    "inspect": queue_store.Inspector,
+    "admin": queue_store.Administrator,
+    "operate": operating.Operator,
+    "timetable": queue_store.Timetable,
+    "schema": queue_store.Schema,
+    "settings": queue_store.Settings,
+    "connections": queue_store.Connections,
+    "flows": flow_tables.FlowTables,
+    "notices": notices.Notices,
+}
+STORES: dict[str, Any] = {
+    "memory": MemoryStore,
+    "SQLite": lambda: SqliteStore("jobs.db"),
+    "PostgreSQL": lambda: PostgresStore("postgresql:///nowhere"),
+    "table of yours": lambda: TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs")),
+    "HTTP": lambda: HttpStore("http://127.0.0.1:1"),
+    "Redis": lambda: FlowStore("redis://127.0.0.1:1", FlowShape(name="f", queues=(Queue("a"),))),
+}
+every_store = pytest.mark.parametrize("name", STORES)
+
+
+def methods(protocol: type) -> set[str]:
+    return {name for one in protocol.__mro__ for name, made in vars(one).items() if name[0] != "_" and callable(made)}
+
+
+def said_on_the_page(store: str) -> dict[str, bool]:
+    """By method: does the page say no?"""
+    said: dict[str, bool] = {}
+    for block in (DOCS / "explanation" / "stores.md").read_text().split("\n\n"):
+        lines = [[cell.strip() for cell in line.split("|")] for line in block.splitlines() if line.startswith("|")]
+        if lines and store in lines[0] and "option" not in lines[0]:
+            at = lines[0].index(store)
+            for cells in lines[1:]:
+                said |= {name: re.match(r"no\b", cells[at]) is not None for name in re.findall(r"`(\w+)`", cells[1])}
+    return said
+
+
+def test_the_parts_are_those_of_the_protocols() -> None:
+    assert set(PARTS) == set(PROTOCOLS) == set(DOING)
+
+
+@every_store
+def test_a_store_declares_why_a_part_is_absent_and_offers_every_other_one_whole(name: str) -> None:
+    store = STORES[name]()
+    absent = {part for part in PARTS if getattr(store, part) is None}
+    assert set(store.capabilities.absent) == absent
+    for part in set(PARTS) - absent:
+        lacking = {one for one in methods(PROTOCOLS[part]) if not hasattr(getattr(store, part), one)}
+        assert not lacking, part
+
+
+@every_store
+def test_an_absent_part_is_an_error_with_the_store_s_reason(name: str) -> None:
+    store = STORES[name]()
+    for part, why in store.capabilities.absent.items():
+        with pytest.raises(ConfigurationError, match=re.escape(why)):
+            there(store, part, getattr(store, part))
+
+
+def test_over_http_what_is_done_beside_the_store_is_refused_with_that_advice() -> None:
+    store = whole(HttpStore("http://127.0.0.1:1"))
+    for part in ("inspect", "admin", "operate", "timetable", "schema", "flows"):
+        with pytest.raises(ConfigurationError, match=r"not over HTTP.*the store itself"):
+            getattr(store, part)
+    own = MemoryStore()
+    assert whole(own) is own
+
+
+@every_store
+def test_the_page_of_stores_says_no_where_a_part_is_absent_and_nowhere_else(name: str) -> None:
+    said, store = said_on_the_page(name), STORES[name]()
+    for part in PARTS:
+        assert said[part] is (getattr(store, part) is None), part
+        if part not in ("flows", "notices"):  # their methods are of no user's concern
+            of_part = methods(PROTOCOLS[part])
+            assert of_part <= set(said), part
+            assert {said[one] for one in of_part} == {said[part]}, part
+    for one in methods(Store) - {"foreign"}:  # its heartbeats have one of that name
+        assert not said[one], one
+
+
+def test_heartbeats_have_all_that_heartbeats_have() -> None:
+    assert methods(Heartbeats) <= set(dir(RedisHeartbeats))
 
 
 def test_every_exception_names_a_test_of_this_suite() -> None:
-    files = {path.stem for path in FOLDER.glob("test_*.py")}
-    text = "".join(path.read_text() for path in FOLDER.glob("test_*.py"))
+    from tests.contract import flow_offers, table_offers
+    from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
+
+    folder = Path(__file__).parent
+    files = {path.stem for path in folder.glob("test_*.py")}
+    text = "".join(path.read_text() for path in folder.glob("test_*.py"))
     tests = set(re.findall(r"^async def (test_\w+)", text, re.MULTILINE))
     named = {name.partition("[")[0] for name in (*table_offers.TESTS, *flow_offers.TESTS, *HTTP_SKIPS)}
     assert named <= tests

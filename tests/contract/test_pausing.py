@@ -17,37 +17,37 @@ async def test_no_job_of_a_paused_queue_is_claimed_and_every_other_is(harness: S
     await harness.add(queue="q", priority=-1)
     other = await harness.add(queue="other")
     free = await harness.add()
-    assert await harness.store.pause_queue("q") == QueueChange("q", True)
+    assert await harness.store.operate.pause_queue("q") == QueueChange("q", True)
     claims = await harness.claim(10)
     assert [claim.lease.job_id for claim in claims] == [other.id, free.id]
 
 
 async def test_a_queue_without_any_job_can_be_paused(harness: StoreHarness) -> None:
-    assert (await harness.store.pause_queue("new")).changed
+    assert (await harness.store.operate.pause_queue("new")).changed
     await harness.add(queue="new")
     assert list(await harness.claim(10)) == []
-    (row,) = await harness.store.queues()
+    (row,) = await harness.store.inspect.queues()
     assert (row.name, row.paused_since, row.waiting, row.due) == ("new", harness.now, 1, 1)
 
 
 async def test_pausing_and_resuming_twice_changes_nothing_more(harness: StoreHarness) -> None:
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     since = harness.now
     await harness.pass_time(5)
-    assert await harness.store.pause_queue("q") == QueueChange("q", False)
-    assert [row.paused_since for row in await harness.store.queues()] == [since]
-    assert await harness.store.resume_queue("q") == QueueChange("q", True)
-    assert await harness.store.resume_queue("q") == QueueChange("q", False)
-    assert await harness.store.resume_queue("never heard of") == QueueChange("never heard of", False)
-    assert list(await harness.store.queues()) == []
+    assert await harness.store.operate.pause_queue("q") == QueueChange("q", False)
+    assert [row.paused_since for row in await harness.store.inspect.queues()] == [since]
+    assert await harness.store.operate.resume_queue("q") == QueueChange("q", True)
+    assert await harness.store.operate.resume_queue("q") == QueueChange("q", False)
+    assert await harness.store.operate.resume_queue("never heard of") == QueueChange("never heard of", False)
+    assert list(await harness.store.inspect.queues()) == []
 
 
 async def test_a_resumed_queue_goes_on_where_it_stood(harness: StoreHarness) -> None:
     first = await harness.add(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     second = await harness.add(queue="q", priority=-1)
     assert list(await harness.claim(10)) == []
-    await harness.store.resume_queue("q")
+    await harness.store.operate.resume_queue("q")
     assert (await harness.take()).job_id == second.id
     assert list(await harness.claim(10)) == [], "and it is serial as before"
     assert first.state is State.QUEUED
@@ -57,30 +57,30 @@ async def test_a_resumed_queue_goes_on_where_it_stood(harness: StoreHarness) -> 
 async def test_a_running_job_goes_on_and_settles_and_then_nothing_follows(harness: StoreHarness, how: str) -> None:
     lease = await harness.start(queue="q")
     following = await harness.add(queue="q")
-    await harness.store.pause_queue("q")
-    (row,) = await harness.store.queues()
+    await harness.store.operate.pause_queue("q")
+    (row,) = await harness.store.inspect.queues()
     assert (row.held_by, row.running, row.waiting) == (lease.job_id, 1, 1)
     assert not (await harness.heartbeats.beat([lease], 30.0)).lost
     assert await harness.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
     assert list(await harness.claim(10)) == []
-    (row,) = await harness.store.queues()
+    (row,) = await harness.store.inspect.queues()
     assert (row.held_by, row.running) == (None, 0)
-    await harness.store.resume_queue("q")
+    await harness.store.operate.resume_queue("q")
     assert (await harness.take()).job_id == following.id
 
 
 async def test_what_was_claimed_ahead_and_is_released_does_not_come_back(harness: StoreHarness) -> None:
     lease = await harness.start(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     await harness.heartbeats.release([lease])
     assert list(await harness.claim(10)) == []
-    await harness.store.resume_queue("q")
+    await harness.store.operate.resume_queue("q")
     assert (await harness.take()).job_id == lease.job_id
 
 
 async def test_what_a_dead_worker_held_waits_too(harness: StoreHarness) -> None:
     lease = await harness.start(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     await harness.lose(lease)
     assert list(await harness.claim(10)) == []
 
@@ -88,8 +88,8 @@ async def test_what_a_dead_worker_held_waits_too(harness: StoreHarness) -> None:
 async def test_a_queue_that_is_resumed_while_its_job_runs_is_still_serial(harness: StoreHarness) -> None:
     lease = await harness.start(queue="q")
     following = await harness.add(queue="q")
-    await harness.store.pause_queue("q")
-    await harness.store.resume_queue("q")
+    await harness.store.operate.pause_queue("q")
+    await harness.store.operate.resume_queue("q")
     assert list(await harness.claim(10)) == []
     await harness.settle(lease)
     assert (await harness.take()).job_id == following.id
@@ -97,34 +97,34 @@ async def test_a_queue_that_is_resumed_while_its_job_runs_is_still_serial(harnes
 
 async def test_a_suspect_of_a_paused_queue_waits_too(harness: StoreHarness) -> None:
     job = await harness.make_suspect(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     assert list(await harness.claim(10, suspects=True)) == []
-    await harness.store.resume_queue("q")
+    await harness.store.operate.resume_queue("q")
     assert (await harness.take(suspects=True)).job_id == job.id
 
 
 async def test_a_retry_of_a_paused_queue_waits_too(harness: StoreHarness) -> None:
     lease = await harness.start(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     await harness.settle(lease, ERRORED)
-    await harness.store.retry(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
     assert list(await harness.claim(10)) == []
 
 
 async def test_what_is_paused_hurries_no_worker(harness: StoreHarness) -> None:
     await harness.add(queue="q")
     assert await harness.store.next_due(None) == 0
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     assert await harness.store.next_due(None) is None
-    await harness.store.resume_queue("q")
+    await harness.store.operate.resume_queue("q")
     assert await harness.store.next_due(None) == 0
 
 
 async def test_a_resume_wakes_a_worker_in_another_process(harness: StoreHarness) -> None:
     await harness.add(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     waiting = await asleep(harness, await harness.another())
-    await harness.store.resume_queue("q")
+    await harness.store.operate.resume_queue("q")
     assert await woken(waiting)
 
 
@@ -134,8 +134,8 @@ async def test_queues_tell_what_they_hold(harness: StoreHarness) -> None:
     running = await harness.start("runs", queue="b")
     await harness.add(queue="a")
     await harness.add()
-    await harness.store.pause_queue("B")
-    rows = await harness.store.queues()
+    await harness.store.operate.pause_queue("B")
+    rows = await harness.store.inspect.queues()
     assert [row.name for row in rows] == ["B", "a", "b"]
     last = rows[-1]
     assert (last.waiting, last.due, last.running, last.failed, last.held_by) == (1, 0, 1, 1, running.job_id)
@@ -143,14 +143,14 @@ async def test_queues_tell_what_they_hold(harness: StoreHarness) -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb"])
 async def test_a_name_that_no_queue_can_have_is_refused(harness: StoreHarness, name: str) -> None:
-    for call in (harness.store.pause_queue, harness.store.resume_queue):
+    for call in (harness.store.operate.pause_queue, harness.store.operate.resume_queue):
         with pytest.raises(InvalidJob, match="queue: "):
             await call(name)
 
 
 async def test_a_pause_outlives_maintenance_and_every_job_of_its_queue(harness: StoreHarness) -> None:
     lease = await harness.start(queue="q")
-    await harness.store.pause_queue("q")
+    await harness.store.operate.pause_queue("q")
     await harness.settle(lease)
     await harness.pass_time(40 * 86_400)
     await harness.heartbeats.maintain()
@@ -163,8 +163,8 @@ async def test_no_job_of_a_paused_task_is_claimed_in_whatever_queue_and_every_ot
     await harness.add("a", queue="q", priority=-1)
     behind = await harness.add("b", queue="q")
     free = await harness.add("b")
-    assert await harness.store.pause_task("a") == TaskChange("a", True)
-    assert await harness.store.pause_task("a") == TaskChange("a", False)
+    assert await harness.store.operate.pause_task("a") == TaskChange("a", True)
+    assert await harness.store.operate.pause_task("a") == TaskChange("a", False)
     claims = await harness.claim(10)
     assert sorted(claim.lease.job_id for claim in claims) == [behind.id, free.id]
 
@@ -172,30 +172,30 @@ async def test_no_job_of_a_paused_task_is_claimed_in_whatever_queue_and_every_ot
 async def test_a_worker_with_a_list_of_tasks_leaves_the_paused_one_of_them_alone(harness: StoreHarness) -> None:
     for task in ("a", "b", "c"):
         await harness.add(task)
-    await harness.store.pause_task("a")
+    await harness.store.operate.pause_task("a")
     assert [claim.task for claim in await harness.claim(10, tasks=("a", "b"))] == ["b"]
     assert list(await harness.claim(10, tasks=("a",))) == []
     assert await harness.store.next_due(("a",)) is None
 
 
 async def test_a_resumed_task_goes_on_where_it_stood(harness: StoreHarness) -> None:
-    await harness.store.pause_task("a")
+    await harness.store.operate.pause_task("a")
     first, second = await harness.add("a"), await harness.add("a", queue="q")
     assert list(await harness.claim(10)) == []
-    assert await harness.store.resume_task("a") == TaskChange("a", True)
-    assert await harness.store.resume_task("a") == TaskChange("a", False)
+    assert await harness.store.operate.resume_task("a") == TaskChange("a", True)
+    assert await harness.store.operate.resume_task("a") == TaskChange("a", False)
     assert [claim.lease.job_id for claim in await harness.claim(10)] == [first.id, second.id]
 
 
 async def test_jobs_without_a_queue_are_paused_and_those_of_queues_go_on(harness: StoreHarness) -> None:
     free, queued = await harness.add("a", priority=-1), await harness.add("a", queue="q")
-    assert await harness.store.pause_unqueued() == TaskChange(None, True)
-    assert await harness.store.pause_unqueued() == TaskChange(None, False)
+    assert await harness.store.operate.pause_unqueued() == TaskChange(None, True)
+    assert await harness.store.operate.pause_unqueued() == TaskChange(None, False)
     assert (await harness.take()).job_id == queued.id
     assert list(await harness.claim(10)) == []
     assert await harness.store.next_due(None) is None
-    assert await harness.store.resume_unqueued() == TaskChange(None, True)
-    assert await harness.store.resume_unqueued() == TaskChange(None, False)
+    assert await harness.store.operate.resume_unqueued() == TaskChange(None, True)
+    assert await harness.store.operate.resume_unqueued() == TaskChange(None, False)
     assert (await harness.take()).job_id == free.id
 
 
@@ -207,7 +207,7 @@ async def test_a_running_job_of_what_is_paused_goes_on_and_its_retry_waits(
     await pause(harness, what)
     assert not (await harness.heartbeats.beat([lease], 30.0)).lost
     assert await harness.settle(lease, ERRORED) is Verdict.SETTLED
-    await harness.store.retry(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
     assert list(await harness.claim(10)) == []
     await resume(harness, what)
     assert (await harness.take()).job_id == lease.job_id
@@ -225,7 +225,7 @@ async def test_a_suspect_of_what_is_paused_waits_and_hurries_no_worker(harness: 
 
 async def test_a_suspect_of_a_queue_is_no_job_without_one(harness: StoreHarness) -> None:
     job = await harness.make_suspect("a", queue="q")
-    await harness.store.pause_unqueued()
+    await harness.store.operate.pause_unqueued()
     assert await harness.store.next_due(None) == 0
     assert (await harness.take(suspects=True)).job_id == job.id
 
@@ -236,13 +236,13 @@ async def test_a_paused_task_hurries_no_worker_and_is_not_late(harness: StoreHar
     await harness.pass_time(60)
     await harness.add("b", queue=queue)
     await harness.pass_time(5)
-    assert await harness.store.oldest_due() == pytest.approx(65, abs=1)
-    await harness.store.pause_task("a")
-    assert await harness.store.oldest_due() == pytest.approx(5, abs=1)
-    await harness.store.pause_task("b")
-    assert await harness.store.oldest_due() == 0
+    assert await harness.store.inspect.oldest_due() == pytest.approx(65, abs=1)
+    await harness.store.operate.pause_task("a")
+    assert await harness.store.inspect.oldest_due() == pytest.approx(5, abs=1)
+    await harness.store.operate.pause_task("b")
+    assert await harness.store.inspect.oldest_due() == 0
     assert await harness.store.next_due(None) is None
-    await harness.store.resume_task("b")
+    await harness.store.operate.resume_task("b")
     assert await harness.store.next_due(None) == 0
 
 
@@ -250,8 +250,8 @@ async def test_paused_jobs_without_a_queue_are_not_late(harness: StoreHarness) -
     await harness.add("a")
     await harness.pass_time(60)
     await harness.add("a", queue="q")
-    await harness.store.pause_unqueued()
-    assert await harness.store.oldest_due() == pytest.approx(0, abs=1)
+    await harness.store.operate.pause_unqueued()
+    assert await harness.store.inspect.oldest_due() == pytest.approx(0, abs=1)
 
 
 @pytest.mark.parametrize("what", ["a", None])
@@ -264,23 +264,23 @@ async def test_a_resume_of_a_task_wakes_a_worker_in_another_process(harness: Sto
 
 
 async def test_what_is_paused_is_told(harness: StoreHarness) -> None:
-    assert await harness.store.pauses() == Pauses()
+    assert await harness.store.inspect.pauses() == Pauses()
     since = harness.now
-    await harness.store.pause_task("b")
-    await harness.store.pause_task("a")
+    await harness.store.operate.pause_task("b")
+    await harness.store.operate.pause_task("a")
     await harness.pass_time(5)
-    await harness.store.pause_task("a")
-    await harness.store.pause_unqueued()
+    await harness.store.operate.pause_task("a")
+    await harness.store.operate.pause_unqueued()
     expected = Pauses(tasks={"a": since, "b": since}, unqueued=harness.now)
-    assert await harness.store.pauses() == expected
+    assert await harness.store.inspect.pauses() == expected
     assert list(expected.tasks) == ["a", "b"]
-    assert (await harness.store.figures()).pauses == expected
+    assert (await harness.store.inspect.figures()).pauses == expected
 
 
 async def test_it_is_explained_that_a_task_or_jobs_without_a_queue_are_paused(harness: StoreHarness) -> None:
     free, queued = await harness.add("a"), await harness.add("a", queue="q")
-    await harness.store.pause_task("a")
-    await harness.store.pause_unqueued()
+    await harness.store.operate.pause_task("a")
+    await harness.store.operate.pause_unqueued()
     codes = [await explained(harness, job.id) for job in (free, queued)]
     assert codes[0][:2] == ["task_paused", "unqueued_paused"]
     assert "task_paused" in codes[1]
@@ -289,23 +289,23 @@ async def test_it_is_explained_that_a_task_or_jobs_without_a_queue_are_paused(ha
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb"])
 async def test_a_name_that_no_task_can_have_is_refused(harness: StoreHarness, name: str) -> None:
-    for call in (harness.store.pause_task, harness.store.resume_task):
+    for call in (harness.store.operate.pause_task, harness.store.operate.resume_task):
         with pytest.raises(InvalidJob, match="task: "):
             await call(name)
 
 
 async def pause(harness: StoreHarness, task: str | None) -> None:
     """A task, or the jobs without a queue."""
-    await (harness.store.pause_unqueued() if task is None else harness.store.pause_task(task))
+    await (harness.store.operate.pause_unqueued() if task is None else harness.store.operate.pause_task(task))
 
 
 async def resume(harness: StoreHarness, task: str | None) -> None:
     """The same again."""
-    await (harness.store.resume_unqueued() if task is None else harness.store.resume_task(task))
+    await (harness.store.operate.resume_unqueued() if task is None else harness.store.operate.resume_task(task))
 
 
 async def explained(harness: StoreHarness, job_id: int) -> list[str]:
     """The codes, in order."""
-    found = await harness.store.explain(job_id)
+    found = await harness.store.inspect.explain(job_id)
     assert found is not None
     return [reason.code for reason in found.reasons]

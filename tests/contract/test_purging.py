@@ -27,17 +27,17 @@ async def test_what_ended_in_this_state_longer_ago_goes_and_nothing_else(harness
     await harness.pass_time(100)
     young = await one_of_each(harness)
     ages = Ages(**{state.value: 50.0})
-    assert await harness.store.purge(ages) == Purged(**{state.value: 1})
-    assert await harness.store.get(old[state].id) is None
+    assert await harness.store.operate.purge(ages) == Purged(**{state.value: 1})
+    assert await harness.store.jobs.get(old[state].id) is None
     stayed = {job.id for job in [*old.values(), *young.values()]} - {old[state].id}
     assert {job.id for job in await harness.everything()} == stayed
-    assert await harness.store.purge(ages) == Purged(), "again: nothing more"
+    assert await harness.store.operate.purge(ages) == Purged(), "again: nothing more"
 
 
 async def test_pending_ones_stay_whatever_their_age(harness: StoreHarness) -> None:
     jobs = await one_of_each(harness)
     await harness.pass_time(1000)
-    assert await harness.store.purge(Ages(completed=0, failed=0, canceled=0)) == Purged(
+    assert await harness.store.operate.purge(Ages(completed=0, failed=0, canceled=0)) == Purged(
         completed=1, failed=1, canceled=1
     )
     assert {job.id for job in await harness.everything()} == {jobs[state].id for state in LIVE}
@@ -49,7 +49,7 @@ async def test_a_dry_run_only_counts(harness: StoreHarness) -> None:
     await one_of_each(harness)
     before = await harness.everything()
     ages = Ages(completed=50, failed=50)
-    assert await harness.store.purge(ages, dry_run=True) == Purged(completed=1, failed=1)
+    assert await harness.store.operate.purge(ages, dry_run=True) == Purged(completed=1, failed=1)
     assert await harness.everything() == before
 
 
@@ -65,7 +65,7 @@ async def test_a_purge_goes_through_many_pages(harness: StoreHarness, monkeypatc
         await harness.pass_time(10)
     young = await harness.in_state(State.COMPLETED)
     ages = Ages(completed=5, failed=5, canceled=5)
-    assert await harness.store.purge(ages) == Purged(completed=7, failed=7, canceled=7)
+    assert await harness.store.operate.purge(ages) == Purged(completed=7, failed=7, canceled=7)
     assert [job.id for job in await harness.everything()] == [young.id]
 
 
@@ -80,7 +80,7 @@ async def test_two_purges_at_once_delete_each_job_once(harness: StoreHarness, mo
         await harness.in_state(State.FAILED)
     await harness.pass_time(10)
     stores = [harness.store, await harness.another()]
-    purged = await asyncio.gather(*(store.purge(Ages(completed=1, failed=1)) for store in stores))
+    purged = await asyncio.gather(*(store.operate.purge(Ages(completed=1, failed=1)) for store in stores))
     assert sum(one.completed for one in purged) == 5
     assert sum(one.failed for one in purged) == 5
     assert list(await harness.everything()) == []
@@ -89,14 +89,14 @@ async def test_two_purges_at_once_delete_each_job_once(harness: StoreHarness, mo
 async def test_a_purged_job_frees_its_key(harness: StoreHarness) -> None:
     old = await harness.in_state(State.FAILED, key="k")
     await harness.pass_time(10)
-    await harness.store.purge(Ages(failed=5))
+    await harness.store.operate.purge(Ages(failed=5))
     assert (await harness.add(key="k")).id != old.id
 
 
 async def test_without_ages_nothing_is_purged(harness: StoreHarness) -> None:
     await one_of_each(harness)
     await harness.pass_time(1000 * DAY)
-    assert await harness.store.purge(Ages()) == Purged()
+    assert await harness.store.operate.purge(Ages()) == Purged()
     assert len(await harness.everything()) == len(State)
 
 
@@ -128,5 +128,5 @@ async def test_failed_jobs_are_kept_until_handled_unless_a_retention_is_set(
     await kept_for(backend, harness, None)
     assert (await harness.job(old.id)).state is State.FAILED
     await kept_for(backend, harness, DAY)
-    assert await harness.store.get(old.id) is None
+    assert await harness.store.jobs.get(old.id) is None
     assert (await harness.job(young.id)).state is State.FAILED

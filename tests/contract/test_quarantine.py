@@ -51,7 +51,7 @@ async def test_a_suspect_that_settles_is_one_no_longer(harness: StoreHarness) ->
 
 async def test_a_suspect_that_is_retried_by_hand_is_one_no_longer(harness: StoreHarness) -> None:
     suspect = await harness.make_suspect()
-    await harness.store.retry(suspect.id)
+    await harness.store.admin.retry(suspect.id)
     assert (await harness.take()).job_id == suspect.id
 
 
@@ -64,7 +64,7 @@ async def test_a_suspect_that_is_released_stays_one(harness: StoreHarness) -> No
 
 async def test_a_suspect_can_be_canceled(harness: StoreHarness) -> None:
     suspect = await harness.make_suspect()
-    await harness.store.cancel(suspect.id)
+    await harness.store.admin.cancel(suspect.id)
     assert (await harness.job(suspect.id)).state is State.CANCELED
 
 

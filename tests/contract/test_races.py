@@ -34,18 +34,18 @@ async def settle_all(store: QueueStore, claims: Sequence[Claim[Job]]) -> None:
 
 
 async def test_eight_workers_run_each_of_five_hundred_jobs_exactly_once(harness: StoreHarness) -> None:
-    ids = await harness.store.enqueue_many(NewJob(task="t") for _ in range(500))
+    ids = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(500))
     seen: list[int] = []
     stores = [await harness.another() for _ in range(8)]
     await asyncio.gather(*(work(store, f"w{n}", 1 + n * 3, seen) for n, store in enumerate(stores)))
     assert sorted(seen) == sorted(ids)
-    assert (await harness.store.counts())[State.COMPLETED] == 500
+    assert (await harness.store.inspect.counts())[State.COMPLETED] == 500
 
 
 async def test_two_claimers_never_share_a_job(harness: StoreHarness) -> None:
     stores = [await harness.another() for _ in range(4)]
     for _ in range(15):
-        await harness.store.enqueue_many(NewJob(task="t") for _ in range(10))
+        await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(10))
         requests = [ClaimRequest(worker="w", token=new_token(), limit=3, lease=LEASE) for _ in stores]
         claimed = await asyncio.gather(*(store.claim(each) for store, each in zip(stores, requests, strict=True)))
         ids = [claim.lease.job_id for claims in claimed for claim in claims]
@@ -68,7 +68,7 @@ async def test_two_claimers_never_share_a_suspect(harness: StoreHarness) -> None
 
 
 async def test_jobs_of_one_queue_never_run_side_by_side(harness: StoreHarness) -> None:
-    await harness.store.enqueue_many(NewJob(task="t", queue=f"q{n % 3}") for n in range(60))
+    await harness.store.jobs.enqueue_many(NewJob(task="t", queue=f"q{n % 3}") for n in range(60))
     running: Counter[str] = Counter()
     order: dict[str, list[int]] = {"q0": [], "q1": [], "q2": []}
 
@@ -114,7 +114,7 @@ async def test_a_settlement_and_a_reset_exclude_each_other(harness: StoreHarness
             (Verdict.LOST, [lease.job_id], State.QUEUED),
             (Verdict.BUSY, [lease.job_id], State.QUEUED),
         )
-        await harness.store.remove(lease.job_id)
+        await harness.store.admin.remove(lease.job_id)
 
 
 async def test_a_beat_and_a_reset_agree_on_who_holds_the_job(harness: StoreHarness) -> None:
@@ -129,23 +129,23 @@ async def test_a_beat_and_a_reset_agree_on_who_holds_the_job(harness: StoreHarne
             assert [reset.job_id for reset in resets] == [lease.job_id]
         else:
             assert list(resets) == []
-        await harness.store.cancel(lease.job_id)
+        await harness.store.admin.cancel(lease.job_id)
         await harness.settle(lease, ERRORED)
-        await harness.store.remove(lease.job_id)
+        await harness.store.admin.remove(lease.job_id)
 
 
 async def test_a_cancellation_is_never_lost_to_a_settlement(harness: StoreHarness) -> None:
     other = await harness.another()
     for _ in range(10):
         lease = await harness.start()
-        verdict, _ = await asyncio.gather(harness.settle(lease, ERRORED), other.cancel(lease.job_id))
+        verdict, _ = await asyncio.gather(harness.settle(lease, ERRORED), other.admin.cancel(lease.job_id))
         if verdict is Verdict.BUSY:  # by the cancellation, which was first
             assert await harness.settle(lease, ERRORED) is Verdict.SETTLED
         assert (await harness.job(lease.job_id)).state is State.CANCELED
 
 
 async def test_two_resetters_take_each_job_once(harness: StoreHarness) -> None:
-    await harness.store.enqueue_many(NewJob(task="t") for _ in range(200))
+    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(200))
     for _ in range(2):
         await harness.claim(100)
     await harness.pass_time(31)
@@ -172,7 +172,7 @@ async def test_an_abandoned_claim_never_holds_a_job_however_they_race(harness: S
         await asyncio.gather(other.claim(request), thread.call(partial(abandon, token)))
         after = await harness.job(job.id)
         assert (after.state, after.attempts) == (State.QUEUED, 0)
-        await harness.store.remove(job.id)
+        await harness.store.admin.remove(job.id)
 
 
 async def beat(leases: Sequence[Lease], heartbeats: Heartbeats) -> Pulse:

@@ -73,7 +73,7 @@ async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(h
 async def test_what_a_cancellation_has_made_of_an_error_is_told(harness: StoreHarness) -> None:
     error, snooze, done = await start_many(harness, 3)
     for lease in (error, snooze, done):
-        await harness.store.cancel(lease.job_id)
+        await harness.store.admin.cancel(lease.job_id)
     replies = await harness.store.settle([(error, ERRORED), (snooze, SNOOZED), (done, COMPLETED)])
     assert [reply.state if isinstance(reply, Settlement) else reply for reply in replies] == [
         State.CANCELED,
@@ -90,7 +90,7 @@ async def test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_to
 ) -> None:
     taken, removed = await harness.start("a", key="taken"), await harness.start("b", key="removed")
     await harness.add("c", key="taken")
-    await harness.store.remove_key("removed")
+    await harness.store.admin.remove_key("removed")
     replies = await harness.store.settle([(taken, ERRORED), (removed, ERRORED)])
     told = [(reply.state, reply.ended, reply.delay) for reply in replies if isinstance(reply, Settlement)]
     assert told == [(State.FAILED, "failed", 0.0), (State.CANCELED, "canceled", 0.0)]

@@ -60,7 +60,7 @@ async def test_releasing_nothing_or_twice_is_harmless(harness: StoreHarness) -> 
 
 async def test_a_release_of_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.heartbeats.release([lease])
     job = await harness.job(lease.job_id)
     assert (job.state, job.finished_at, job.worker) == (State.CANCELED, harness.now, None)
@@ -69,7 +69,7 @@ async def test_a_release_of_a_job_that_was_asked_to_cancel_cancels_it(harness: S
 
 async def test_a_release_of_a_job_whose_key_was_removed_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
-    await harness.store.remove_key("k")
+    await harness.store.admin.remove_key("k")
     await harness.heartbeats.release([lease])
     assert (await harness.job(lease.job_id)).state is State.CANCELED
 
@@ -118,6 +118,6 @@ async def test_abandoning_twice_or_a_token_that_never_claimed_is_harmless(harnes
 
 async def test_abandoning_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start()
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.heartbeats.abandon(lease.token)
     assert (await harness.job(lease.job_id)).state is State.CANCELED

@@ -83,7 +83,7 @@ async def test_deaths_are_counted_from_the_last_attempt_that_settled(harness: St
 
 async def test_a_job_that_was_asked_to_cancel_is_canceled_by_its_reset(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.pass_time(31)
     (reset,) = await harness.heartbeats.reset_stalled(0)
     assert replace(reset, heartbeat_age=None) == ResetJob(lease.job_id, "t", State.CANCELED, "w1")
@@ -93,7 +93,7 @@ async def test_a_job_that_was_asked_to_cancel_is_canceled_by_its_reset(harness: 
 
 async def test_a_job_whose_key_was_removed_is_canceled_by_its_reset(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
-    await harness.store.remove_key("k")
+    await harness.store.admin.remove_key("k")
     (reset,) = await harness.heartbeats.reset_lease(lease)
     assert reset.state is State.CANCELED
 
@@ -128,7 +128,7 @@ async def test_one_dead_child_costs_one_job(harness: StoreHarness) -> None:
 
 
 async def test_a_reset_may_come_in_pages_in_the_order_of_ids(harness: StoreHarness) -> None:
-    await harness.store.enqueue_many(NewJob(task="t") for _ in range(1100))
+    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(1100))
     ids = [claim.lease.job_id for claim in await harness.claim(1100)]
     await harness.pass_time(31)
     pages = []

@@ -61,23 +61,23 @@ async def settle_with(harness: StoreHarness, lease: Lease, how: str) -> None:
 async def release(harness: StoreHarness, lease: Lease) -> None:
     await harness.heartbeats.release([lease])
     # It is due as before: without this it would be the head again.
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
 
 
 async def abandon(harness: StoreHarness, lease: Lease) -> None:
     await harness.heartbeats.abandon(lease.token)
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
 
 
 async def reset(harness: StoreHarness, lease: Lease) -> None:
     await harness.lose(lease)
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
 
 
 async def stall(harness: StoreHarness, lease: Lease) -> None:
     await harness.pass_time(31)
     await harness.heartbeats.reset_stalled(0)
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
 
 
 FREEING: dict[str, Callable[[StoreHarness, Lease], Awaitable[None]]] = {

@@ -22,7 +22,7 @@ async def test_completed_goes_to_the_history_with_its_result(harness: StoreHarne
     job = await harness.job(lease.job_id)
     assert (job.state, job.finished_at, job.worker, job.attempts) == (State.COMPLETED, harness.now, None, 1)
     assert job.result == {"sum": 3}
-    assert [listed.id for listed in await harness.store.list(JobFilter())] == []
+    assert [listed.id for listed in await harness.store.inspect.list(JobFilter())] == []
 
 
 async def test_a_completed_job_keeps_the_error_of_an_earlier_attempt(harness: StoreHarness) -> None:
@@ -63,7 +63,7 @@ async def test_failed_stays_among_the_living_with_its_key(harness: StoreHarness)
     lease = await harness.start(key="k")
     await harness.pass_time(5)
     assert await harness.settle(lease, FAILED) is Verdict.SETTLED
-    (job,) = await harness.store.list(JobFilter())
+    (job,) = await harness.store.inspect.list(JobFilter())
     assert (job.id, job.state, job.last_error, job.key) == (lease.job_id, State.FAILED, "it is broken", "k")
     assert (job.finished_at, job.worker, job.attempts, job.resets) == (harness.now, None, 1, 0)
 
@@ -128,10 +128,10 @@ async def test_what_is_left_of_a_batch_is_what_the_next_attempt_gets(harness: St
 
 async def test_what_is_left_of_a_batch_that_was_asked_to_cancel_is_what_comes_back(harness: StoreHarness) -> None:
     lease = await harness.start(payload="[1, 2]")
-    await harness.store.cancel(lease.job_id)
+    await harness.store.admin.cancel(lease.job_id)
     await harness.settle(lease, LEFT["errored"])
     assert (await harness.job(lease.job_id)).state is State.CANCELED
-    await harness.store.retry(lease.job_id)
+    await harness.store.admin.retry(lease.job_id)
     assert payload_of((await harness.job(lease.job_id)).payload_text) == [{"n": 2}]
 
 
@@ -188,18 +188,18 @@ async def test_a_batch_may_mix_every_outcome(harness: StoreHarness) -> None:
 
 
 async def test_a_large_batch_is_settled_whole(harness: StoreHarness) -> None:
-    await harness.store.enqueue_many(NewJob(task="t") for _ in range(700))
+    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(700))
     claims = [claim for _ in range(7) for claim in await harness.claim(100)]  # a lent store gives no more in one claim
     verdicts = await harness.store.settle([(claim.lease, COMPLETED) for claim in claims])
     assert list(verdicts) == [Verdict.SETTLED] * 700
-    assert (await harness.store.counts())[State.COMPLETED] == 700
+    assert (await harness.store.inspect.counts())[State.COMPLETED] == 700
 
 
 async def test_what_follows_is_enqueued_with_the_settlement(harness: StoreHarness) -> None:
     lease = await harness.start()
     then = (NewJob(task="next", payload='{"n": 1}', queue="q"), NewJob(task="later", delay=60.0, key="k"))
     await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=then))
-    first, second = await harness.store.list(JobFilter())
+    first, second = await harness.store.inspect.list(JobFilter())
     assert (first.task, payload_of(first.payload_text), first.queue, first.run_at) == (
         "next",
         {"n": 1},
@@ -213,7 +213,7 @@ async def test_what_follows_obeys_the_rules_of_keys(harness: StoreHarness) -> No
     waiting = await harness.add("old", key="k", run_at=harness.now + timedelta(hours=1))
     lease = await harness.start()
     await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="new", key="k"),)))
-    (job,) = await harness.store.list(JobFilter())
+    (job,) = await harness.store.inspect.list(JobFilter())
     assert (job.id, job.task, job.revision) == (waiting.id, "new", 1)
 
 
@@ -262,7 +262,7 @@ async def test_without_a_history_what_completed_is_gone(forgetful_harness: Store
     harness = forgetful_harness
     lease = await harness.start(key="k")
     await harness.settle(lease)
-    assert await harness.store.get(lease.job_id) is None
+    assert await harness.store.jobs.get(lease.job_id) is None
     assert (await harness.add(key="k")).id != lease.job_id
 
 
@@ -270,10 +270,10 @@ async def test_without_a_history_what_was_canceled_is_gone(forgetful_harness: St
     harness = forgetful_harness
     lease = await harness.start()
     await harness.settle(lease, CANCELED)
-    assert await harness.store.get(lease.job_id) is None
+    assert await harness.store.jobs.get(lease.job_id) is None
     waiting = await harness.add()
-    await harness.store.cancel(waiting.id)
-    assert await harness.store.get(waiting.id) is None
+    await harness.store.admin.cancel(waiting.id)
+    assert await harness.store.jobs.get(waiting.id) is None
 
 
 async def test_without_a_history_what_follows_is_enqueued_all_the_same(forgetful_harness: StoreHarness) -> None:

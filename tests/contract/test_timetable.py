@@ -29,9 +29,9 @@ def minute(harness: StoreHarness, back: int = 0) -> datetime:
 
 
 async def test_now_is_the_stores_clock(harness: StoreHarness) -> None:
-    assert await harness.store.now() == harness.now
+    assert await harness.store.timetable.now() == harness.now
     await harness.pass_time(12.5)
-    now = await harness.store.now()
+    now = await harness.store.timetable.now()
     assert (now, now.utcoffset()) == (harness.now, timedelta(0))
 
 
@@ -39,54 +39,56 @@ async def test_now_is_the_stores_clock(harness: StoreHarness) -> None:
 
 
 async def test_a_new_item_is_known_since_now_and_has_not_ticked(harness: StoreHarness) -> None:
-    (item,) = await harness.store.register([("report", "0 4 * * *")])
+    (item,) = await harness.store.timetable.register([("report", "0 4 * * *")])
     assert item == KnownItem(identifier="report", known_since=harness.now, last_tick=None, spec="0 4 * * *")
-    assert list(await harness.store.known_items()) == [item]
+    assert list(await harness.store.timetable.known_items()) == [item]
 
 
 async def test_what_is_known_keeps_its_times_takes_the_new_spec_and_is_given_as_it_was(harness: StoreHarness) -> None:
-    (first,) = await harness.store.register([("report", "0 4 * * *")])
+    (first,) = await harness.store.timetable.register([("report", "0 4 * * *")])
     at = minute(harness)
-    await harness.store.schedule([tick(at)])
+    await harness.store.timetable.schedule([tick(at)])
     await harness.pass_time(300)
-    (again,) = await harness.store.register([("report", "0 5 * * *")])
+    (again,) = await harness.store.timetable.register([("report", "0 5 * * *")])
     assert again == KnownItem(identifier="report", known_since=first.known_since, last_tick=at, spec="0 4 * * *")
-    (now,) = await harness.store.known_items()
+    (now,) = await harness.store.timetable.known_items()
     assert now == KnownItem(identifier="report", known_since=first.known_since, last_tick=at, spec="0 5 * * *")
 
 
 async def test_items_come_in_the_order_given_and_are_listed_by_identifier(harness: StoreHarness) -> None:
     names = ["b", "B", "a b", "_", "ä", "a", "A:1", "a-1"]
-    assert [item.identifier for item in await harness.store.register([(name, "s") for name in names])] == names
-    assert [item.identifier for item in await harness.store.known_items()] == sorted(names)
-    assert list(await harness.store.register([])) == []
+    assert [
+        item.identifier for item in await harness.store.timetable.register([(name, "s") for name in names])
+    ] == names
+    assert [item.identifier for item in await harness.store.timetable.known_items()] == sorted(names)
+    assert list(await harness.store.timetable.register([])) == []
 
 
 @pytest.mark.parametrize("identifier", ["", "x" * 257, "two\nlines"])
 async def test_an_identifier_is_one_line_of_1_to_256_characters(harness: StoreHarness, identifier: str) -> None:
     with pytest.raises(InvalidJob, match="identifier"):
-        await harness.store.register([("fine", "s"), (identifier, "s")])
+        await harness.store.timetable.register([("fine", "s"), (identifier, "s")])
     with pytest.raises(InvalidJob, match="identifier"):
-        await harness.store.schedule([tick(minute(harness)), tick(minute(harness), identifier)])
-    assert list(await harness.store.known_items()) == []
+        await harness.store.timetable.schedule([tick(minute(harness)), tick(minute(harness), identifier)])
+    assert list(await harness.store.timetable.known_items()) == []
     assert list(await harness.everything()) == []
-    await harness.store.register([("x" * 256, "s")])
+    await harness.store.timetable.register([("x" * 256, "s")])
 
 
 @pytest.mark.parametrize("spec", ["\0", "\ud800", 5, None], ids=ascii)
 async def test_a_spec_is_a_text_that_any_store_can_hold(harness: StoreHarness, spec: Any) -> None:
     with pytest.raises(InvalidJob, match=r"^odd: its spec"):
-        await harness.store.register([("fine", "s"), ("odd", spec)])
+        await harness.store.timetable.register([("fine", "s"), ("odd", spec)])
     with pytest.raises(InvalidJob, match=r"^odd: its spec"):
-        await harness.store.schedule([tick(minute(harness)), tick(minute(harness), "odd", spec=spec)])
-    assert list(await harness.store.known_items()) == []
+        await harness.store.timetable.schedule([tick(minute(harness)), tick(minute(harness), "odd", spec=spec)])
+    assert list(await harness.store.timetable.known_items()) == []
     assert list(await harness.everything()) == []
 
 
 async def test_what_is_given_as_a_row_that_is_read_once_is_not_lost(harness: StoreHarness) -> None:
-    items = harness.store.register((name, "s") for name in ("a", "b"))  # type: ignore[arg-type]
+    items = harness.store.timetable.register((name, "s") for name in ("a", "b"))  # type: ignore[arg-type]
     assert [item.identifier for item in await items] == ["a", "b"]
-    entered = harness.store.schedule(tick(minute(harness), name) for name in ("a", "b"))  # type: ignore[arg-type]
+    entered = harness.store.timetable.schedule(tick(minute(harness), name) for name in ("a", "b"))  # type: ignore[arg-type]
     assert [one.mine for one in await entered] == [True, True]
 
 
@@ -95,82 +97,89 @@ async def test_several_schedulers_that_register_at_once_know_the_same(harness: S
     names = [f"item{number}" for number in range(8)]
     orders = (names, names[::-1], names[3:] + names[:3], names)
     answers = await asyncio.gather(
-        *(store.register([(name, "s") for name in order]) for store, order in zip(stores, orders, strict=True))
+        *(
+            store.timetable.register([(name, "s") for name in order])
+            for store, order in zip(stores, orders, strict=True)
+        )
     )
     for order, items in zip(orders, answers, strict=True):
         assert [(item.identifier, item.known_since) for item in items] == [(name, harness.now) for name in order]
-    assert [item.identifier for item in await harness.store.known_items()] == names
+    assert [item.identifier for item in await harness.store.timetable.known_items()] == names
 
 
 # -- the ledger -----------------------------------------------------------------------------------------
 
 
 async def test_a_tick_makes_its_job_and_is_remembered(harness: StoreHarness) -> None:
-    await harness.store.register([("report", "0 4 * * *")])
+    await harness.store.timetable.register([("report", "0 4 * * *")])
     at = minute(harness)
     await harness.pass_time(2)
-    (entered,) = await harness.store.schedule([tick(at, queue="q", priority=3, max_attempts=4, flags=("f",))])
+    (entered,) = await harness.store.timetable.schedule([tick(at, queue="q", priority=3, max_attempts=4, flags=("f",))])
     job = await harness.job(entered.job_id)
     assert entered == Entered(mine=True, job_id=job.id, spec="0 4 * * *")
     assert (job.state, job.task, payload_of(job.payload_text)) == (State.QUEUED, "t", at.isoformat())
     assert (job.queue, job.priority, job.max_attempts, job.flags) == ("q", 3, 4, ("f",))
     assert (job.run_at, job.created_at) == (harness.now, harness.now)
-    (item,) = await harness.store.known_items()
+    (item,) = await harness.store.timetable.known_items()
     assert item.last_tick == at
-    assert list(await harness.store.ticks("report", at)) == [at]
+    assert list(await harness.store.timetable.ticks("report", at)) == [at]
 
 
 @pytest.mark.parametrize("end", [State.QUEUED, State.COMPLETED, State.FAILED, State.CANCELED, None])
 async def test_a_tick_is_scheduled_once_whatever_became_of_its_job(harness: StoreHarness, end: State | None) -> None:
     at = minute(harness)
-    (first,) = await harness.store.schedule([tick(at, spec="mine")])
+    (first,) = await harness.store.timetable.schedule([tick(at, spec="mine")])
     if end is State.COMPLETED:
         await harness.settle(await harness.take())
     elif end is State.FAILED:
-        await harness.store.permanently_fail_jobs([first.job_id])
+        await harness.store.admin.permanently_fail_jobs([first.job_id])
     elif end is State.CANCELED:
-        await harness.store.cancel(first.job_id)
+        await harness.store.admin.cancel(first.job_id)
     elif end is None:
-        await harness.store.remove(first.job_id)
+        await harness.store.admin.remove(first.job_id)
     await harness.pass_time(3 * DAY)
     await harness.heartbeats.maintain()
-    (again,) = await (await harness.another()).schedule([tick(at, spec="theirs")])
+    (again,) = await (await harness.another()).timetable.schedule([tick(at, spec="theirs")])
     assert again == Entered(mine=False, job_id=first.job_id, spec="mine")
     assert [job.id for job in await harness.everything()] == [first.job_id] * (end in (State.QUEUED, State.FAILED))
 
 
 async def test_answers_come_in_the_order_given_some_mine_some_not(harness: StoreHarness) -> None:
     at = minute(harness)
-    (known,) = await harness.store.schedule([tick(at, "b")])
+    (known,) = await harness.store.timetable.schedule([tick(at, "b")])
     ticks = [tick(at, "c"), tick(at, "b"), tick(at, "a"), tick(at - timedelta(minutes=1), "b")]
-    entered = await harness.store.schedule(ticks)
+    entered = await harness.store.timetable.schedule(ticks)
     assert [one.mine for one in entered] == [True, False, True, True]
     assert entered[1].job_id == known.job_id
     assert [(await harness.job(one.job_id)).payload_text for one in entered if one.mine] == [
         ticks[n].job.payload for n in (0, 2, 3)
     ]
     assert len(await harness.everything()) == 4
-    assert list(await harness.store.schedule([])) == []
+    assert list(await harness.store.timetable.schedule([])) == []
 
 
 async def test_one_tick_twice_in_a_call_is_one_job(harness: StoreHarness) -> None:
     at = minute(harness)
-    first, second = await harness.store.schedule([tick(at), tick(at.astimezone(timezone(timedelta(hours=5))))])
+    first, second = await harness.store.timetable.schedule(
+        [tick(at), tick(at.astimezone(timezone(timedelta(hours=5))))]
+    )
     assert (first.mine, second.mine, second.job_id) == (True, False, first.job_id)
     assert len(await harness.everything()) == 1
 
 
 async def test_scheduling_is_all_or_nothing(harness: StoreHarness) -> None:
-    await harness.store.register([("report", "s")])
+    await harness.store.timetable.register([("report", "s")])
     at = minute(harness)
     bad = Tick(identifier="report", at=at, job=NewJob(task="x" * 200), spec="s")
     with pytest.raises(InvalidJob):
-        await harness.store.schedule([tick(at - timedelta(minutes=1)), tick(at, "other"), bad])
+        await harness.store.timetable.schedule([tick(at - timedelta(minutes=1)), tick(at, "other"), bad])
     assert list(await harness.everything()) == []
-    assert list(await harness.store.ticks("report", at - timedelta(days=1))) == []
-    (item,) = await harness.store.known_items()
+    assert list(await harness.store.timetable.ticks("report", at - timedelta(days=1))) == []
+    (item,) = await harness.store.timetable.known_items()
     assert item.last_tick is None
-    assert [one.mine for one in await harness.store.schedule([tick(at - timedelta(minutes=1)), tick(at)])] == [
+    assert [
+        one.mine for one in await harness.store.timetable.schedule([tick(at - timedelta(minutes=1)), tick(at)])
+    ] == [
         True,
         True,
     ]
@@ -178,73 +187,75 @@ async def test_scheduling_is_all_or_nothing(harness: StoreHarness) -> None:
 
 async def test_the_last_tick_is_the_latest_and_not_the_one_scheduled_last(harness: StoreHarness) -> None:
     at = minute(harness)
-    await harness.store.register([("report", "s")])
-    await harness.store.schedule([tick(at)])
+    await harness.store.timetable.register([("report", "s")])
+    await harness.store.timetable.schedule([tick(at)])
     old = tick(at - timedelta(days=2))
     backfill = Tick(identifier="report", at=old.at, job=old.job, spec="s", backfilled=True)
-    assert [one.mine for one in await harness.store.schedule([backfill])] == [True]
-    (item,) = await harness.store.known_items()
+    assert [one.mine for one in await harness.store.timetable.schedule([backfill])] == [True]
+    (item,) = await harness.store.timetable.known_items()
     assert item.last_tick == at
-    assert list(await harness.store.ticks("report", at - timedelta(days=3))) == [at - timedelta(days=2), at]
+    assert list(await harness.store.timetable.ticks("report", at - timedelta(days=3))) == [at - timedelta(days=2), at]
 
 
 async def test_scheduling_what_nobody_registered_makes_it_known(harness: StoreHarness) -> None:
     at = minute(harness)
-    await harness.store.schedule([tick(at, spec="every minute")])
-    assert list(await harness.store.known_items()) == [
+    await harness.store.timetable.schedule([tick(at, spec="every minute")])
+    assert list(await harness.store.timetable.known_items()) == [
         KnownItem(identifier="report", known_since=harness.now, last_tick=at, spec="every minute")
     ]
 
 
 async def test_scheduling_leaves_the_registered_spec_alone(harness: StoreHarness) -> None:
-    await harness.store.register([("report", "new")])
-    await harness.store.schedule([tick(minute(harness), spec="old")])
-    (item,) = await harness.store.known_items()
+    await harness.store.timetable.register([("report", "new")])
+    await harness.store.timetable.schedule([tick(minute(harness), spec="old")])
+    (item,) = await harness.store.timetable.known_items()
     assert item.spec == "new"
 
 
 async def test_ticks_are_those_of_one_item_from_a_moment_on_in_order(harness: StoreHarness) -> None:
     at = minute(harness)
     moments = [at - timedelta(minutes=back) for back in (3, 1, 0, 2)]
-    await harness.store.schedule([tick(moment) for moment in moments] + [tick(at, "other")])
-    found = await harness.store.ticks("report", at - timedelta(minutes=2))
+    await harness.store.timetable.schedule([tick(moment) for moment in moments] + [tick(at, "other")])
+    found = await harness.store.timetable.ticks("report", at - timedelta(minutes=2))
     assert list(found) == [at - timedelta(minutes=back) for back in (2, 1, 0)]
     assert all(moment.utcoffset() == timedelta(0) for moment in found)
-    assert list(await harness.store.ticks("report", at - timedelta(seconds=90))) == list(found[1:])
-    assert list(await harness.store.ticks("nobody", at - timedelta(days=1))) == []
+    assert list(await harness.store.timetable.ticks("report", at - timedelta(seconds=90))) == list(found[1:])
+    assert list(await harness.store.timetable.ticks("nobody", at - timedelta(days=1))) == []
 
 
 async def test_a_tick_is_a_whole_minute_with_a_time_zone(harness: StoreHarness) -> None:
     for wrong in (minute(harness) + timedelta(seconds=1), minute(harness).replace(tzinfo=None), "now", None):
         given = Tick(identifier="report", at=wrong, job=NewJob(task="t"), spec="s")  # type: ignore[arg-type]
         with pytest.raises(InvalidJob, match="whole minute"):
-            await harness.store.schedule([given])
+            await harness.store.timetable.schedule([given])
     for wrong in (minute(harness).replace(tzinfo=None), None):
         with pytest.raises(InvalidJob, match="moment with a time zone"):
-            await harness.store.ticks("report", wrong)  # type: ignore[arg-type]
+            await harness.store.timetable.ticks("report", wrong)  # type: ignore[arg-type]
     nothing = Tick(identifier="report", at=minute(harness), job=None, spec="s")  # type: ignore[arg-type]
     with pytest.raises(InvalidJob, match="NoneType is no job"):
-        await harness.store.schedule([nothing])
+        await harness.store.timetable.schedule([nothing])
     assert list(await harness.everything()) == []
 
 
 async def test_a_keyed_item_has_at_most_one_job_waiting(harness: StoreHarness) -> None:
     at = minute(harness)
-    first, second = await harness.store.schedule([tick(at - timedelta(minutes=1), key="k"), tick(at, key="k")])
+    first, second = await harness.store.timetable.schedule(
+        [tick(at - timedelta(minutes=1), key="k"), tick(at, key="k")]
+    )
     assert (first.mine, second.mine, first.job_id) == (True, True, second.job_id)
     (job,) = await harness.everything()
     assert (job.key, job.revision, payload_of(job.payload_text)) == ("k", 1, at.isoformat())
     lease = await harness.take()
-    (third,) = await harness.store.schedule([tick(at + timedelta(minutes=1), key="k")])
+    (third,) = await harness.store.timetable.schedule([tick(at + timedelta(minutes=1), key="k")])
     assert third.job_id != lease.job_id
 
 
 async def test_a_tick_of_somebody_elses_does_not_touch_the_job_of_its_key(harness: StoreHarness) -> None:
     at = minute(harness)
-    await harness.store.schedule([tick(at, key="k")])
+    await harness.store.timetable.schedule([tick(at, key="k")])
     (before,) = await harness.everything()
     await harness.pass_time(5)
-    await (await harness.another()).schedule([tick(at, key="k")])
+    await (await harness.another()).timetable.schedule([tick(at, key="k")])
     assert list(await harness.everything()) == [before]
 
 
@@ -253,7 +264,7 @@ async def test_a_scheduled_job_is_claimed_and_a_sleeper_hears_of_it(harness: Sto
         pass
     sleeping = asyncio.create_task(harness.store.wait(20.0))
     await asyncio.sleep(0)
-    (entered,) = await (await harness.another()).schedule([tick(minute(harness), queue="q")])
+    (entered,) = await (await harness.another()).timetable.schedule([tick(minute(harness), queue="q")])
     assert await sleeping
     assert (await harness.take()).job_id == entered.job_id
 
@@ -269,7 +280,7 @@ async def test_schedulers_of_the_same_ticks_make_each_job_once(harness: StoreHar
         mine = 0
         for back in range(30):
             ticks = [tick(at - timedelta(minutes=back), name) for name in ("a", "b", "c")]
-            mine += sum(one.mine for one in await store.schedule(ticks[::-1] if backwards else ticks))
+            mine += sum(one.mine for one in await store.timetable.schedule(ticks[::-1] if backwards else ticks))
         return mine
 
     counts = await asyncio.gather(*(serve(store, n % 2 == 1) for n, store in enumerate(stores)))
@@ -283,7 +294,7 @@ async def test_whoever_was_second_learns_whose_job_it_is(harness: StoreHarness) 
     for back in range(10):
         at = minute(harness, back)
         answers = await asyncio.gather(
-            *(store.schedule([tick(at, spec=f"spec {n}")]) for n, store in enumerate(stores))
+            *(store.timetable.schedule([tick(at, spec=f"spec {n}")]) for n, store in enumerate(stores))
         )
         entered = [one for (one,) in answers]
         (winner,) = (n for n, one in enumerate(entered) if one.mine)
@@ -297,30 +308,30 @@ async def test_the_ledger_is_pruned_after_its_days_and_no_tick_older_than_that_i
     harness: StoreHarness,
 ) -> None:
     at = minute(harness)
-    await harness.store.register([("report", "s")])
-    (first,) = await harness.store.schedule([tick(at)])
+    await harness.store.timetable.register([("report", "s")])
+    (first,) = await harness.store.timetable.schedule([tick(at)])
     since = at - timedelta(days=1)
     await harness.pass_time((LEDGER_DAYS - 1) * DAY)
     await harness.heartbeats.maintain()
-    assert list(await harness.store.ticks("report", since)) == [at]
-    (again,) = await harness.store.schedule([tick(at)])
+    assert list(await harness.store.timetable.ticks("report", since)) == [at]
+    (again,) = await harness.store.timetable.schedule([tick(at)])
     assert again == Entered(mine=False, job_id=first.job_id, spec="0 4 * * *")
     await harness.pass_time(3 * DAY)
     with pytest.raises(InvalidJob, match=f"{LEDGER_DAYS} days"):
-        await harness.store.schedule([tick(minute(harness)), tick(at)])
+        await harness.store.timetable.schedule([tick(minute(harness)), tick(at)])
     await harness.heartbeats.maintain()
-    assert list(await harness.store.ticks("report", since)) == []
+    assert list(await harness.store.timetable.ticks("report", since)) == []
     assert len(await harness.everything()) == 1
-    (item,) = await harness.store.known_items()
+    (item,) = await harness.store.timetable.known_items()
     assert (item.identifier, item.last_tick) == ("report", at)
 
 
 async def test_what_may_still_be_scheduled_is_never_pruned(harness: StoreHarness) -> None:
     at = datetime(2031, 3, 1, tzinfo=UTC)
     await harness.pass_time((at + timedelta(days=LEDGER_DAYS) - harness.now).total_seconds())
-    (first,) = await harness.store.schedule([tick(at)])
+    (first,) = await harness.store.timetable.schedule([tick(at)])
     await harness.heartbeats.maintain()
-    (again,) = await harness.store.schedule([tick(at)])
+    (again,) = await harness.store.timetable.schedule([tick(at)])
     assert (first.mine, again.mine) == (True, False)
 
 
@@ -330,6 +341,6 @@ async def test_a_tick_may_be_of_a_built_in_task(harness: StoreHarness) -> None:
         Tick(identifier="purge", at=minute(harness), job=NewJob(task=PURGE, key="p"), spec="s"),
         tick(minute(harness), "after"),
     ]
-    entered = await harness.store.schedule(ticks)
-    jobs = [await harness.store.get(each.job_id) for each in entered]
+    entered = await harness.store.timetable.schedule(ticks)
+    jobs = [await harness.store.jobs.get(each.job_id) for each in entered]
     assert [job.task for job in jobs if job is not None] == ["t", PURGE, "t"]

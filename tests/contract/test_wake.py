@@ -36,12 +36,12 @@ async def by_enqueue(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
 
 
 async def by_enqueue_many(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
-    return lambda: harness.store.enqueue_many([NewJob(task="t"), NewJob(task="t")])
+    return lambda: harness.store.jobs.enqueue_many([NewJob(task="t"), NewJob(task="t")])
 
 
 async def by_retry(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
     job = await harness.in_state(State.FAILED)
-    return lambda: harness.store.retry(job.id)
+    return lambda: harness.store.admin.retry(job.id)
 
 
 async def by_key(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
@@ -138,7 +138,7 @@ async def test_a_canceled_wait_leaves_the_store_usable(harness: StoreHarness) ->
     assert waiting.cancelled()
     waiting = await asleep(harness, harness.store)
     other = await harness.another()
-    await other.enqueue(NewJob(task="t"))
+    await other.jobs.enqueue(NewJob(task="t"))
     assert await woken(waiting) is True
     assert len(await harness.claim()) == 1
 
@@ -146,5 +146,5 @@ async def test_a_canceled_wait_leaves_the_store_usable(harness: StoreHarness) ->
 async def test_every_sleeper_hears_of_many_jobs(harness: StoreHarness) -> None:
     stores = [await harness.another() for _ in range(3)]
     sleepers = [await asleep(harness, store) for store in stores]
-    await harness.store.enqueue_many(NewJob(task="t") for _ in range(50))
+    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(50))
     assert any([await woken(sleeper) for sleeper in sleepers])

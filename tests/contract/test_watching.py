@@ -25,7 +25,7 @@ async def test_a_worker_that_was_seen_is_in_the_roll(harness: StoreHarness) -> N
     await harness.pass_time(30)
     stopping = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=None, concurrency=4, stopping=True)
     await roll(harness).worker_seen(stopping)
-    (row,) = await harness.store.workers()
+    (row,) = await harness.store.inspect.workers()
     assert (row.card, row.started_at, row.seen_at, row.alive) == (stopping, started, harness.now, True)
 
 
@@ -33,26 +33,26 @@ async def test_a_worker_that_says_goodbye_is_in_it_no_longer(harness: StoreHarne
     await roll(harness).worker_seen(CARD)
     await roll(harness).worker_gone("w1")
     await roll(harness).worker_gone("never seen")
-    assert list(await harness.store.workers()) == []
+    assert list(await harness.store.inspect.workers()) == []
 
 
 async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: StoreHarness) -> None:
     await roll(harness).worker_seen(CARD)
     await harness.pass_time(ALIVE_FOR - 1)
-    assert [row.alive for row in await harness.store.workers()] == [True]
+    assert [row.alive for row in await harness.store.inspect.workers()] == [True]
     await harness.pass_time(2)
-    assert [row.alive for row in await harness.store.workers()] == [False]
+    assert [row.alive for row in await harness.store.inspect.workers()] == [False]
     await harness.heartbeats.maintain()
-    assert len(await harness.store.workers()) == 1
+    assert len(await harness.store.inspect.workers()) == 1
     await harness.pass_time(FORGOTTEN_AFTER)
     await harness.heartbeats.maintain()
-    assert list(await harness.store.workers()) == []
+    assert list(await harness.store.inspect.workers()) == []
 
 
 async def test_a_task_list_of_nothing_is_not_one_of_anything(harness: StoreHarness) -> None:
     empty = WorkerCard(name="w2", host="h\nx", pid=2**31, version="1", tasks=(), concurrency=1)
     await roll(harness).worker_seen(empty)
-    (row,) = await harness.store.workers()
+    (row,) = await harness.store.inspect.workers()
     assert row.card == empty
 
 
@@ -60,7 +60,7 @@ async def test_jobs_are_counted_by_task_and_by_queue_and_worker(harness: StoreHa
     for state in State:
         await harness.in_state(state, task="t")
     await harness.add("later", delay=60.0, queue="q")
-    figures = await harness.store.figures()
+    figures = await harness.store.inspect.figures()
     t, later = (next(one for one in figures.tasks if one.name == name) for name in ("t", "later"))
     one, none = Amount(1), Amount(0)
     assert (t.queued, t.errored, t.due, t.processing, t.failed) == (one, one, one, one, one)
@@ -74,23 +74,23 @@ async def test_the_figures_of_a_small_store_are_what_is_counted_by_state(harness
     for times, state in enumerate(State, start=1):
         for _ in range(times):
             await harness.in_state(state)
-    counted = (await harness.store.figures()).states()
+    counted = (await harness.store.inspect.figures()).states()
     assert all(amount.exact for amount in counted.values())
-    assert {state: amount.number for state, amount in counted.items()} == await harness.store.counts()
+    assert {state: amount.number for state, amount in counted.items()} == await harness.store.inspect.counts()
     assert sorted(amount.number for amount in counted.values()) == list(range(1, len(State) + 1))
 
 
 async def test_nothing_is_told_of_an_empty_store(harness: StoreHarness) -> None:
-    figures = await harness.store.figures()
+    figures = await harness.store.inspect.figures()
     assert [*figures.tasks, *figures.queues, *figures.workers, *figures.history, *figures.paused] == []
     assert list(figures.lately) == list(MINUTES)
     assert figures.states() == dict.fromkeys(State, Amount(0))
 
 
 async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: StoreHarness) -> None:
-    await harness.store.enqueue_many([NewJob(task=f"t{number}") for number in range(NAMES + 5)])
-    await harness.store.enqueue_many([NewJob(task="t1"), NewJob(task="t2")])
-    tasks = (await harness.store.figures()).tasks
+    await harness.store.jobs.enqueue_many([NewJob(task=f"t{number}") for number in range(NAMES + 5)])
+    await harness.store.jobs.enqueue_many([NewJob(task="t1"), NewJob(task="t2")])
+    tasks = (await harness.store.inspect.figures()).tasks
     assert len(tasks) == NAMES + 1
     assert {one.name: one.queued for one in tasks} | {None: Amount(5), "t1": Amount(2), "t2": Amount(2)} == {
         one.name: one.queued for one in tasks
@@ -103,24 +103,24 @@ async def test_what_ended_lately_is_counted(harness: StoreHarness) -> None:
     for state in State:
         await harness.in_state(state, task="t")
     await harness.pass_time(10)
-    lately = (await harness.store.figures()).lately
+    lately = (await harness.store.inspect.figures()).lately
     one, two = Amount(1), Amount(2)
     assert [(ended.completed, ended.failed, ended.canceled) for ended in lately[1]] == [(one, one, one)]
     assert [(ended.completed, ended.failed, ended.canceled) for ended in lately[5]] == [(two, one, one)]
     await harness.pass_time(55)
-    assert list((await harness.store.figures()).lately[1]) == []
+    assert list((await harness.store.inspect.figures()).lately[1]) == []
 
 
 async def test_paused_queues_are_named_and_their_jobs_are_not_late(harness: StoreHarness) -> None:
     await harness.add(queue="mail")
     await harness.pass_time(20)
-    await harness.store.pause_queue("mail")
+    await harness.store.operate.pause_queue("mail")
     await harness.add(queue="other")
     await harness.pass_time(5)
-    assert list((await harness.store.figures()).paused) == ["mail"]
-    assert await harness.store.oldest_due() == pytest.approx(5.0, abs=0.1)
-    await harness.store.resume_queue("mail")
-    assert await harness.store.oldest_due() == pytest.approx(25.0, abs=0.1)
+    assert list((await harness.store.inspect.figures()).paused) == ["mail"]
+    assert await harness.store.inspect.oldest_due() == pytest.approx(5.0, abs=0.1)
+    await harness.store.operate.resume_queue("mail")
+    assert await harness.store.inspect.oldest_due() == pytest.approx(25.0, abs=0.1)
 
 
 async def test_the_oldest_is_found_behind_any_priority_task_and_queue(harness: StoreHarness) -> None:
@@ -130,7 +130,7 @@ async def test_the_oldest_is_found_behind_any_priority_task_and_queue(harness: S
     await harness.add("b", queue="q", priority=-3)
     await harness.pass_time(10)
     await harness.add("b", queue="p")
-    assert await harness.store.oldest_due() == pytest.approx(20.0, abs=0.1)
+    assert await harness.store.inspect.oldest_due() == pytest.approx(20.0, abs=0.1)
 
 
 async def test_a_heart_that_keeps_no_roll_is_none(harness: StoreHarness) -> None:

@@ -19,6 +19,7 @@ from stowhand.events import CronScheduled, Event, Events
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import Entered, JobFilter, KnownItem, Tick
 from stowhand.protocols.store import StoreOptions
+from stowhand.stores.memory.timetable import Timetable
 from stowhand.testing import FakeClock, MemoryStore
 
 E = TypeVar("E", bound=Event)
@@ -44,13 +45,25 @@ class Paper(MemoryStore):
         self.batches: list[int] = []
         self.asked = 0
         """How often it was asked for the time."""
+        self.timetable = PaperTimetable(self)
+
+    def time(self) -> datetime:
+        return self._now()
+
+
+class PaperTimetable(Timetable):
+    """As its store is."""
+
+    def __init__(self, store: Paper) -> None:
+        super().__init__(store.transaction, store.time)
+        self.store = store
 
     def _answer(self) -> None:
-        if self.down:
+        if self.store.down:
             raise StoreUnreachable("the store does not answer")
 
     async def now(self) -> datetime:
-        self.asked += 1
+        self.store.asked += 1
         self._answer()
         return await super().now()
 
@@ -60,14 +73,14 @@ class Paper(MemoryStore):
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         self._answer()
-        if self.gate is not None:
-            await self.gate.wait()
-        if any(tick.job.task == self.refused for tick in ticks):
-            raise InvalidJob(f"no {self.refused} here")
-        self.batches.append(len(ticks))
+        if self.store.gate is not None:
+            await self.store.gate.wait()
+        if any(tick.job.task == self.store.refused for tick in ticks):
+            raise InvalidJob(f"no {self.store.refused} here")
+        self.store.batches.append(len(ticks))
         entered = await super().schedule(ticks)
-        if self.mute or len(self.batches) == self.lost_batch:
-            self.mute = max(self.mute - 1, 0)
+        if self.store.mute or len(self.store.batches) == self.store.lost_batch:
+            self.store.mute = max(self.store.mute - 1, 0)
             raise StoreUnreachable("the connection was cut")
         return entered
 
@@ -116,7 +129,7 @@ class Harness:
         return self.clock.now() + self.store.ahead
 
     async def jobs(self) -> Sequence[Job]:
-        return await self.store.list(JobFilter(states=tuple(State), limit=1_000_000))
+        return await self.store.inspect.list(JobFilter(states=tuple(State), limit=1_000_000))
 
     async def ticks(self, task: str | None = None) -> list[str]:
         """``_cron.ts`` of the jobs, with a star for those that were backfilled."""

@@ -89,7 +89,7 @@ async def _check(harness: Harness, items: dict[str, str]) -> None:
     made: Counter[tuple[str, str]] = await harness.count()
     assert set(made.values()) <= {1}, "twice"
     now = await harness.at()
-    for known in await harness.store.known_items():
+    for known in await harness.store.timetable.known_items():
         matches = PATTERNS[items[known.identifier]]
         at = known.known_since.replace(second=0, microsecond=0)
         at += MINUTE * (at < known.known_since)

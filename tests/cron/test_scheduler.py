@@ -21,7 +21,7 @@ def test_an_unknown_item_is_made_known_and_nothing_is_made_up_for(run: Run) -> N
     async def scenario() -> None:  # case 104
         async with in_harness("2030-01-01T12:30:10") as harness:
             await harness.start("0 * * * * hourly ?fill=4w")
-            (known,) = await harness.store.known_items()
+            (known,) = await harness.store.timetable.known_items()
             assert (known.identifier, known.last_tick) == ("hourly", None)
             assert known.known_since == await harness.at()
             assert await harness.jobs() == []

@@ -26,7 +26,7 @@ class Shop:
         self.during: Callable[[Helpers], Coroutine[Any, Any, None]] | None = None
 
     async def add(self, number: int, *, task: str = "index", **details: Any) -> Job:
-        return await self.store.enqueue(NewJob(task=task, payload=f'{{"n":{number}}}', key="k", **details))
+        return await self.store.jobs.enqueue(NewJob(task=task, payload=f'{{"n":{number}}}', key="k", **details))
 
     async def work(self) -> list[tuple[str, int]]:
         """Run what is due; the tasks and numbers that ran."""
@@ -59,7 +59,7 @@ def tell(request: pytest.FixtureRequest, run: Run) -> Callable[[Story], None]:
     async def shop() -> AsyncIterator[Shop]:
         clock = FakeClock()
         store = open_store(url, StoreOptions(pinned=clock.now)) if url else MemoryStore(clock)
-        await store.install()
+        await store.schema.install()
         await store.open()
         yield Shop(store, clock)
         await store.close()
@@ -119,7 +119,7 @@ def test_the_key_of_a_completed_job_is_nobodys(tell: Callable[[Story], None]) ->
     async def story(shop: Shop) -> None:
         first = await shop.add(1)
         await shop.work()
-        assert (await shop.store.remove_key("k")).done is Done.MISSING
+        assert (await shop.store.admin.remove_key("k")).done is Done.MISSING
         assert (await shop.add(2)).id != first.id
         assert await shop.work() == [("index", 2)]
 
@@ -151,7 +151,7 @@ def test_a_key_that_runs_runs_a_second_time(tell: Callable[[Story], None]) -> No
 def test_a_running_job_whose_key_is_removed_ends_and_is_not_tried_again(tell: Callable[[Story], None]) -> None:
     async def story(shop: Shop) -> None:
         async def remove_and_fail(helpers: Helpers) -> None:
-            await shop.store.remove_key("k")
+            await shop.store.admin.remove_key("k")
             raise ValueError("in vain")
 
         shop.during = remove_and_fail
@@ -159,7 +159,7 @@ def test_a_running_job_whose_key_is_removed_ends_and_is_not_tried_again(tell: Ca
         assert await shop.work() == [("index", 1)]
         await shop.clock.advance(3600)
         assert await shop.work() == []
-        left = await shop.store.get(job.id)
+        left = await shop.store.jobs.get(job.id)
         assert left is not None
         assert left.state is State.CANCELED
 

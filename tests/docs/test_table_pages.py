@@ -17,9 +17,7 @@ from stowhand.remote.server.http_app import CALLS
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.names import COLUMNS, TOKEN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
-from tests.contract.offers import NOT_OFFERED
-from tests.docs.pages import DOCS
-from tests.docs.test_reference import methods_of_the_seams, read, rows
+from tests.docs.test_reference import read, rows
 
 OF_THE_DOCUMENTS = (
     *("Name", "TableName", "ViewName", "ColumnExpressions", "Scan", "OrderByExpression", "AlternateColumnNames"),
@@ -77,7 +75,8 @@ def test_the_page_of_tables_has_every_column_and_says_which_may_be_missing() -> 
 def test_the_page_of_tables_names_every_call(kind: type) -> None:
     page = read("table.md")
     named = set(re.findall(r"`(\w+)", page))
-    assert {name for name in vars(kind) if not name.startswith("_")} <= named
+    of_every_store = {*store.PARTS, "enclosing"}
+    assert {name for name in vars(kind) if not name.startswith("_")} - of_every_store <= named
 
 
 def test_the_page_of_tables_has_every_metric() -> None:
@@ -93,20 +92,6 @@ def test_the_page_of_tables_names_options_of_a_worker_that_exist() -> None:
     mapped = {cell for line in section.splitlines() for cell in re.findall(r"`([a-z]\w+)`", line.split(" | ")[0])}
     assert len(mapped) > 5
     assert mapped <= set(WorkerOptions.__struct_fields__)
-
-
-def test_what_a_table_does_not_offer_is_the_same_in_the_code_in_the_suite_and_on_the_page() -> None:
-    refused = NOT_OFFERED["table of yours"]
-    lacking = {name for name in methods_of_the_seams() if not hasattr(TableStore, name)}
-    assert lacking - set(vars(store.Heartbeats)) == refused
-    said: dict[str, bool] = {}
-    for block in (DOCS / "explanation" / "stores.md").read_text().split("\n\n"):
-        lines = [[cell.strip() for cell in line.split("|")] for line in block.splitlines() if line.startswith("|")]
-        if lines and "table of yours" in lines[0] and "option" not in lines[0]:
-            at = lines[0].index("table of yours")
-            for cells in lines[1:]:
-                said |= {name: cells[at].startswith("no") for name in re.findall(r"`(\w+)`", cells[1])}
-    assert {name for name, no in said.items() if no} - {"then"} == refused
 
 
 def test_the_page_of_http_has_every_call_error_and_verdict() -> None:

@@ -41,6 +41,6 @@ def both(original: Original, postgres_server: Databases) -> Iterator[str]:
 async def _install(url: str) -> None:
     store = PostgresStore(url, StoreOptions())
     try:
-        await store.install()
+        await store.schema.install()
     finally:
         await store.close()

@@ -35,7 +35,7 @@ def shared(postgres_server: Databases) -> Iterator[str]:
 
     async def install() -> None:
         store = PostgresStore(url, OURS)
-        await store.install()
+        await store.schema.install()
         await store.close()
 
     asyncio.run(install())
@@ -84,9 +84,9 @@ def test_what_a_new_version_has_done_to_a_schema_of_before_is_made_good_by_the_u
 
     async def upgrade() -> None:
         store = PostgresStore(url, OURS)
-        assert (await store.status()).installed == 11
-        await store.install()
-        assert await store.foreign_changes() == []
+        assert (await store.schema.status()).installed == 11
+        await store.schema.install()
+        assert await store.schema.foreign_changes() == []
         await store.open()
         await store.close()
 
@@ -105,7 +105,7 @@ def test_a_table_of_theirs_beside_ours_is_refused(shared: str, run: Run) -> None
 
     async def story() -> None:
         store = PostgresStore(shared, OURS)
-        for verb in (store.open, store.install, store.plan):
+        for verb in (store.open, store.schema.install, store.schema.plan):
             with pytest.raises(SchemaError, match="holds tables of something else"):
                 await verb()
         await store.close()

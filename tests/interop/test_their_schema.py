@@ -20,7 +20,7 @@ def test_it_is_refused_and_unchanged(both: str, run: Run) -> None:
         store = PostgresStore(both, StoreOptions(schema="graphile_worker"))
 
         async def story() -> None:
-            for verb in (store.open, store.install):
+            for verb in (store.open, store.schema.install):
                 with pytest.raises(SchemaError, match="holds tables of something else"):
                     await verb()
             await store.close()

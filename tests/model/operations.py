@@ -105,7 +105,7 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             try:
-                job = await twin.store.enqueue(new)
+                job = await twin.store.jobs.enqueue(new)
             except InvalidJob:
                 return lambda: "refused"
             return lambda: twin.ordinals[job.id]
@@ -122,7 +122,7 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             try:
-                ids = await twin.store.enqueue_many(jobs)
+                ids = await twin.store.jobs.enqueue_many(jobs)
             except InvalidJob:
                 assert len(keys) > len(set(keys))
                 return lambda: "refused"
@@ -236,7 +236,7 @@ class Operations:
         ordinal = self._young()
 
         async def do(twin: Twin) -> Callable[[], object]:
-            answer = await getattr(twin.store, name)(twin.ids[ordinal])
+            answer = await getattr(twin.store.admin, name)(twin.ids[ordinal])
             return lambda: (answer.done, answer.why.replace(str(answer.job_id), "it"))
 
         return f"{name} {ordinal}", do
@@ -258,7 +258,7 @@ class Operations:
         given: tuple[Any, ...] = {"reschedule_jobs": (to,), "permanently_fail_jobs": ("by hand",)}.get(name, ())
 
         async def do(twin: Twin) -> Callable[[], object]:
-            changed = await getattr(twin.store, name)([twin.ids[ordinal] for ordinal in ordinals], *given)
+            changed = await getattr(twin.store.admin, name)([twin.ids[ordinal] for ordinal in ordinals], *given)
             return told(twin, changed)
 
         return f"{name} {ordinals} {given}", do
@@ -267,7 +267,7 @@ class Operations:
         workers = self._random.sample(WORKERS, self._random.randint(1, 2))
 
         async def do(twin: Twin) -> Callable[[], object]:
-            return told(twin, await twin.store.force_unlock_workers(workers))
+            return told(twin, await twin.store.admin.force_unlock_workers(workers))
 
         return f"force_unlock_workers {workers}", do
 
@@ -281,7 +281,7 @@ class Operations:
         ]
 
         async def do(twin: Twin) -> Callable[[], object]:
-            entered = await twin.store.schedule(ticks)
+            entered = await twin.store.timetable.schedule(ticks)
             return lambda: [(one.mine, one.spec) for one in entered]
 
         return f"schedule {ticks}", do
@@ -290,7 +290,7 @@ class Operations:
         key = self._random.choice(["k", "l", "m"])
 
         async def do(twin: Twin) -> Callable[[], object]:
-            answer = await twin.store.remove_key(key)
+            answer = await twin.store.admin.remove_key(key)
             return lambda: (answer.done, answer.why, answer.job_id and twin.ordinals[answer.job_id])
 
         return f"remove_key {key}", do
@@ -299,8 +299,8 @@ class Operations:
         name, pauses = self._random.choice("qr"), self._random.random() < 0.4
 
         async def do(twin: Twin) -> Callable[[], object]:
-            change = await (twin.store.pause_queue(name) if pauses else twin.store.resume_queue(name))
-            rows = await twin.store.queues()
+            change = await (twin.store.operate.pause_queue(name) if pauses else twin.store.operate.resume_queue(name))
+            rows = await twin.store.inspect.queues()
             # Looked up afterwards: a job that a settlement has enqueued may be unknown still.
             return lambda: (change, [(twin.ordinals.get(row.held_by or 0), unheld(row)) for row in rows])
 
@@ -310,7 +310,7 @@ class Operations:
         ordinal = self._young()
 
         async def do(twin: Twin) -> Callable[[], object]:
-            found = await twin.store.explain(twin.ids[ordinal]) if twin.ids else None
+            found = await twin.store.inspect.explain(twin.ids[ordinal]) if twin.ids else None
             return lambda: None if found is None else [reason.code for reason in found.reasons]
 
         return f"explain {ordinal}", do
@@ -320,8 +320,8 @@ class Operations:
         ages = Ages(completed=choose([None, 5.0]), failed=choose([None, 20.0]), canceled=choose([None, 5.0]))
 
         async def do(twin: Twin) -> Callable[[], object]:
-            would = await twin.store.purge(ages, dry_run=True)
-            purged = await twin.store.purge(ages)
+            would = await twin.store.operate.purge(ages, dry_run=True)
+            purged = await twin.store.operate.purge(ages)
             return lambda: (would, purged)
 
         return f"purge {ages}", do

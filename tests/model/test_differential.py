@@ -88,15 +88,15 @@ async def open_twin(place: Backend, options: StoreOptions, stack: AsyncExitStack
 
 async def look(place: Backend, twin: Twin) -> Rows:
     """Every row, by the order of birth; and what the store says of all of them together."""
-    jobs = await twin.store.list(JobFilter(states=tuple(State), limit=10_000))
+    jobs = await twin.store.inspect.list(JobFilter(states=tuple(State), limit=10_000))
     secrets = place.secrets()
     twin.learn([job.id for job in jobs])
     rows = [{"born": twin.ordinals[job.id], **describe(job), "secrets": secrets[job.id]} for job in jobs]
     together: dict[str, object] = {
         "due": await twin.store.next_due(("a", "b")),
-        "counts": await twin.store.counts(),
-        "known": await twin.store.known_items(),
-        "ticks": [await twin.store.ticks(name, START) for name in ("a", "b")],
+        "counts": await twin.store.inspect.counts(),
+        "known": await twin.store.timetable.known_items(),
+        "ticks": [await twin.store.timetable.ticks(name, START) for name in ("a", "b")],
     }
     return [*rows, together]
 

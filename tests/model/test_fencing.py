@@ -94,21 +94,21 @@ class Lifecycle(RuleBasedStateMachine):
         new = NewJob(
             task="t", queue=queue, key=key, key_mode=mode, delay=delay, max_attempts=max_attempts, max_resets=max_resets
         )
-        job = do(self.store.enqueue(new))
+        job = do(self.store.jobs.enqueue(new))
         assert key is None or job.key == key, "I14: a keyed enqueue gives the job that holds the key"
         self._may_have_left(job.id)
         return job.id
 
     @rule(job=jobs, action=st.sampled_from(["cancel", "cancel", "retry", "retry", "remove"]))
     def act(self, job: int, action: str) -> None:
-        answer = do(getattr(self.store, action)(job))
+        answer = do(getattr(self.store.admin, action)(job))
         assert answer.job_id == job
         if action != "cancel":
             self._may_have_left(job)
 
     @rule(key=st.sampled_from(["k", "l"]))
     def remove_key(self, key: str) -> None:
-        removed = do(self.store.remove_key(key)).job_id
+        removed = do(self.store.admin.remove_key(key)).job_id
         if removed is not None:
             self._may_have_left(removed)
 
@@ -121,7 +121,7 @@ class Lifecycle(RuleBasedStateMachine):
     def administer(self, job: int, call: str, attempts: int | None, max_attempts: int | None) -> None:
         given = (Reschedule(attempts=attempts, max_attempts=max_attempts),) if call == "reschedule_jobs" else ()
         live = {row.id: row for row in self.store.rows() if row.lease_until and row.lease_until >= self.time.now()}
-        changed = {one.id for one in do(getattr(self.store, call)([job], *given))}
+        changed = {one.id for one in do(getattr(self.store.admin, call)([job], *given))}
         assert changed <= {job} - live.keys(), "I4: a live lease is skipped"
         assert {row.id: row for row in self.store.rows() if row.id in live} == live, "I4: a live lease is untouched"
         assert all(row.token is None for row in self.store.rows() if row.id in changed), "I4: its holder is fenced out"
@@ -130,7 +130,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def force_unlock(self, worker: str) -> None:
         held = {row.id: row.epoch for row in self.store.rows() if row.worker == worker}
-        changed = {one.id for one in do(self.store.force_unlock_workers([worker]))}
+        changed = {one.id for one in do(self.store.admin.force_unlock_workers([worker]))}
         assert changed == held.keys(), "I3: nothing is left under an unlocked worker"
         assert all(row.epoch == held[row.id] + 1 for row in self.store.rows() if row.id in changed), "epochs grow"
 
@@ -330,9 +330,9 @@ def test_without_the_lock_of_a_queue_the_promises_break(monkeypatch: pytest.Monk
 def test_a_copy_of_the_rows_does_not_follow_the_store() -> None:
     """The machine compares images: they must be images."""
     store = MemoryStore(options=StoreOptions(pinned=Time().now))
-    do(store.enqueue(NewJob(task="t")))
+    do(store.jobs.enqueue(NewJob(task="t")))
     (before,) = store.rows()
     saved = copy(before)
-    do(store.cancel(1))
+    do(store.admin.cancel(1))
     assert before == saved
     assert list(store.rows()) != [before]

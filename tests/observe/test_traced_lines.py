@@ -48,14 +48,14 @@ def test_every_line_of_an_attempt_says_whose_it_is_whatever_wrote_it(run: Run) -
         async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
             shop.info("after")
             if record.task == "t":
-                await store.enqueue(NewJob(task="later"))
+                await store.jobs.enqueue(NewJob(task="later"))
 
     events = spans.traces().of(Events())
     LogListener(events)
 
     async def go() -> None:
         with bound("order 7"):
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
         handler = Handler()
         options = WorkerOptions(once=True, tasks=("t",))
         with spans.tracer.start_as_current_span("program"):  # whatever span the worker itself runs in

@@ -20,6 +20,7 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.propagation import load, unload, without
 from stowhand.retry import constant
+from stowhand.stores.memory.enqueueing import Producer
 from stowhand.tasks.context import Context
 from stowhand.tasks.executable import define_executable
 from stowhand.testing import MemoryStore
@@ -209,11 +210,13 @@ def test_a_job_that_was_handed_back_says_so(run: Run, spans: Spans, app: App) ->
 
 
 def test_a_refused_enqueue_is_an_error_of_its_span(run: Run, spans: Spans) -> None:
-    class Unreachable(MemoryStore):
+    class Unreachable(Producer):
         async def enqueue(self, job: NewJob) -> Job:
             raise StoreUnreachable("no answer from postgresql://me:secret@host")
 
-    app = App(store=Unreachable(), traces=spans.traces())
+    store = MemoryStore()
+    store.jobs = Unreachable(store.transaction)
+    app = App(store=store, traces=spans.traces())
 
     async def go() -> None:
         async with app:
@@ -234,7 +237,7 @@ def test_a_worker_of_any_handler_is_traced_by_its_events(run: Run, spans: Spans)
         ctx.then.append(NewJob(task="next"))
 
     async def go() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         events, traces = Events(), spans.traces()
         assert traces.of(traces.of(events)) is events
         assert len(events._listeners[JobEnded]) == 1

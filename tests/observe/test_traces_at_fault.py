@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
+from stowhand.protocols.offered import whole
 from stowhand.protocols.store import Claim
 from stowhand.remote.client import HttpStore
 from stowhand.service import process
@@ -46,9 +46,9 @@ def test_a_context_that_is_none_fails_no_job_and_its_span_stands_alone(run: Run,
     async def send() -> None: ...
 
     async def go() -> None:
-        await store.enqueue(NewJob(task="send", flags=(f"traceparent={context}", "correlation_id=")))
+        await store.jobs.enqueue(NewJob(task="send", flags=(f"traceparent={context}", "correlation_id=")))
         await work(app)
-        assert (await store.counts())[State.COMPLETED] == 1
+        assert (await store.inspect.counts())[State.COMPLETED] == 1
 
     run(go())
     ran = spans.one("run send")
@@ -172,19 +172,16 @@ def test_what_is_raised_at_the_end_of_an_attempts_span_is_told_once(
 def test_who_listens_to_the_store_is_told_as_ever(spans: Spans) -> None:
     store = MemoryStore()
     told: list[str] = []
-    spans.traces().store(store).on_listening = lambda state, error: told.append(state)
-    assert store.on_listening is not None
-    store.on_listening("success", None)
+    spans.traces().store(store).notices.on_listening(lambda state, error, connection: told.append(state))
+    store.notices.listening("success", None, None)
     assert told == ["success"]
 
 
-def test_a_store_that_stands_by_still_does_for_whoever_looks_at_its_class(spans: Spans) -> None:
-    """As ``isinstance`` with a protocol does since Python 3.12."""
-    traces = spans.traces()
-    lent, own = traces.store(HttpStore("http://127.0.0.1:1")), traces.store(MemoryStore())
-    for name in ("validate", "around"):
-        assert inspect.getattr_static(lent, name)
-        assert not hasattr(own, name)
+def test_a_traced_store_encloses_attempts_as_its_store_does(spans: Spans) -> None:
+    traces, inner = spans.traces(), HttpStore("http://127.0.0.1:1")
+    lent, own = traces.store(whole(inner)), traces.store(MemoryStore())
+    assert lent.enclosing is inner
+    assert own.enclosing is None
     assert traces.store(lent) is lent
 
 

@@ -43,7 +43,7 @@ async def test_a_deadlock_while_settling_costs_a_repeat_and_nothing_else(postgre
             connection.execute(DEADLOCK_ONCE)
         await utils.add_jobs([{"identifier": "task"}, {"identifier": "task", "queue_name": "q"}])
         await run_once(connection_string=postgres_url, task_list={"task": task}, events=events)
-        states = [job.state if (job := await utils._store.get(one)) else None for one in (1, 2)]
+        states = [job.state if (job := await utils._store.jobs.get(one)) else None for one in (1, 2)]
     with psycopg.connect(postgres_url) as connection:
         settlements = connection.execute("select last_value from settlements").fetchone()
     assert settlements is not None
@@ -116,6 +116,6 @@ async def test_a_run_that_works_off_what_is_due_stops_when_it_is_asked_to(sqlite
         await utils.migrate()
         await utils.add_jobs([{"identifier": "task", "queue_name": "q"} for _ in range(3)])
         await run_once(connection_string=sqlite_url, task_list={"task": task}, events=events)
-        states = [job.state if (job := await utils._store.get(one)) else None for one in (1, 2, 3)]
+        states = [job.state if (job := await utils._store.jobs.get(one)) else None for one in (1, 2, 3)]
     assert ran == [1]
     assert states == [State.COMPLETED, State.QUEUED, State.QUEUED]

@@ -24,7 +24,7 @@ async def work(url: str, task: Any, **options: Any) -> Job:
         await utils.migrate()
         job = await utils.add_job("task", max_attempts=1)
         await run_once(connection_string=url, task_list={"task": task}, **options)
-        found = await utils._store.get(job.id)
+        found = await utils._store.jobs.get(job.id)
         assert found is not None
         return found
 
@@ -122,7 +122,7 @@ async def test_no_more_connections_are_open_than_the_pool_allows(postgres_url: s
     together = asyncio.Barrier(2)
 
     async def lend() -> None:
-        async with store.connection() as connection:
+        async with store.connections.connection() as connection:
             await together.wait()
             number = 0
             for _ in range(100):  # the server counts one for some moments after it was closed
@@ -137,7 +137,7 @@ async def test_no_more_connections_are_open_than_the_pool_allows(postgres_url: s
 
     try:
         for _ in range(3):
-            await asyncio.gather(store.counts(), store.counts())
+            await asyncio.gather(store.inspect.counts(), store.inspect.counts())
             await asyncio.gather(lend(), lend())
     finally:
         await store.close()

@@ -187,7 +187,7 @@ async def test_a_job_is_complete_only_after_its_end_is_written(sqlite_url: str) 
 
     async def look(event: Any) -> None:
         assert runner is not None
-        job = await runner._plan.store.get(event.job.id)
+        job = await runner._plan.store.jobs.get(event.job.id)
         states.append(job.state.value if job else "")
         done.set()
 
@@ -206,7 +206,7 @@ async def test_what_could_not_be_written_is_not_called_complete(sqlite_url: str)
     ended = asyncio.Event()
 
     async def steal(payload: Any) -> None:
-        await runner._plan.store.force_unlock_workers([runner._worker.id])
+        await runner._plan.store.admin.force_unlock_workers([runner._worker.id])
         runner._worker.stop()
         ended.set()
 
@@ -386,7 +386,7 @@ async def test_listening_is_told_with_its_connection_and_again_after_it_was_cut(
     await listens.acquire()
     client = heard.of("pool:listen:success")[0].client
     store: Any = runner._plan.store
-    async with store.connection() as connection:
+    async with store.connections.connection() as connection:
         await connection.execute("select pg_terminate_backend(%s)", [client.info.backend_pid])
     await listens.acquire()
     await runner.stop()
@@ -411,7 +411,7 @@ async def test_a_claim_that_fails_is_told_and_tried_again(postgres_url: str) -> 
         connection_string=postgres_url, task_list={"quick": quick}, no_handle_signals=True, events=events
     )
     store: Any = runner._plan.store
-    async with store.connection() as connection:
+    async with store.connections.connection() as connection:
         await connection.execute("alter schema stowhand rename to hidden")
         await connection.commit()
         runner._worker.wake()

@@ -50,14 +50,14 @@ class Crowd:
             await self.hog.enqueue()
             await self.taken.wait()
             store = await self.app.open()
-            await store.enqueue(self.app.registry.new_job(name, None, {}))
+            await store.jobs.enqueue(self.app.registry.new_job(name, None, {}))
             await asyncio.wait_for(over.wait(), 10)
             self.free.set()
             return await _only(store, name)
 
 
 async def _only(store: Any, name: str) -> Job:
-    (job,) = await store.list(JobFilter(task=name))
+    (job,) = await store.inspect.list(JobFilter(task=name))
     return job  # type: ignore[no-any-return]
 
 
@@ -183,7 +183,7 @@ async def test_without_a_size_the_pool_has_a_connection_for_every_slot(postgres_
         await app.enqueue_many(hold.new_job() for _ in range(12))
         worker = app.worker(concurrency=12, once=True)
         await worker.run()
-        assert (await (await app.open()).counts())[State.COMPLETED] == 12
+        assert (await (await app.open()).inspect.counts())[State.COMPLETED] == 12
 
 
 async def test_a_pool_with_fewer_connections_than_slots_is_said_with_the_sum(
@@ -200,7 +200,7 @@ async def test_a_pool_with_fewer_connections_than_slots_is_said_with_the_sum(
 async def test_a_pool_that_leaves_none_to_tasks_is_refused(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, StoreOptions(pool_size=5))
     with pytest.raises(ConfigurationError, match=r"5 \+ 1 = 6"):
-        store.seat(1)
+        store.connections.seat(1)
 
 
 async def hold() -> None:

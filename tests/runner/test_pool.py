@@ -53,8 +53,8 @@ async def test_connections_are_left_as_they_were_found(postgres_url: str) -> Non
             async with await make_worker_utils(pg_pool=pool) as utils:
                 await utils.add_job("x", job_key="k")
                 await utils.add_jobs([{"identifier": "x"}, {"identifier": "y", "job_key": "l"}])
-                await utils._store.enqueue_many([])
-                assert sum((await utils._store.counts()).values()) == (4 if autocommit else 3)
+                await utils._store.jobs.enqueue_many([])
+                assert sum((await utils._store.inspect.counts()).values()) == (4 if autocommit else 3)
             async with pool.connection() as connection:
                 assert connection.autocommit is autocommit
                 assert connection.row_factory is dict_row
@@ -109,16 +109,15 @@ async def test_the_reserved_connections_are_made_as_the_pool_makes_its_own(postg
     await pool.close()
     async with pool_at(host_only, kwargs=kwargs) as pool:
         runner = await run(pg_pool=pool, task_list={"x": lambda payload: None}, no_handle_signals=True)
-        listens = asyncio.Event()
-        runner.events.on("pool:listen:success", lambda event: listens.set())
-        await listens.wait()
+        listening = asyncio.get_running_loop().create_future()
+        runner.events.on("pool:listen:success", lambda event: listening.set_result(event.client))
+        client: Any = await listening
         job = await runner.add_job("x")
-        store_of_runner: Any = runner._plan.store
-        made_with = store_of_runner.listener.info.get_parameters()
+        made_with = client.info.get_parameters()
         assert (made_with["dbname"], made_with["options"]) == (kwargs["dbname"], kwargs["options"])
         await runner.stop()
         async with await make_worker_utils(pg_pool=pool) as utils:
-            assert await utils._store.get(job.id) is not None
+            assert await utils._store.jobs.get(job.id) is not None
 
 
 async def test_an_exhausted_pool_is_an_error_in_time_and_no_deadlock(postgres_url: str) -> None:
@@ -142,7 +141,7 @@ async def test_an_exhausted_pool_is_an_error_in_time_and_no_deadlock(postgres_ur
     async with pool_at(postgres_url, size=2) as pool, await make_worker_utils(pg_pool=pool) as utils:
         await utils.add_jobs([{"identifier": "greedy"}, {"identifier": "greedy"}])
         await run_once(pg_pool=pool, task_list={"greedy": greedy}, concurrency=2)
-        assert (await utils._store.counts())[State.COMPLETED] == 2
+        assert (await utils._store.inspect.counts())[State.COMPLETED] == 2
     assert len(errors) == 2
     assert "the pool gives no connection" in str(errors[0])
 
@@ -187,6 +186,6 @@ async def test_an_app_takes_a_pool_instead_of_a_url(postgres_url: str) -> None:
         async with app:
             job = await one.enqueue()
             await app.worker(once=True).run()
-            done = await (await app.open()).get(job.id)
+            done = await (await app.open()).jobs.get(job.id)
         assert done is not None
         assert done.result == 1

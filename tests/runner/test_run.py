@@ -75,7 +75,7 @@ async def test_run_once_takes_what_is_due_and_what_its_tasks_add_and_leaves_the_
     await run_once(connection_string=url, task_list={"parent": parent})
     assert ran == [1, 2]
     async with looking_at(url) as store:
-        states = [job.state if (job := await store.get(one.id)) else None for one in (first, later, unknown)]
+        states = [job.state if (job := await store.jobs.get(one.id)) else None for one in (first, later, unknown)]
     assert states == [State.COMPLETED, State.QUEUED, State.QUEUED]
 
 
@@ -118,7 +118,7 @@ async def test_a_task_directory_is_as_good_as_a_list(url: str, surroundings: Pat
     await quick_add_job({"connection_string": url}, "hello")
     await run_once(connection_string=url, task_directory=folder)
     async with looking_at(url) as store:
-        other = await store.get(2)
+        other = await store.jobs.get(2)
     assert other is not None
     assert (other.task, other.queue) == ("other", "q")
 
@@ -138,7 +138,7 @@ async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> No
     await begun.wait()
     stopping = asyncio.create_task(runner.stop())
     for _ in range(5):
-        running = await runner._plan.store.get(first.id)
+        running = await runner._plan.store.jobs.get(first.id)
         assert running is not None
         assert running.state is State.PROCESSING, "it has its grace"
     assert not stopping.done()
@@ -148,7 +148,7 @@ async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> No
     await stopping
     assert ran == [first.id]
     async with looking_at(url) as store:
-        done, left = await store.get(first.id), await store.get(second.id)
+        done, left = await store.jobs.get(first.id), await store.jobs.get(second.id)
     assert done is not None
     assert done.state is State.COMPLETED
     assert left is not None
@@ -223,7 +223,7 @@ async def test_cancelling_everything_ends_a_runner_in_order(sqlite_url: str) -> 
     with pytest.raises(asyncio.CancelledError):
         await runner.promise
     async with looking_at(sqlite_url) as store:
-        left = await store.get(job.id)
+        left = await store.jobs.get(job.id)
     assert left is not None
     assert (left.state, left.attempts) == (State.QUEUED, 0), "it went back unspent"
 
@@ -312,7 +312,7 @@ async def test_a_worker_lives_in_an_asgi_lifespan(url: str) -> None:
         await ran.wait()
     await runners[0].wait()
     async with looking_at(url) as store:
-        assert (await store.counts())[State.COMPLETED] == 1
+        assert (await store.inspect.counts())[State.COMPLETED] == 1
 
 
 async def test_an_embedded_crash_comes_out_of_the_block(sqlite_url: str) -> None:

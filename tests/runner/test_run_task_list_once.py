@@ -23,11 +23,11 @@ async def test_every_due_job_is_run_once_and_told_in_order() -> None:
         helpers.add_job("double", {"n": 4})
         raise ValueError("no")
 
-    await store.enqueue(NewJob(task="double", payload='{"n": 3}'))
-    await store.enqueue(NewJob(task="fail"))
-    await store.enqueue(NewJob(task="fail", max_attempts=1))
-    await store.enqueue(NewJob(task="double", delay=60))
-    await store.enqueue(NewJob(task="elsewhere"))
+    await store.jobs.enqueue(NewJob(task="double", payload='{"n": 3}'))
+    await store.jobs.enqueue(NewJob(task="fail"))
+    await store.jobs.enqueue(NewJob(task="fail", max_attempts=1))
+    await store.jobs.enqueue(NewJob(task="double", delay=60))
+    await store.jobs.enqueue(NewJob(task="elsewhere"))
     ran = await run_task_list_once(store, {"double": double, "fail": fail})
     assert [(one.job.task, one.ended) for one in ran[:3]] == [
         ("double", Ended.OK), ("fail", Ended.RETRY), ("fail", Ended.FAILED),
@@ -35,7 +35,7 @@ async def test_every_due_job_is_run_once_and_told_in_order() -> None:
     assert [one.outcome for one in ran if one.job.task == "double"] == [Complete(6), Complete(8), Complete(8)]
     assert isinstance(ran[1].outcome, Retry)
     assert type(ran[1].error) is ValueError
-    counts = await store.counts()
+    counts = await store.inspect.counts()
     assert (counts[State.QUEUED], counts[State.ERRORED], counts[State.FAILED]) == (2, 1, 1)
     assert await run_task_list_once(store, {"double": double}) == []
 
@@ -46,10 +46,10 @@ async def test_a_job_that_comes_back_at_once_is_not_run_twice() -> None:
     async def again(payload: Any) -> Snooze:
         return Snooze(0)
 
-    job = await store.enqueue(NewJob(task="again"))
+    job = await store.jobs.enqueue(NewJob(task="again"))
     (ran,) = await run_task_list_once(store, {"again": again})
     assert (ran.ended, ran.outcome) == (Ended.SNOOZED, Snooze(0))
-    left = await store.get(job.id)
+    left = await store.jobs.get(job.id)
     assert left is not None
     assert (left.state, left.attempts) == (State.QUEUED, 0)
 
@@ -71,11 +71,11 @@ async def test_a_job_that_comes_back_at_once_keeps_no_other_from_running(
     tasks = {"again": again, "other": other}
     assert await run_task_list_once(sqlite_url, tasks) == []
     async with looking_at(sqlite_url) as store:
-        urgent = await store.enqueue(NewJob(task="again", priority=-1))
-        await store.enqueue_many([NewJob(task="other")] * 5)
+        urgent = await store.jobs.enqueue(NewJob(task="again", priority=-1))
+        await store.jobs.enqueue_many([NewJob(task="other")] * 5)
         await run_task_list_once(store, tasks, concurrency=concurrency)
         assert sorted(ran) == ["again", *["other"] * 5]
-        left = await store.get(urgent.id)
+        left = await store.jobs.get(urgent.id)
         assert left is not None
         assert left.attempts == (0 if isinstance(said, Snooze) else 1)
         await run_task_list_once(store, tasks)
@@ -85,7 +85,7 @@ async def test_a_job_that_comes_back_at_once_keeps_no_other_from_running(
 async def test_a_url_is_opened_installed_and_closed(url: str) -> None:
     assert await run_task_list_once(url, {"x": lambda payload: None}) == []
     async with looking_at(url) as store:
-        await store.enqueue(NewJob(task="x"))
+        await store.jobs.enqueue(NewJob(task="x"))
     (ran,) = await run_task_list_once(url, {"x": lambda payload: Fail("so be it")})
     assert (ran.ended, ran.outcome, ran.error) == (Ended.FAILED, Fail("so be it"), None)
 
@@ -107,6 +107,6 @@ async def test_tasks_of_an_app_are_run_with_their_types() -> None:
 async def test_it_waits_for_everything_it_began(concurrency: int) -> None:
     store = MemoryStore()
     for _ in range(7):
-        await store.enqueue(NewJob(task="x"))
+        await store.jobs.enqueue(NewJob(task="x"))
     ran = await run_task_list_once(store, {"x": lambda payload: 1}, concurrency=concurrency)
     assert sorted(one.job.id for one in ran) == [1, 2, 3, 4, 5, 6, 7]

@@ -80,7 +80,7 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
             await utils.add_jobs([{"identifier": "a"}, {"payload": 1}])
         with pytest.raises(InvalidJob, match="twice"):
             await utils.add_jobs([{"identifier": "a", "job_key": "k"}, {"identifier": "b", "job_key": "k"}])
-        assert (await utils._store.counts())[State.QUEUED] == 0
+        assert (await utils._store.inspect.counts())[State.QUEUED] == 0
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_what_is_no_list_of_jobs_is_refused(sqlite_url: str, specs: Any, s
     async with await utils_at(sqlite_url) as utils:
         with pytest.raises(InvalidJob, match=said):
             await utils.add_jobs(specs)
-        assert (await utils._store.counts())[State.QUEUED] == 0
+        assert (await utils._store.inspect.counts())[State.QUEUED] == 0
 
 
 async def test_what_can_be_no_key_removes_nothing_and_says_so(sqlite_url: str) -> None:

@@ -91,7 +91,7 @@ def with_store(url: str, use: Callable[[QueueStore], Awaitable[T]]) -> T:
     async def go() -> T:
         store = open_store(url, StoreOptions(history=3600.0))
         try:
-            await store.install()
+            await store.schema.install()
             await store.open()
             return await asyncio.wait_for(use(store), 150)
         finally:
@@ -104,14 +104,14 @@ def add(url: str, task: str, payload: str) -> int:
     """Enqueue one; its id."""
 
     async def enqueue(store: QueueStore) -> int:
-        return (await store.enqueue(NewJob(task=task, payload=payload))).id
+        return (await store.jobs.enqueue(NewJob(task=task, payload=payload))).id
 
     return with_store(url, enqueue)
 
 
 def job_of(url: str, job_id: int) -> Job:
     """As it is now; it must be there."""
-    job = with_store(url, lambda store: store.get(job_id))
+    job = with_store(url, lambda store: store.jobs.get(job_id))
     assert job is not None
     return job
 
@@ -122,7 +122,7 @@ def wait_until_done(url: str, seconds: float) -> dict[State, int]:
     async def count(store: QueueStore) -> dict[State, int]:
         deadline = time.monotonic() + seconds
         while True:
-            counts = await store.counts()
+            counts = await store.inspect.counts()
             if not sum(counts[state] for state in LIVE):
                 return counts
             assert time.monotonic() < deadline, f"not done after {seconds} s: {counts}"
@@ -135,7 +135,7 @@ def enqueue_suspect(url: str, job: NewJob) -> int:
     """A job under which two workers have died."""
 
     async def enqueue(store: QueueStore) -> int:
-        job_id = (await store.enqueue(job)).id
+        job_id = (await store.jobs.enqueue(job)).id
         await make_suspect(store)
         return job_id
 

@@ -30,7 +30,7 @@ async def filled(clock: FakeClock) -> tuple[MemoryStore, dict[str, int]]:
     ids = {}
     for days in (40, 20, 0):
         for task, settlement in (("completed", COMPLETED), ("failed", FAILED), ("pending", None)):
-            ids[f"{task} {days}"] = (await store.enqueue(NewJob(task=task))).id
+            ids[f"{task} {days}"] = (await store.jobs.enqueue(NewJob(task=task))).id
             if settlement is not None:
                 request = ClaimRequest(worker="w", token=f"{task}{days}", limit=1, lease=30.0, tasks=(task,))
                 (claim,) = await store.claim(request)
@@ -50,13 +50,13 @@ async def left(payload: object) -> set[str]:
         pass
 
     async with app:
-        job = await store.add_built_in(NewJob(task=PURGE, payload=json.dumps(payload)))
+        job = await store.admin.add_built_in(NewJob(task=PURGE, payload=json.dumps(payload)))
         worker = app.worker(once=True)
         await worker.run()
-        done = await store.get(job.id)
+        done = await store.jobs.get(job.id)
         assert done is not None
         assert done.state is State.COMPLETED, done.last_error
-        return {name for name, job_id in ids.items() if await store.get(job_id) is not None}
+        return {name for name, job_id in ids.items() if await store.jobs.get(job_id) is not None}
 
 
 YOUNG = {"completed 0", "failed 0", "pending 0", "pending 20", "pending 40"}
@@ -110,9 +110,9 @@ def test_a_worker_may_be_told_to_run_nothing_else(run: Run) -> None:
 
         async with app:
             await app.add_job("other")
-            job = await (await app.open()).add_built_in(NewJob(task=PURGE))
+            job = await (await app.open()).admin.add_built_in(NewJob(task=PURGE))
             await app.worker(once=True, tasks=[PURGE]).run()
-            found = await (await app.open()).get(job.id)
+            found = await (await app.open()).jobs.get(job.id)
         assert found is not None
         assert found.state is State.COMPLETED
 

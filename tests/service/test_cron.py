@@ -189,9 +189,9 @@ def _known_since(url: str, crontab: str, **ago: int) -> datetime:
 
     async def register() -> None:
         store = open_store(url, StoreOptions(pinned=lambda: since))
-        await store.install()
+        await store.schema.install()
         await store.open()
-        await store.register([(item.identifier, item.spec) for item in parse_crontab(crontab)])
+        await store.timetable.register([(item.identifier, item.spec) for item in parse_crontab(crontab)])
         await store.close()
 
     asyncio.run(register())
@@ -219,7 +219,7 @@ def _shift(ahead: Path, seconds: float, until_minute: float | None = None) -> da
 
 def _jobs(url: str) -> list[Job]:
     async def look(store: QueueStore) -> list[Job]:
-        return list(await store.list(JobFilter(states=tuple(State), limit=100_000)))
+        return list(await store.inspect.list(JobFilter(states=tuple(State), limit=100_000)))
 
     return with_store(url, look)
 
@@ -235,7 +235,7 @@ def _ticks(url: str) -> list[str]:
 
 def _known(url: str) -> list[str]:
     async def look(store: QueueStore) -> list[str]:
-        return [item.identifier for item in await store.known_items()]
+        return [item.identifier for item in await store.timetable.known_items()]
 
     return with_store(url, look)
 

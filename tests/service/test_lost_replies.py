@@ -51,7 +51,7 @@ class Bench:
             await asyncio.sleep(0.01)
 
     async def job(self, job_id: int) -> Job:
-        job = await self.direct.get(job_id)
+        job = await self.direct.jobs.get(job_id)
         assert job is not None
         return job
 
@@ -59,7 +59,7 @@ class Bench:
 @asynccontextmanager
 async def working(direct_url: str, through_url: str, **options: Any) -> AsyncIterator[Bench]:
     direct = PostgresStore(direct_url, OPTIONS)
-    await direct.install()
+    await direct.schema.install()
     await direct.open()
     through = PostgresStore(through_url, OPTIONS)
     await through.open()
@@ -91,7 +91,7 @@ def test_a_job_whose_claim_had_no_reply_is_given_up_by_token_and_runs_once(
     async def scenario() -> None:
         async with working(postgres_url, proxy.url, lease=60.0) as bench:
             proxy.lose_next_reply("claim")
-            job = await bench.direct.enqueue(NewJob(task="t"))
+            job = await bench.direct.jobs.enqueue(NewJob(task="t"))
             await bench.until(lambda: bool(bench.heard(StoreTrouble)))
             assert proxy.lost.is_set()
             await bench.until(lambda: bool(bench.heard(JobEnded)))  # by its token, long before its lease has ended
@@ -119,7 +119,7 @@ def test_a_claim_that_reaches_the_server_after_its_token_was_given_up_takes_noth
                     await asyncio.sleep(0.02)
             bench.worker.stop(now=True)
             await bench.working
-            job = await bench.direct.enqueue(NewJob(task="t"))
+            job = await bench.direct.jobs.enqueue(NewJob(task="t"))
             go.set()
             assert await asyncio.to_thread(proxy.let_through.wait, 25)
             found = await bench.job(job.id)
@@ -134,7 +134,7 @@ def test_a_settlement_whose_reply_was_lost_is_repeated_and_counts_once(
     async def scenario() -> None:
         async with working(postgres_url, proxy.url) as bench:
             proxy.lose_next_reply("settle")
-            job = await bench.direct.enqueue(NewJob(task="t"))
+            job = await bench.direct.jobs.enqueue(NewJob(task="t"))
             await bench.until(lambda: bool(bench.heard(JobEnded)))
             assert proxy.lost.is_set()
             assert bench.runs == [job.id]
@@ -152,7 +152,7 @@ def test_a_heartbeat_connection_that_dies_without_a_word_costs_no_lease(
     async def scenario() -> None:
         async with working(postgres_url, proxy.url, lease=12.0, heartbeat_interval=1.0) as bench:
             bench.may_end.clear()
-            job = await bench.direct.enqueue(NewJob(task="t"))
+            job = await bench.direct.jobs.enqueue(NewJob(task="t"))
             await bench.until(lambda: bool(bench.runs))
             proxy.silence_next_request("heart")
             await bench.until(proxy.lost.is_set)
@@ -174,7 +174,7 @@ def test_an_application_that_holds_one_running_jobs_row_stalls_and_expires_no_ot
         """False: the machine stood still for longer than a locked row is held, which is from beat to beat."""
         async with working(postgres_url, proxy.url, lease=6.0) as bench:
             bench.may_end.clear()
-            held, other = [(await bench.direct.enqueue(NewJob(task="t"))).id for _ in range(2)]
+            held, other = [(await bench.direct.jobs.enqueue(NewJob(task="t"))).id for _ in range(2)]
             await bench.until(lambda: len(bench.runs) == 2)
             async with await psycopg.AsyncConnection.connect(postgres_url) as application:
                 await application.execute("select 1 from stowhand.live where id = %s for update", (held,))

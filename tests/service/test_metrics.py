@@ -48,7 +48,7 @@ def metrics() -> tuple[CollectorRegistry, WorkerMetrics]:
 def add(url: str, *payloads: str, task: str = "innocent") -> None:
     async def enqueue(store: QueueStore) -> None:
         for payload in payloads:
-            await store.enqueue(NewJob(task=task, payload=payload))
+            await store.jobs.enqueue(NewJob(task=task, payload=payload))
 
     with_store(url, enqueue)
 
@@ -190,7 +190,7 @@ def test_every_outcome_is_counted(metrics: tuple[CollectorRegistry, WorkerMetric
     async def work() -> None:
         store = MemoryStore()
         for task in outcomes:
-            await store.enqueue(NewJob(task=task))
+            await store.jobs.enqueue(NewJob(task=task))
         options = WorkerOptions(once=True, tasks=tuple(outcomes))
         await Worker(store, handle, options, events=counted.of(Events())).run()
 

@@ -87,7 +87,7 @@ def test_a_routine_without_options_may_have_a_grace_of_its_own(monkeypatch: pyte
 def test_it_ends_when_the_workers_have_and_takes_the_resetter_along() -> None:
     async def story() -> None:
         store = MemoryStore()
-        await store.install()
+        await store.schema.install()
 
         async def nothing(ctx: object, record: object) -> None: ...
 
@@ -213,7 +213,7 @@ def test_lines_are_written_once_and_only_where_nobody_listens() -> None:
         async def nothing(ctx: object, record: object) -> None: ...
 
         store = MemoryStore()
-        await store.install()
+        await store.schema.install()
         await run_all(*(Worker(store, nothing, WorkerOptions(once=True), events=events) for events in given))
         return [len(events._listeners.get(HookFailed, [])) for events in given]
 
@@ -240,12 +240,12 @@ PROGRAM = """
 
     async def main():
         store = MemoryStore()
-        await store.install()
-        await store.enqueue(NewJob(task="t"))
+        await store.schema.install()
+        await store.jobs.enqueue(NewJob(task="t"))
         worker = Worker(store, handle, WorkerOptions(grace=300))
         worker.events.on(WorkerStopping, lambda event: print("stopping", flush=True))
         await run_all(worker, Resetter(store))
-        print((await store.counts())["queued"], "queued", flush=True)
+        print((await store.inspect.counts())["queued"], "queued", flush=True)
 
     asyncio.run(main())
 """

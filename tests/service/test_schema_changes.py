@@ -74,7 +74,7 @@ def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
         app = new_app(url)
         store = await app.open(install=True)
         worker = app.worker(poll_interval=0.05)
-        await store.uninstall()
+        await store.schema.uninstall()
         with pytest.raises(SchemaMissing):
             await worker.run()
         await app.close()

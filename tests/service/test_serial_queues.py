@@ -27,7 +27,7 @@ def test_jobs_of_a_queue_run_one_after_the_other_in_order_while_workers_are_kill
     ledger.touch()
 
     async def enqueue(store: QueueStore) -> None:
-        await store.enqueue_many(
+        await store.jobs.enqueue_many(
             NewJob(
                 task="in_turn",
                 queue=f"q{n % QUEUES}",

@@ -82,7 +82,7 @@ def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url
 
     async def scenario() -> int:
         store = open_store(url, settings.store.options())
-        await store.install()
+        await store.schema.install()
         supervisor = Supervisor(settings, store.heartbeats, Events())
         running = asyncio.create_task(supervisor.run())
         await _until(lambda: bool(supervisor.children[1].name))
@@ -103,7 +103,7 @@ def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(
 
     async def scenario() -> None:
         store = open_store(url, settings.store.options())
-        await store.install()
+        await store.schema.install()
         supervisor = Supervisor(settings, store.heartbeats, Events())
         child = supervisor.children[0]
         child.quick_deaths = 20
@@ -177,13 +177,13 @@ def _store_settings(url: str) -> StoreSettings:
 
 def _enqueue(url: str, job: NewJob) -> int:
     async def enqueue(store: QueueStore) -> int:
-        return (await store.enqueue(job)).id
+        return (await store.jobs.enqueue(job)).id
 
     return with_store(url, enqueue)
 
 
 def _job(url: str, job_id: int) -> Job:
-    job = with_store(url, lambda store: store.get(job_id))
+    job = with_store(url, lambda store: store.jobs.get(job_id))
     assert job is not None
     return job
 

@@ -92,7 +92,7 @@ def test_who_has_done_all_and_is_slow_to_leave_has_not_failed(tmp_path: Path) ->
 
 def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/queue.db"
-    with_store(url, lambda store: store.counts())
+    with_store(url, lambda store: store.inspect.counts())
     store = StoreSettings(connection=ResolvedStore(url, "a test"))
     order = Order(WorkerSettings(store=store, app="tests.service.work:app"), "child")
     with subprocess.Popen([sys.executable, "-m", *LINGERING, "child"], stdin=subprocess.PIPE) as child:

@@ -20,14 +20,14 @@ BY_ITSELF = (0, -signal.SIGTERM)
 
 def _enqueue(url: str, count: int, payload: str) -> list[int]:
     async def enqueue(store: QueueStore) -> list[int]:
-        return await store.enqueue_many([NewJob(task="innocent", payload=payload)] * count)
+        return await store.jobs.enqueue_many([NewJob(task="innocent", payload=payload)] * count)
 
     return with_store(url, enqueue)
 
 
 def _jobs(url: str) -> list[Job]:
     async def look(store: QueueStore) -> list[Job]:
-        return list(await store.list(JobFilter(states=tuple(State), limit=10_000)))
+        return list(await store.inspect.list(JobFilter(states=tuple(State), limit=10_000)))
 
     return with_store(url, look)
 

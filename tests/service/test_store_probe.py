@@ -6,6 +6,7 @@ import asyncio
 
 from stowhand.protocols.figures import Figures
 from stowhand.service.store_probe import COUNTS_FRESH, StoreProbe
+from stowhand.stores.memory.inspecting import Inspector
 from stowhand.testing import FakeClock, MemoryStore
 from tests.conftest import Run
 
@@ -16,10 +17,17 @@ class Slow(MemoryStore):
     def __init__(self, clock: FakeClock, seconds: float) -> None:
         super().__init__()
         self.clock, self.seconds, self.counted = clock, seconds, 0
+        self.inspect = SlowInspector(self)
+
+
+class SlowInspector(Inspector):
+    def __init__(self, store: Slow) -> None:
+        super().__init__(store.transaction)
+        self.store = store
 
     async def figures(self) -> Figures:
-        self.counted += 1
-        await self.clock.advance(self.seconds)
+        self.store.counted += 1
+        await self.store.clock.advance(self.store.seconds)
         return await super().figures()
 
 

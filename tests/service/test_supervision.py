@@ -24,7 +24,7 @@ def test_a_job_that_kills_its_worker_each_time_ends_as_failed_and_a_thousand_inn
 ) -> None:
     async def enqueue(store: QueueStore) -> int:
         innocent = [NewJob(task="innocent", payload=f'{{"number": {n}, "pause": 0.02}}') for n in range(INNOCENT)]
-        ids = await store.enqueue_many([*innocent[:100], NewJob(task="killer"), *innocent[100:]])
+        ids = await store.jobs.enqueue_many([*innocent[:100], NewJob(task="killer"), *innocent[100:]])
         return ids[100]
 
     killer = with_store(url, enqueue)
@@ -32,7 +32,7 @@ def test_a_job_that_kills_its_worker_each_time_ends_as_failed_and_a_thousand_inn
     counts = wait_until_done(url, 120)
     assert counts[State.COMPLETED] == INNOCENT
     assert counts[State.FAILED] == 1
-    job = with_store(url, lambda store: store.get(killer))
+    job = with_store(url, lambda store: store.jobs.get(killer))
     assert job is not None
     assert "its worker died 6 times while running it" in (job.last_error or "")
     assert job.resets == 6
@@ -44,7 +44,7 @@ def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_l
     url: str, workers: Workers
 ) -> None:
     async def enqueue(store: QueueStore) -> int:
-        return (await store.enqueue(NewJob(task="innocent", payload='{"number": 1, "pause": 1.5}'))).id
+        return (await store.jobs.enqueue(NewJob(task="innocent", payload='{"number": 1, "pause": 1.5}'))).id
 
     job_id = with_store(url, enqueue)
     process = workers.start("--processes", "2", "--lease", "300")
@@ -55,11 +55,11 @@ def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_l
     counts = wait_until_done(url, 60)
     assert counts[State.COMPLETED] == 1
     _wait_for_children(process, 2, others_than=(one, another))
-    enrolled = with_store(url, lambda store: store.workers())
+    enrolled = with_store(url, lambda store: store.inspect.workers())
     assert {row.card.pid for row in enrolled}.isdisjoint({one.pid, another.pid}), (
         "nobody waits for the slots of the dead"
     )
-    job = with_store(url, lambda store: store.get(job_id))
+    job = with_store(url, lambda store: store.jobs.get(job_id))
     assert isinstance(job, Job)
     assert (job.attempts, job.resets) == (1, 0), "the attempt of the dead is given back, and completing clears resets"
 
@@ -86,7 +86,7 @@ def test_a_mistake_in_the_settings_is_said_once_and_ends_everything(tmp_path: ob
 def _wait_for_holder(url: str, job_id: int) -> str:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        job = with_store(url, lambda store: store.get(job_id))
+        job = with_store(url, lambda store: store.jobs.get(job_id))
         if job is not None and job.worker:
             return job.worker
         time.sleep(0.05)
@@ -111,7 +111,7 @@ def test_a_handler_that_ends_its_process_ends_nothing_else_whatever_code_it_leav
     leavers = [NewJob(task="leaver", payload=f'{{"code": {code}}}', max_resets=0) for code in (0, 2, 4)]
 
     async def enqueue(store: QueueStore) -> None:
-        await store.enqueue_many([*leavers, NewJob(task="innocent", payload='{"number": 1}')])
+        await store.jobs.enqueue_many([*leavers, NewJob(task="innocent", payload='{"number": 1}')])
 
     with_store(url, enqueue)
     try:
@@ -119,5 +119,5 @@ def test_a_handler_that_ends_its_process_ends_nothing_else_whatever_code_it_leav
         assert process.wait(60) == 0
     finally:
         workers.destroy()
-    counts = with_store(url, lambda store: store.counts())
+    counts = with_store(url, lambda store: store.inspect.counts())
     assert {state: number for state, number in counts.items() if number} == {State.COMPLETED: 1, State.FAILED: 3}

@@ -48,7 +48,7 @@ def ids_in(context: dict[str, str]) -> tuple[int, int]:
 def enqueue(url: str, spans: Spans) -> None:
     async def go(store: QueueStore) -> None:
         with bound("order 7"):
-            await spans.traces().store(store).enqueue(NewJob(task="first"))
+            await spans.traces().store(store).jobs.enqueue(NewJob(task="first"))
 
     with_store(url, go)
 
@@ -84,7 +84,7 @@ def test_a_job_that_is_run_apart_is_within_its_attempts_span(workers: Workers, s
 
     async def enqueue_suspect(store: QueueStore) -> None:
         with bound("order 7"):
-            await spans.traces().store(store).enqueue(NewJob(task="first"))
+            await spans.traces().store(store).jobs.enqueue(NewJob(task="first"))
         await make_suspect(store)
 
     with_store(workers.url, enqueue_suspect)
@@ -166,7 +166,7 @@ def test_a_job_of_plain_sql_has_a_span_that_stands_alone(run: Run, postgres_url:
             async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
                 await connection.execute("""select stowhand.add_job('send', '{"to": "x"}')""")
             await app.worker(once=True).run()
-            assert (await store.counts())[State.COMPLETED] == 1
+            assert (await store.inspect.counts())[State.COMPLETED] == 1
 
     run(go())
     ran = spans.one("run send")

@@ -65,7 +65,7 @@ class Watching(Workers):
     def add(self, *tasks: str) -> None:
         async def enqueue(store: QueueStore) -> None:
             for task in tasks:
-                await store.enqueue(NewJob(task=task))
+                await store.jobs.enqueue(NewJob(task=task))
 
         with_store(self.url, enqueue)
 
@@ -321,7 +321,7 @@ def test_a_job_claimed_for_a_task_that_is_gone_still_runs_with_its_old_code(tmp_
     root = tmp_path / "tasks"
     handler = TaskHandler(
         folder_of(root, a=giving.format("a1"), b=giving.format("b1")),
-        producer=MemoryStore(),
+        producer=MemoryStore().jobs,
         logger_factory=silent,
     )
 
@@ -357,7 +357,7 @@ def test_old_modules_do_not_pile_up(tmp_path: Path) -> None:
 
 def make_reloader(given: WorkerSettings) -> reloading.Reloader:
     loaded, store = load_tasks(given), MemoryStore()
-    handler = TaskHandler(loaded.registry, producer=store, logger_factory=silent)
+    handler = TaskHandler(loaded.registry, producer=store.jobs, logger_factory=silent)
     return reloading.Reloader(given, loaded, handler, Worker(store, handler), Events())
 
 

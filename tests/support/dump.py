@@ -62,7 +62,7 @@ def install(url: str) -> None:
 
     async def installed() -> None:
         store = PostgresStore(url)
-        await store.install()
+        await store.schema.install()
         await store.close()
 
     asyncio.run(installed())

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stowhand.clock import SystemClock
 from stowhand.events import Events
-from stowhand.protocols.store import Store
+from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.http_app import HttpApp
@@ -38,7 +38,7 @@ SECRET = b"the secret of every server of one test run, so that a restart is no o
 class House:
     """One store, served."""
 
-    def __init__(self, store: Store[Any], tokens: Path | None) -> None:
+    def __init__(self, store: AnyStore[Any], tokens: Path | None) -> None:
         events, clock = Events(), SystemClock()
         authenticator = Authenticator(TokenFile(tokens or Path("no-tokens-here.json")), events, clock)
         loan = SharedStore(store)
@@ -96,7 +96,7 @@ class SharedServer:
         self._thread.join(60)
         self._loop.close()
 
-    def lend(self, store: Store[Any], tokens: Path | None = None) -> str:
+    def lend(self, store: AnyStore[Any], tokens: Path | None = None) -> str:
         """Serve this store; the URL under which."""
         self._count += 1
         house = House(store, tokens)

@@ -37,7 +37,7 @@ def install(url: str, *, roles: bool = False, schema: str = "stowhand") -> None:
     async def installed() -> None:
         store = PostgresStore(url, StoreOptions(schema=schema))
         try:
-            await store.install(roles=roles)
+            await store.schema.install(roles=roles)
         finally:
             await store.close()
 

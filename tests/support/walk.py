@@ -49,7 +49,7 @@ async def walk(store: QueueStore, clock: Clock, until_idle: Callable[[], Awaitab
         await until_idle()
     finally:
         sys.setprofile(None)
-    done = await store.get(job.id)
+    done = await store.jobs.get(job.id)
     assert done is not None
     assert done.state is State.COMPLETED
     worker.stop()

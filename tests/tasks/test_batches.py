@@ -173,7 +173,7 @@ async def worked_off(app: App, payload: Any, **options: Any) -> Job:
     try:
         job = await app.enqueue(NewJob(task="sum_up", payload=json.dumps(payload), **options))
         await asyncio.wait_for(app.worker(once=True).run(), 20)
-        after = await store.get(job.id)
+        after = await store.jobs.get(job.id)
         assert after is not None
         return after
     finally:

@@ -104,7 +104,7 @@ def test_methods_of_objects_partials_and_objects_that_can_be_called_are_tasks(
         async with app:
             job = await task.options(priority=1).enqueue(to=Address("Rome"))
             await app.worker(once=True).run()
-            done = await (await app.open()).get(job.id)
+            done = await (await app.open()).jobs.get(job.id)
             assert done is not None
             assert (done.state, done.result) == (State.COMPLETED, "to Rome")
 
@@ -181,8 +181,8 @@ def test_a_task_of_another_app_is_a_function_here_and_its_jobs_are_this_apps(run
     async def work() -> None:
         async with one, other:
             await ours.enqueue("to", Address("Rome"))
-            assert await (await one.open()).list(JobFilter()) == []
-            (job,) = await (await other.open()).list(JobFilter())
+            assert await (await one.open()).inspect.list(JobFilter()) == []
+            (job,) = await (await other.open()).inspect.list(JobFilter())
             assert job.queue is None
 
     run(work())

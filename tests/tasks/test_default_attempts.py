@@ -43,8 +43,10 @@ async def made_in_every_way(app: App) -> dict[str, int]:
         (many,) = await app.enqueue_many([later.new_job()])
         (added,) = await app.add_jobs([later.new_job()])
         item = parse_crontab("0 4 * * * plain")[0]
-        at = (await store.now()).replace(second=0, microsecond=0)
-        entered = await store.schedule([Tick(identifier="i", at=at, job=item.job(at, backfilled=False), spec="")])
+        at = (await store.timetable.now()).replace(second=0, microsecond=0)
+        entered = await store.timetable.schedule(
+            [Tick(identifier="i", at=at, job=item.job(at, backfilled=False), spec="")]
+        )
         ids = {
             "call": (await later.options(max_attempts=2).enqueue()).id,
             "plain": (await later.enqueue()).id,
@@ -58,9 +60,9 @@ async def made_in_every_way(app: App) -> dict[str, int]:
         found: Any = None
         while found is None:
             await asyncio.sleep(0.01)
-            listed = await store.list(JobFilter(states=tuple(State), task="plain"))
+            listed = await store.inspect.list(JobFilter(states=tuple(State), task="plain"))
             found = next((job for job in listed if job.id not in ids.values()), None)
-        jobs = {name: await store.get(one) for name, one in ids.items()} | {"follow-up": found}
+        jobs = {name: await store.jobs.get(one) for name, one in ids.items()} | {"follow-up": found}
     await app.close()
     return {name: job.max_attempts for name, job in jobs.items() if job is not None}
 

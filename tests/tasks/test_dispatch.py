@@ -376,7 +376,7 @@ def test_a_context_says_when_to_stop(app: App, run: Run) -> None:
 def folder_handler(store: MemoryStore, lines: Lines, name: str, function: Callable[..., Any]) -> TaskHandler:
     registry = Registry()
     registry.add(define(function, name, {}, positional=True))
-    return TaskHandler(registry, producer=store, logger_factory=lambda job: lines)
+    return TaskHandler(registry, producer=store.jobs, logger_factory=lambda job: lines)
 
 
 def test_a_folder_task_takes_any_payload_and_helpers(store: MemoryStore, lines: Lines, run: Run) -> None:
@@ -413,7 +413,7 @@ def test_a_helpers_job_is_checked_before_it_is_written(store: MemoryStore, lines
         with pytest.raises(InvalidJob, match="NUL"):
             await ran(handler, attempt_of("hello"))
         handler.close()
-        assert sum((await store.counts()).values()) == 0
+        assert sum((await store.inspect.counts()).values()) == 0
 
     run(scenario())
 

@@ -20,6 +20,7 @@ from stowhand.app.app import App
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.protocols.queue_store import JobFilter
+from stowhand.stores.memory.enqueueing import Producer
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.jobs.test_strict_json import TEXTS, VALUES
@@ -204,7 +205,7 @@ def test_a_refused_job_writes_nothing(run: Run) -> None:
         ):
             with pytest.raises(InvalidJob):
                 await attempt()
-        assert await memory.list(JobFilter()) == []
+        assert await memory.inspect.list(JobFilter()) == []
 
     run(refused())
 
@@ -255,12 +256,12 @@ def test_a_batch_keeps_the_order_in_which_it_was_given(run: Run) -> None:
 
     async def enqueue() -> list[str]:
         ids = [*await task.enqueue_many({"number": number} for number in range(3)), *await task.enqueue_many(numbers())]
-        return [job.payload_text for one in ids if (job := await memory.get(one)) is not None]
+        return [job.payload_text for one in ids if (job := await memory.jobs.get(one)) is not None]
 
     assert run(enqueue()) == [f'{{"number":{number}}}' for number in (0, 1, 2, 0, 1, 2)]
 
 
-class CountingStore(MemoryStore):
+class CountingProducer(Producer):
     """Consumes a batch as a store that streams does: it keeps nothing of it."""
 
     async def enqueue_many(self, jobs: Any) -> list[int]:
@@ -273,7 +274,9 @@ class CountingStore(MemoryStore):
 
 
 def test_a_hundred_thousand_jobs_are_streamed_and_never_all_in_memory(run: Run) -> None:
-    mine = App(store=CountingStore())
+    store = MemoryStore()
+    store.jobs = CountingProducer(store.transaction)
+    mine = App(store=store)
     task = mine.task(name="n")(lambda number, text: None)
     run(mine.enqueue_many([]))
 

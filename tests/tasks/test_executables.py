@@ -397,7 +397,7 @@ async def working(
     load_folder(folder, registry)
     store, ended, events = MemoryStore(clock), list[JobEnded](), Events()
     events.on(JobEnded, ended.append)
-    handler = TaskHandler(registry, producer=store, logger_factory=lambda job: heard)
+    handler = TaskHandler(registry, producer=store.jobs, logger_factory=lambda job: heard)
     worker = Worker(store, handler, WorkerOptions(tasks=registry.names, **options), clock=clock, events=events)
     running = asyncio.ensure_future(worker.run())
     try:
@@ -422,7 +422,7 @@ def test_a_worker_runs_programs_beside_functions(tmp_path: Path, heard: Heard, r
     async def story() -> list[tuple[str, str]]:
         async with working(tmp_path, heard) as (store, ended):
             for task in ("shell/hello", "plain", "bad"):
-                await store.enqueue(NewJob(task=task, payload='{"a":1}', max_attempts=1))
+                await store.jobs.enqueue(NewJob(task=task, payload='{"a":1}', max_attempts=1))
             await until(lambda: len(ended) == 3)
             return sorted((one.task, one.ended.value) for one in ended)
 
@@ -436,7 +436,7 @@ def test_a_program_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path, 
     async def story() -> JobEnded:
         clock = FakeClock()
         async with working(tmp_path, heard, clock, job_timeout=0.5) as (store, ended):
-            await store.enqueue(NewJob(task="slow", payload="{}"))
+            await store.jobs.enqueue(NewJob(task="slow", payload="{}"))
             await begun(heard)
             await clock.advance(0.6)
             await until(lambda: ended)
@@ -457,9 +457,9 @@ def test_a_stopping_worker_ends_its_programs_and_hands_their_jobs_back(
 
     async def story() -> Job | None:
         async with working(tmp_path, heard) as (store, _):
-            job = await store.enqueue(NewJob(task="slow", payload="{}"))
+            job = await store.jobs.enqueue(NewJob(task="slow", payload="{}"))
             await begun(heard)
-        return await store.get(job.id)
+        return await store.jobs.get(job.id)
 
     job = run(story())
     assert job is not None
@@ -473,7 +473,7 @@ def test_a_suspect_program_is_not_run_in_a_child_between_it_and_the_worker(
     write(tmp_path, "hello", SH + "echo $PPID")
     registry = Registry()
     load_folder(tmp_path, registry)
-    handler = TaskHandler(registry, producer=MemoryStore(), logger_factory=lambda job: heard)
+    handler = TaskHandler(registry, producer=MemoryStore().jobs, logger_factory=lambda job: heard)
     settings = WorkerSettings(store=StoreSettings(connection=ResolvedStore("sqlite:///x.db", "test")))
     assert run(Quarantine(settings, "w", handler).run(attempt_of())) is None
     assert heard.info_lines == [str(os.getpid())]

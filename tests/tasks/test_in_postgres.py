@@ -39,7 +39,7 @@ def test_a_job_commits_and_rolls_back_with_the_callers_transaction(app: App, pos
             async with app.run_in_background(concurrency=2):
                 jobs = await settled(await app.open(), first.id, second.id)
             store = await app.open()
-            counts = await store.counts()
+            counts = await store.inspect.counts()
             assert counts[State.COMPLETED] == sum(counts.values()) == 2
             return [job.result for job in jobs]
 

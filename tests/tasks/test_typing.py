@@ -52,7 +52,7 @@ async def right(connection: sqlite3.Connection) -> None:
     counts: dict[State, int] = app.sync.counts()
     newest: Sequence[Job] = app.sync.list()
     failed: Sequence[Job] = app.sync.list(JobFilter(states=(State.FAILED,)))
-    awaited: Sequence[Job] = await (await app.open()).list()
+    awaited: Sequence[Job] = await (await app.open()).inspect.list()
 
 async def wrong(context: Context) -> None:
     await send.enqueue()  # E call-arg

@@ -190,7 +190,7 @@ async def test_a_job_asked_to_cancel_is_canceled_at_the_next_beat() -> None:
     async with at_work(taking(clock, 1000), clock=clock) as harness:
         job_id = await harness.add()
         await clock.advance(1)
-        await harness.store.cancel(job_id)
+        await harness.store.admin.cancel(job_id)
         await clock.advance(11)
         job = await harness.job(job_id)
         assert (job.state, job.last_error) == (State.CANCELED, "canceled while running")
@@ -211,7 +211,7 @@ async def test_a_handler_that_completes_although_asked_to_cancel_has_completed()
     async with at_work(stubborn, clock=clock) as harness:
         job_id = await harness.add()
         await clock.advance(1)
-        await harness.store.cancel(job_id)
+        await harness.store.admin.cancel(job_id)
         await clock.advance(13)
         assert (await harness.job(job_id)).state is State.COMPLETED
 
@@ -313,12 +313,12 @@ async def test_a_worker_that_lives_for_a_moment_prunes_the_history_too() -> None
     """One that a timer starts with ``--once``, say: none of them lives for ten minutes."""
     clock = FakeClock()
     store = FaultyStore(clock)
-    old = await store.enqueue(NewJob(task="t"))
-    await store.complete_jobs([old.id])
+    old = await store.jobs.enqueue(NewJob(task="t"))
+    await store.admin.complete_jobs([old.id])
     await clock.advance(3 * 86_400)
     async with at_work(nothing, clock=clock, store=store):
         await clock.advance(1)
-    assert await store.get(old.id) is None
+    assert await store.jobs.get(old.id) is None
 
 
 async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
@@ -326,7 +326,9 @@ async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
     clock = FakeClock()
 
     class Late(FaultyStore):
-        terms: Terms | None = None
+        def __init__(self, clock: FakeClock) -> None:
+            super().__init__(clock)
+            self.enclosing = self
 
         async def validate(self, events: object = None) -> None:
             self.terms = Terms(lease=6.0, polls=True)

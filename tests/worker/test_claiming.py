@@ -340,7 +340,7 @@ async def test_a_fast_handler_with_a_hundred_ahead_gives_the_loop_its_turn() -> 
 
     async with at_work(act, clock=clock, concurrency=4) as harness:
         turning = asyncio.ensure_future(others())
-        await harness.store.enqueue_many([NewJob(task="act")] * 1000)
+        await harness.store.jobs.enqueue_many([NewJob(task="act")] * 1000)
         while len(harness.events(JobEnded)) < 1000:  # noqa: ASYNC110 - the turns of the loop are the point
             await asyncio.sleep(0)
         turning.cancel()
@@ -419,7 +419,7 @@ async def test_once_ends_when_nothing_can_be_claimed_for_some_twenty_seconds() -
     clock = FakeClock()
     for outage, ends in ((10, False), (40, True)):
         store = FaultyStore(clock)
-        await store.enqueue(NewJob(task="act"))
+        await store.jobs.enqueue(NewJob(task="act"))
         store.down.add("claim")
         worker = Worker(store, handler_of(nothing), WorkerOptions(name="w", once=True), clock=clock)
         running = asyncio.create_task(worker.run())
@@ -432,13 +432,13 @@ async def test_once_ends_when_nothing_can_be_claimed_for_some_twenty_seconds() -
                 await running
         else:
             await running
-        assert (await store.counts())[State.QUEUED] == int(ends)
+        assert (await store.inspect.counts())[State.QUEUED] == int(ends)
 
 
 async def test_once_ends_when_everything_is_drained_and_leaves_what_waits() -> None:
     async def parent(attempt: Attempt[Job]) -> None:
         for _ in range(3):
-            await store.enqueue(NewJob(task="child"))
+            await store.jobs.enqueue(NewJob(task="child"))
 
     async def child(attempt: Attempt[Job]) -> None:
         attempt.then.append(NewJob(task="grandchild"))
@@ -472,7 +472,7 @@ async def test_once_on_an_empty_store_ends_at_once() -> None:
 async def test_once_leaves_what_somebody_else_runs() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    await store.enqueue(NewJob(task="act", queue="q"))
+    await store.jobs.enqueue(NewJob(task="act", queue="q"))
     await store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
     async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act", queue="q")], once=True) as harness:
         await harness.ended(within=5)

@@ -23,6 +23,7 @@ class Enclosing(FaultyStore):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
+        self.enclosing = self
         self.recorded: Settlement | None = None
         self.busy = 0
 

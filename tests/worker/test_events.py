@@ -36,7 +36,7 @@ async def test_a_job_that_nobody_watches_builds_no_event(monkeypatch: pytest.Mon
     monkeypatch.setattr(settler.Settler, "_job_ended", build)
     clock = FakeClock()
     store = FaultyStore(clock)
-    await store.enqueue_many([NewJob(task="act")] * 20)
+    await store.jobs.enqueue_many([NewJob(task="act")] * 20)
     one = worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock, events=Events())
     await one.run()
     assert {row.state for row in store.rows()} == {State.COMPLETED}
@@ -57,7 +57,7 @@ async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners(
         events.on(kind, raises)
         events.on(kind, heard.append)
     events.on_listener_error = lambda listener, event, error: troubles.append(str(error))
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     await worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock, events=events).run()
     assert {row.state for row in store.rows()} == {State.COMPLETED}
     assert [event.__class__.__name__ for event in heard] == troubles

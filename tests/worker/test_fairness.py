@@ -12,7 +12,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Claim, ClaimRequest
+from stowhand.protocols.store import Capabilities, Claim, ClaimRequest
 from stowhand.remote.client.store import HttpStore
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.worker import Worker
@@ -56,14 +56,14 @@ async def test_a_flood_holds_up_nobody_for_longer_than_one_round() -> None:
 class RationingStore(FaultyStore):
     """Gives fewer than asked for though there are more, as a server does whose answers are bounded."""
 
-    rations = True
+    capabilities = Capabilities(rations=True)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         return await super().claim(msgspec.structs.replace(request, limit=min(request.limit, 2)))
 
 
 async def test_a_store_that_gives_fewer_than_asked_for_is_no_sign_that_nobody_waits() -> None:
-    assert HttpStore.rations
+    assert HttpStore("http://127.0.0.1:1").capabilities.rations
     clock, started = FakeClock(), []
 
     async def act(attempt: Attempt[Job]) -> None:

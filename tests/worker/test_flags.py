@@ -179,7 +179,7 @@ async def test_several_workers_obey_each_its_own_function() -> None:
         for one in workers:
             group.create_task(one.run())
         for job in flagged(*"ababab", ""):
-            await store.enqueue(job)
+            await store.jobs.enqueue(job)
         await clock.advance(3)
         for one in workers:
             one.stop()

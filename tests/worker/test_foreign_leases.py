@@ -25,7 +25,7 @@ class SilentStore(FaultyStore):
 
 async def dies(store: FaultyStore, lease: float) -> None:
     """Another worker takes a job and is killed at once. Nobody hears of it: the job is of a task that both serve."""
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     (claim,) = await store.claim(ClaimRequest(worker="dead", token=f"t{lease}", limit=1, lease=lease))
     assert claim.task == "act"
 

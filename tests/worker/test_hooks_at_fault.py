@@ -238,7 +238,7 @@ async def test_every_pre_handle_has_its_post_handle_and_that_one_may_wait(how: s
         job_id = await harness.add()
         await clock.advance(2)
         if how == "cancel":
-            await harness.store.cancel(job_id)
+            await harness.store.admin.cancel(job_id)
         elif how == "lost":
             del harness.store._rows.live[job_id]
         elif how == "stop":
@@ -304,7 +304,7 @@ async def test_a_line_that_nobody_reads_is_not_made() -> None:
         ctx.logger.info(Costly())
 
     store = FaultyStore(clock := FakeClock())
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     await Worker(store, says, WorkerOptions(once=True), clock=clock, events=Events()).run()
     assert store.rows()[0].state is State.COMPLETED
 
@@ -350,7 +350,7 @@ async def test_a_hook_that_is_not_asynchronous_is_the_attempts_error_with_what_t
 
 async def test_a_bare_function_that_is_not_asynchronous_is_told_so_too() -> None:
     store = FaultyStore(clock := FakeClock())
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     plain: Any = cast("Any", lambda ctx, record: 7)
     await Worker(store, plain, WorkerOptions(once=True), clock=clock).run()
     assert "write `async def handle`" in str(store.rows()[0].last_error)
@@ -358,7 +358,7 @@ async def test_a_bare_function_that_is_not_asynchronous_is_told_so_too() -> None
 
 async def test_a_function_may_give_any_awaitable() -> None:
     store = FaultyStore(clock := FakeClock())
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
 
     def starts(ctx: Attempt[Job], record: Job) -> asyncio.Future[None]:
         return asyncio.ensure_future(asyncio.sleep(0))

@@ -22,7 +22,7 @@ async def with_suspects(clock: FakeClock, count: int = 1) -> FaultyStore:
     """A store with jobs that were reset twice; the first has id 1."""
     store = FaultyStore(clock)
     for _ in range(count):
-        job = await store.enqueue(NewJob(task="suspect"))
+        job = await store.jobs.enqueue(NewJob(task="suspect"))
         store._rows.live[job.id].resets = 2
     return store
 
@@ -31,7 +31,7 @@ def endless(store: FaultyStore, clock: FakeClock, seconds: float) -> Act:
     """A handler that leaves another job behind. Some take longer, so that they do not all end at one moment."""
 
     async def act(attempt: Attempt[Job]) -> None:
-        await store.enqueue(NewJob(task="act"))
+        await store.jobs.enqueue(NewJob(task="act"))
         await clock.sleep(seconds * (1 + attempt.record.id % 4 / 10))
 
     return act
@@ -189,7 +189,7 @@ async def test_one_worker_in_four_makes_way_at_once() -> None:
         await clock.advance(30)
         assert started(harness, "suspect") == 0, "of two workers one has a suspect already"
         for n in range(6):
-            await store.enqueue(NewJob(task="elsewhere"))
+            await store.jobs.enqueue(NewJob(task="elsewhere"))
             request = ClaimRequest(worker=f"w{n}", token=str(uuid.uuid4()), limit=1, lease=900.0, tasks=("elsewhere",))
             assert await store.claim(request)
         await clock.advance(10)

@@ -127,7 +127,7 @@ def test_a_plain_handler_in_a_partial_or_an_object_is_refused_as_well() -> None:
 
 def test_a_backoff_of_the_worker_s_is_refused_where_the_store_has_its_own() -> None:
     store = MemoryStore()
-    store.terms = Terms(lease=30.0, backoff=constant(60.0))  # type: ignore[attr-defined]
+    store.terms = Terms(lease=30.0, backoff=constant(60.0))
     Worker(store, plainly)
     with pytest.raises(ConfigurationError, match="retry_after"):
         Worker(store, plainly, WorkerOptions(backoff=constant(5.0)))
@@ -138,7 +138,7 @@ async def works_once(events: Events | None) -> None:
         ctx.logger.info("hello from the handler")
 
     store = MemoryStore()
-    await store.enqueue(NewJob(task="t"))
+    await store.jobs.enqueue(NewJob(task="t"))
     await Worker(store, speaking, WorkerOptions(once=True), events=events).run()
 
 

@@ -19,13 +19,13 @@ async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
     async with at_work(act, clock=clock, concurrency=4) as harness:
         first = await harness.add(count=5, queue="q") - 4
         await clock.advance(5)
-        await harness.store.pause_queue("q")
+        await harness.store.operate.pause_queue("q")
         other = await harness.add(queue="other")
         await clock.advance(600)
         assert (await harness.job(first)).state is State.COMPLETED
         assert (await harness.job(other)).state is State.COMPLETED
         assert [queue for _, queue in began] == ["q", "other"]
-        await harness.store.resume_queue("q")
+        await harness.store.operate.resume_queue("q")
         await clock.advance(1)
         assert [queue for _, queue in began] == ["q", "other", "q"]
         await clock.advance(60)
@@ -34,7 +34,7 @@ async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
 
 async def test_with_once_a_worker_does_not_wait_for_a_paused_queue() -> None:
     async with at_work(nothing, once=True) as harness:
-        await harness.store.pause_queue("q")
+        await harness.store.operate.pause_queue("q")
         await harness.add(queue="q")
         await harness.ended()
-        assert (await harness.store.counts())[State.QUEUED] == 1
+        assert (await harness.store.inspect.counts())[State.QUEUED] == 1

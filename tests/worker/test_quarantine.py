@@ -15,7 +15,7 @@ from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 async def with_suspect(clock: FakeClock, **details: object) -> FaultyStore:
     """A store with one job that was reset twice."""
     store = FaultyStore(clock)
-    job = await store.enqueue(NewJob(task="suspect", **details))  # type: ignore[arg-type]
+    job = await store.jobs.enqueue(NewJob(task="suspect", **details))  # type: ignore[arg-type]
     store._rows.live[job.id].resets = 2
     return store
 
@@ -84,7 +84,7 @@ async def test_with_a_child_a_suspect_does_not_starve_behind_endless_other_work(
         return None
 
     async def act(attempt: Attempt[Job]) -> None:
-        await store.enqueue(NewJob(task="act"))
+        await store.jobs.enqueue(NewJob(task="act"))
         await clock.sleep(0.5)
 
     jobs = [NewJob(task="act")] * 20

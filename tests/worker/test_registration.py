@@ -35,18 +35,18 @@ class CountingStore(FaultyStore):
 
 async def test_it_is_in_the_roll_while_it_works_and_not_afterwards() -> None:
     async with at_work(nothing, concurrency=3, tasks=("act", "b")) as harness:
-        (row,) = await harness.store.workers()
+        (row,) = await harness.store.inspect.workers()
         assert (row.card.name, row.card.pid, row.card.concurrency) == ("w", os.getpid(), 3)
         assert row.card.tasks == ("act", "b")
         assert row.card.host
         assert row.card.version[0].isdigit()
         await harness.clock.advance(3600)
-        (row,) = await harness.store.workers()
+        (row,) = await harness.store.inspect.workers()
         assert row.alive
         assert row.started_at < row.seen_at
         harness.worker.stop()
         await harness.ended()
-        assert list(await harness.store.workers()) == []
+        assert list(await harness.store.inspect.workers()) == []
 
 
 async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
@@ -56,11 +56,11 @@ async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
         await clock.advance(1)
         harness.worker.internals.retask(("act", "new"))
         await clock.advance(1)
-        (row,) = await harness.store.workers()
+        (row,) = await harness.store.inspect.workers()
         assert (row.card.tasks, row.card.stopping) == (("act", "new"), False)
         harness.worker.stop()
         await clock.advance(1)
-        (row,) = await harness.store.workers()
+        (row,) = await harness.store.inspect.workers()
         assert row.card.stopping
 
 
@@ -132,8 +132,8 @@ async def test_a_goodbye_that_fails_is_not_said_again() -> None:
 
 async def test_it_says_which_flags_it_leaves_alone_or_that_a_function_does() -> None:
     async with at_work(nothing, forbidden_flags=("gpu", "big")) as harness:
-        (row,) = await harness.store.workers()
+        (row,) = await harness.store.inspect.workers()
         assert row.card.forbidden_flags == ("gpu", "big")
     async with at_work(nothing, forbidden_flags=lambda: ["gpu"]) as harness:
-        (row,) = await harness.store.workers()
+        (row,) = await harness.store.inspect.workers()
         assert row.card.forbidden_flags is None

@@ -73,7 +73,7 @@ async def test_it_looks_at_once_and_then_every_interval() -> None:
 async def test_it_takes_back_what_a_dead_worker_held_and_says_so() -> None:
     async with at_work(interval=5.0) as harness:
         await harness.until(1)
-        await harness.store.enqueue(NewJob(task="t"))
+        await harness.store.jobs.enqueue(NewJob(task="t"))
         await harness.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=10))
         await harness.until(5)
         (told,) = [event for event in harness.emitted if isinstance(event, JobsReset)]
@@ -87,7 +87,7 @@ async def test_a_prompt_one_looks_when_a_lease_ends_and_others_keep_their_interv
     async with at_work(interval=30.0, slack=1.0, prompt=prompt) as harness:
         await harness.until(1)
         began = harness.clock.monotonic()
-        await harness.store.enqueue(NewJob(task="t"))
+        await harness.store.jobs.enqueue(NewJob(task="t"))
         await harness.store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=12))
         harness.resetter.expect(12)
         while not harness.emitted:
@@ -177,6 +177,10 @@ async def test_whether_the_schema_still_fits_is_asked_while_it_runs() -> None:
 @pytest.mark.parametrize("where", ["validate", "check"])
 async def test_what_makes_the_store_unfit_ends_it(where: str) -> None:
     class Unfit(FaultyStore):
+        def __init__(self, clock: FakeClock) -> None:
+            super().__init__(clock)
+            self.enclosing = self
+
         async def validate(self, events: Events | None = None) -> None:
             if where == "validate":
                 raise SchemaTooNew("newer")

@@ -143,8 +143,8 @@ async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_
     async with at_work(act, clock=clock, store=store) as harness:
         store.down.add("wait")
         await clock.advance(30)
-        await store.enqueue(NewJob(task="act", queue="q"))
-        await store.enqueue(NewJob(task="act", queue="q"))
+        await store.jobs.enqueue(NewJob(task="act", queue="q"))
+        await store.jobs.enqueue(NewJob(task="act", queue="q"))
         await clock.advance(2)
         ended = len(harness.events(JobEnded))
         assert ended == 2, "one after the other, although nothing woke us"
@@ -176,7 +176,7 @@ async def test_a_success_is_told_only_where_somebody_wants_successes() -> None:
     store = FaultyStore(clock)
 
     async def work() -> None:
-        await store.enqueue_many([NewJob(task="good"), NewJob(task="bad", max_attempts=1)])
+        await store.jobs.enqueue_many([NewJob(task="good"), NewJob(task="bad", max_attempts=1)])
         await Worker(store, handler_of(act), WorkerOptions(once=True), clock=clock, events=events).run()
 
     await work()

@@ -100,7 +100,7 @@ async def test_stopping_again_and_again_is_harmless() -> None:
 async def test_a_worker_stopped_before_it_runs_takes_nothing() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     worker = Worker(store, handler_of(nothing), WorkerOptions(), clock=clock)
     worker.stop()
     await worker.run()
@@ -407,7 +407,7 @@ async def test_a_bug_in_a_slot_ends_the_worker_in_order_with_the_plain_error(mon
 async def test_when_run_returns_no_task_is_left_from_that_very_moment_on() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    await store.enqueue_many([NewJob(task="act")] * 9)
+    await store.jobs.enqueue_many([NewJob(task="act")] * 9)
 
     async def act(attempt: Attempt[Job]) -> None:
         await asyncio.sleep(0)
@@ -435,7 +435,7 @@ async def test_with_real_threads_nothing_is_left_after_the_end() -> None:
         started.set()
         await asyncio.Event().wait()
 
-    job = await store.enqueue(NewJob(task="act"))
+    job = await store.jobs.enqueue(NewJob(task="act"))
     worker = Worker(store, handler_of(act), WorkerOptions(grace=0.05))
     worker.events.on(WorkerStarted, lambda event: None)
     before = asyncio.all_tasks()
@@ -468,7 +468,7 @@ async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:
         second = await harness.add()
         await clock.advance(3600)
         assert [(await harness.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
-        (row,) = await harness.store.workers()
+        (row,) = await harness.store.inspect.workers()
         assert row.alive
         assert row.card.stopping, "it takes nothing new"
         harness.worker.internals.quiet(False)

@@ -78,13 +78,13 @@ async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept
         reports.append(event)
         reported.set()
 
-    job = await store.enqueue(NewJob(task="act"))
+    job = await store.jobs.enqueue(NewJob(task="act"))
     worker = Worker(store, handler_of(act), WorkerOptions(lease=1.5, once=True), clock=clock)
     lost: list[JobLost] = []
     worker.events.on(LoopBlocked, listen)
     worker.events.on(JobLost, lost.append)
     await worker.run()
-    done = await store.get(job.id)
+    done = await store.jobs.get(job.id)
     assert done is not None
     assert (done.state, done.attempts, lost) == (State.COMPLETED, 1, [])
     first = reports[0]
@@ -114,7 +114,7 @@ async def test_a_blocked_loop_is_reported_while_a_call_to_the_store_hangs() -> N
         reported.set()
 
     store.heartbeats = lambda: Hangs(store)  # type: ignore[method-assign]
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     worker = Worker(store, handler_of(act), WorkerOptions(once=True), clock=clock)
     worker.events.on(LoopBlocked, listen)
     await asyncio.wait_for(worker.run(), 20)
@@ -148,7 +148,7 @@ async def test_a_loop_that_hangs_beyond_timeout_and_three_leases_is_given_up_onc
         beats.append(len(store.called("beat")))
         given_up.set()
 
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     options = WorkerOptions(lease=1.0, job_timeout=0.3, sweep_interval=60.0)
     worker = Worker(store, handler_of(act), options, clock=clock, host=Host(on_hang=on_hang))
     worker.events.on(LoopBlocked, reports.append)
@@ -213,7 +213,7 @@ async def test_a_loop_that_runs_is_never_reported() -> None:
     async def act(attempt: Attempt[Job]) -> None:
         await asyncio.sleep(1.6)
 
-    await store.enqueue(NewJob(task="act"))
+    await store.jobs.enqueue(NewJob(task="act"))
     worker = Worker(store, handler_of(act), WorkerOptions(once=True), clock=clock)
     reports: list[LoopBlocked] = []
     worker.events.on(LoopBlocked, reports.append)

@@ -182,7 +182,7 @@ class WorkerHarness:
 
     async def add(self, task: str = "act", *, count: int = 1, **details: Any) -> int:
         """Enqueue; the id of the last."""
-        return [(await self.store.enqueue(NewJob(task=task, **details))).id for _ in range(count)][-1]
+        return [(await self.store.jobs.enqueue(NewJob(task=task, **details))).id for _ in range(count)][-1]
 
     async def does(self, task: str = "act", seconds: float = 0.0, **details: Any) -> Job:
         """Enqueue one, let time pass, and show what became of it."""
@@ -191,7 +191,7 @@ class WorkerHarness:
         return await self.job(job_id)
 
     async def job(self, job_id: int) -> Job:
-        job = await self.store.get(job_id)
+        job = await self.store.jobs.get(job_id)
         assert job is not None
         return job
 
@@ -222,7 +222,7 @@ async def at_work(
     clock = clock or FakeClock()
     store = store or FaultyStore(clock)
     for job in jobs:
-        await store.enqueue(job)
+        await store.jobs.enqueue(job)
     emitted: list[Event] = []
     events = Events()
     for kind in KINDS:

@@ -26,6 +26,7 @@ from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.handler import Policy
+from stowhand.protocols.offered import lent_connection, there
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.context import Context, LoggerFactory
@@ -151,24 +152,26 @@ class App:
         Raises InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable.
         """
         checked = self._check(job)
-        return await (await self.open()).enqueue(checked)
+        return await (await self.open()).jobs.enqueue(checked)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
-        store = await self.open()
+        producer = (await self.open()).jobs
         if isinstance(jobs, AsyncIterable):
-            return await store.enqueue_many(_check_each_async(jobs, self._check))
-        return await store.enqueue_many(_check_each(jobs, self._check))
+            return await producer.enqueue_many(_check_each_async(jobs, self._check))
+        return await producer.enqueue_many(_check_each(jobs, self._check))
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
         checked = list(_check_each(jobs, self._check))
-        return await (await self.open()).add_jobs(checked)
+        return await (await self.open()).jobs.add_jobs(checked)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
         checked = self._check(job)
-        return cast("Job | Awaitable[Job]", traced(self.any_store(), self.traces).enqueue_in(connection, checked))
+        store = traced(self.any_store(), self.traces)
+        transactions = there(store, "transactions", store.transactions)
+        return transactions.enqueue_in(connection, checked)
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
@@ -242,7 +245,7 @@ class App:
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncIterator[Any]:
-        async with (await self.open()).connection() as connection:
+        async with lent_connection(await self.open()) as connection:
             yield connection
 
     def _forget_ended_loops(self) -> None:

@@ -12,7 +12,8 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from stowhand.protocols.operating import BUILT_IN, PURGE, Ages, Operator
+from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import DAY, LONGEST_HISTORY
 from stowhand.tasks.registry import Registry, define
 
@@ -27,23 +28,23 @@ def with_built_in(names: Sequence[str], *, lent: bool) -> tuple[str, ...]:
     return tuple(names) if lent else (*names, *BUILT_IN)
 
 
-def built_in_on(store: Operator) -> Registry:
+def built_in_on(store: QueueStore) -> Registry:
     """The tasks, on this store."""
 
-    async def operator() -> Operator:
+    async def opened() -> QueueStore:
         return store
 
-    return built_in(operator)
+    return built_in(opened)
 
 
-def built_in(operator: Callable[[], Awaitable[Operator]]) -> Registry:
+def built_in(opened: Callable[[], Awaitable[QueueStore]]) -> Registry:
     """The tasks, on the store that this gives."""
 
     async def purge(payload: Any) -> dict[str, int]:
         ages = payload if isinstance(payload, dict) else {}
         completed = _seconds(ages.get("completed_older_than_days"), COMPLETED_DAYS)
         failed = _seconds(ages.get("failed_older_than_days"), FAILED_DAYS)
-        purged = await (await operator()).purge(Ages(completed=completed, failed=failed, canceled=completed))
+        purged = await (await opened()).operate.purge(Ages(completed=completed, failed=failed, canceled=completed))
         return {name: getattr(purged, name) for name in purged.__struct_fields__}
 
     registry = Registry()

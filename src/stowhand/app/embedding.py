@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from stowhand.events import Events
 from stowhand.jobs.job import Job
@@ -11,8 +11,6 @@ from stowhand.protocols.queue_store import QueueStore
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
-
-S = TypeVar("S")
 
 
 def report(running: asyncio.Task[None]) -> None:
@@ -43,11 +41,11 @@ def seated(store: QueueStore, slots: int) -> None:
     """Let the store have a connection for each slot; warn where it cannot. Raises ConfigurationError."""
     from stowhand.observe.job_logger import core_logger
 
-    if (shortage := store.seat(slots)) is not None:
+    if store.connections is not None and (shortage := store.connections.seat(slots)) is not None:
         core_logger().warning(shortage)
 
 
-def traced(store: S, traces: Traces | None) -> S:
+def traced(store: QueueStore, traces: Traces | None) -> QueueStore:
     """The store; what is enqueued through it makes spans, if ``traces`` is given."""
     return store if traces is None else traces.store(store)
 

@@ -25,9 +25,11 @@ async def open_installed(store: QueueStore) -> None:
     try:
         await store.open()
     except SchemaMissing:
-        await store.install()
+        await store.schema.install()
         await store.open()
-    status = await store.status()
+    if store.capabilities.lent:
+        return  # the server looks after its schema
+    status = await store.schema.status()
     if status.installed is not None and status.installed > status.expected:
         core_logger().warning(
             f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
@@ -38,14 +40,15 @@ async def open_installed(store: QueueStore) -> None:
 def report_listening(store: QueueStore, events: Events, worker: str) -> None:
     """Emit an event when the store's listening connection changes its state, and when the store warns."""
 
-    def emit(state: str, error: BaseException | None) -> None:
+    def emit(state: str, error: BaseException | None, _: object) -> None:
         if events.wants(Listening):
             events.emit(Listening(worker, state, None if error is None else str(error)))
 
-    store.on_listening = emit
+    store.notices.on_listening(emit)
     report_warnings(store, events)
 
 
 def report_warnings(store: QueueStore, events: Events) -> None:
     """Emit an event when the store warns."""
-    store.on_warning = lambda warning, mend: events.emit(StoreWarned(store.description, warning, mend))
+    description = store.description
+    store.notices.on_warning(lambda warning, mend: events.emit(StoreWarned(description, warning, mend)))

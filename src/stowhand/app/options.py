@@ -14,6 +14,7 @@ from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.options import Flags, WorkerOptions
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
@@ -75,7 +76,7 @@ def store_options(given: StoreKeywords) -> StoreOptions:
         raise ConfigurationError(f"App: {error}") from None
 
 
-def worker_options(given: WorkerKeywords, registry: Registry, store: object, preset: str) -> WorkerOptions:
+def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore, preset: str) -> WorkerOptions:
     """For this store; what is not given is the preset's. Raises ConfigurationError for an unknown option or task, and
     for what WorkerOptions refuses."""
     values = _plain("worker", given, WorkerKeywords.__annotations__)
@@ -85,7 +86,7 @@ def worker_options(given: WorkerKeywords, registry: Registry, store: object, pre
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
     wanted = values.get("tasks")
     if wanted is None:
-        values["tasks"] = with_built_in(registry.names, lent=not getattr(store, "keeps_timetable", True))
+        values["tasks"] = with_built_in(registry.names, lent=store.capabilities.lent)
     else:
         values["tasks"] = tuple(name if name in BUILT_IN else registry.get(name).name for name in wanted)
     return WorkerOptions(**values)

@@ -15,6 +15,7 @@ from stowhand.app.settings.definitions import PRESETS
 from stowhand.app.settings.parsers import OneOf
 from stowhand.app.settings.settings import read_preset, read_store
 from stowhand.errors import ConfigurationError
+from stowhand.protocols.offered import whole
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.memory.store import MemoryStore
@@ -23,7 +24,6 @@ from stowhand.stores.url import MEMORY, store_url
 
 _SETTINGS = {"pool_size": "max_pool_size"}
 """Options whose settings have another name."""
-_NEEDED = ("open", "close", "enqueue", "claim", "settle", "heartbeats")
 
 
 class AppStore:
@@ -89,14 +89,12 @@ def _understood(url: object) -> str:
 def _checked(store: Any) -> QueueStore:
     if isinstance(store, str):
         raise ConfigurationError("App: store= takes a store object; a URL is given without its name: App('…')")
-    missing = [name for name in _NEEDED if not callable(getattr(store, name, None))]
-    if isinstance(store, type) or missing:
+    if isinstance(store, type) or not hasattr(store, "capabilities") or store.jobs is None:
         kind = store.__qualname__ if isinstance(store, type) else type(store).__qualname__
         raise ConfigurationError(
             f"App: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
         )
-    made: QueueStore = store
-    return made
+    return whole(store)
 
 
 def _place_of(pool: object) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from stowhand.app.portal import Portal
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.offered import there
+from stowhand.protocols.operating import Operator
+from stowhand.protocols.queue_store import Administrator, Inspector, Producer, QueueStore, Schema, Timetable
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.task import ConfiguredTask
 
@@ -21,10 +23,11 @@ R = TypeVar("R")
 
 
 class OfTheStore(Generic[P, R]):
-    """A method of the store, waited for. Its name, parameters and types are those of the protocol."""
+    """A method of a part of the store, waited for. Its name, parameters and types are those of the protocol."""
 
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
+    def __init__(self, part: str, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
         self.method = method
+        self._part = part
         self.__doc__ = method.__doc__
 
     @overload
@@ -34,11 +37,13 @@ class OfTheStore(Generic[P, R]):
     def __get__(self, sync: Sync | None, kind: type) -> Any:
         if sync is None:
             return self
-        name = self.method.__name__
+        part, name = self._part, self.method.__name__
 
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            request = methodcaller(name, *args, **kwargs)
-            return cast("R", sync.wait_for_store(request, f"await (await app.open()).{name}(…)"))
+            def ask(store: QueueStore) -> Any:
+                return methodcaller(name, *args, **kwargs)(attrgetter(part)(store))
+
+            return cast("R", sync.wait_for_store(ask, f"await (await app.open()).{part}.{name}(…)"))
 
         call.__name__, call.__doc__ = name, self.__doc__
         return call
@@ -93,39 +98,45 @@ class Sync:
 
         return self._portal.run(answer, instead)
 
-    get = OfTheStore(QueueStore.get)
-    list = OfTheStore(QueueStore.list)
-    counts = OfTheStore(QueueStore.counts)
-    oldest_due = OfTheStore(QueueStore.oldest_due)
-    explain = OfTheStore(QueueStore.explain)
-    figures = OfTheStore(QueueStore.figures)
-    workers = OfTheStore(QueueStore.workers)
-    queues = OfTheStore(QueueStore.queues)
-    pauses = OfTheStore(QueueStore.pauses)
-    now = OfTheStore(QueueStore.now)
-    known_items = OfTheStore(QueueStore.known_items)
-    ticks = OfTheStore(QueueStore.ticks)
-    status = OfTheStore(QueueStore.status)
-    default_max_attempts = OfTheStore(QueueStore.default_max_attempts)
+    def set_default_max_attempts(self, attempts: int) -> None:
+        """As ``Settings.set_default_max_attempts``. Raises ConfigurationError where there is no such setting."""
+        self.wait_for_store(
+            lambda store: there(store, "settings", store.settings).set_default_max_attempts(attempts),
+            "await (await app.open()).settings.set_default_max_attempts(…)",
+        )
 
-    retry = OfTheStore(QueueStore.retry)
-    retry_failed = OfTheStore(QueueStore.retry_failed)
-    cancel = OfTheStore(QueueStore.cancel)
-    remove = OfTheStore(QueueStore.remove)
-    remove_key = OfTheStore(QueueStore.remove_key)
-    retry_jobs = OfTheStore(QueueStore.retry_jobs)
-    cancel_jobs = OfTheStore(QueueStore.cancel_jobs)
-    remove_jobs = OfTheStore(QueueStore.remove_jobs)
-    complete_jobs = OfTheStore(QueueStore.complete_jobs)
-    permanently_fail_jobs = OfTheStore(QueueStore.permanently_fail_jobs)
-    reschedule_jobs = OfTheStore(QueueStore.reschedule_jobs)
-    force_unlock_workers = OfTheStore(QueueStore.force_unlock_workers)
-    pause_queue = OfTheStore(QueueStore.pause_queue)
-    resume_queue = OfTheStore(QueueStore.resume_queue)
-    pause_task = OfTheStore(QueueStore.pause_task)
-    resume_task = OfTheStore(QueueStore.resume_task)
-    pause_unqueued = OfTheStore(QueueStore.pause_unqueued)
-    resume_unqueued = OfTheStore(QueueStore.resume_unqueued)
-    purge = OfTheStore(QueueStore.purge)
-    add_built_in = OfTheStore(QueueStore.add_built_in)
-    set_default_max_attempts = OfTheStore(QueueStore.set_default_max_attempts)
+    get = OfTheStore("jobs", Producer.get)
+    list = OfTheStore("inspect", Inspector.list)
+    counts = OfTheStore("inspect", Inspector.counts)
+    oldest_due = OfTheStore("inspect", Inspector.oldest_due)
+    explain = OfTheStore("inspect", Inspector.explain)
+    figures = OfTheStore("inspect", Inspector.figures)
+    workers = OfTheStore("inspect", Inspector.workers)
+    queues = OfTheStore("inspect", Inspector.queues)
+    pauses = OfTheStore("inspect", Inspector.pauses)
+    now = OfTheStore("timetable", Timetable.now)
+    known_items = OfTheStore("timetable", Timetable.known_items)
+    ticks = OfTheStore("timetable", Timetable.ticks)
+    status = OfTheStore("schema", Schema.status)
+    default_max_attempts = OfTheStore("schema", Schema.default_max_attempts)
+
+    retry = OfTheStore("admin", Administrator.retry)
+    retry_failed = OfTheStore("admin", Administrator.retry_failed)
+    cancel = OfTheStore("admin", Administrator.cancel)
+    remove = OfTheStore("admin", Administrator.remove)
+    remove_key = OfTheStore("admin", Administrator.remove_key)
+    retry_jobs = OfTheStore("admin", Administrator.retry_jobs)
+    cancel_jobs = OfTheStore("admin", Administrator.cancel_jobs)
+    remove_jobs = OfTheStore("admin", Administrator.remove_jobs)
+    complete_jobs = OfTheStore("admin", Administrator.complete_jobs)
+    permanently_fail_jobs = OfTheStore("admin", Administrator.permanently_fail_jobs)
+    reschedule_jobs = OfTheStore("admin", Administrator.reschedule_jobs)
+    force_unlock_workers = OfTheStore("admin", Administrator.force_unlock_workers)
+    pause_queue = OfTheStore("operate", Operator.pause_queue)
+    resume_queue = OfTheStore("operate", Operator.resume_queue)
+    pause_task = OfTheStore("operate", Operator.pause_task)
+    resume_task = OfTheStore("operate", Operator.resume_task)
+    pause_unqueued = OfTheStore("operate", Operator.pause_unqueued)
+    resume_unqueued = OfTheStore("operate", Operator.resume_unqueued)
+    purge = OfTheStore("operate", Operator.purge)
+    add_built_in = OfTheStore("admin", Administrator.add_built_in)

@@ -124,7 +124,7 @@ def command(
     job = limits.check(tasks.new_job_of_text(task, text, options), built_in=built_in)
 
     def add(store: QueueStore) -> Awaitable[Job]:
-        return store.add_built_in(job) if built_in else store.enqueue(job)
+        return store.admin.add_built_in(job) if built_in else store.jobs.enqueue(job)
 
     click.echo(with_store(settings.store, add, traces).id)
 

@@ -74,15 +74,15 @@ def run_item(name: str, **typed: Any) -> None:
     async def run(store: QueueStore) -> Job:
         item = items.get(name)
         if item is None:
-            (item,) = declared([_remembered(name, await store.known_items(), items)], tasks)
-        job = item.job(this_minute(await store.now()), backfilled=False)
-        return await (store.add_built_in(job) if job.task in BUILT_IN else store.enqueue(job))
+            (item,) = declared([_remembered(name, await store.timetable.known_items(), items)], tasks)
+        job = item.job(this_minute(await store.timetable.now()), backfilled=False)
+        return await (store.admin.add_built_in(job) if job.task in BUILT_IN else store.jobs.enqueue(job))
 
     click.echo(with_store(settings.store, run, traces).id)
 
 
 async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
-    return await store.known_items(), await store.now()
+    return await store.timetable.known_items(), await store.timetable.now()
 
 
 def _written(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Registry, Traces | None]:

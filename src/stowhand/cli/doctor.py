@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import click
 
@@ -37,14 +37,6 @@ INDENT = " " * 18
 SHOWN = 5
 """Problems of one store in the report, at most."""
 PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "pydantic")
-
-
-@runtime_checkable
-class Checkable(Protocol):
-    """A store that can examine itself: SQLite its file, for example."""
-
-    async def check(self) -> list[str]:
-        """What is wrong; empty when nothing is."""
 
 
 @click.command()
@@ -115,7 +107,7 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
                 yield ok("reached", f"{store.description}, which lends it; what is in it is examined there")
                 yield await _listen(store, settings)
                 return
-            status = await store.status()
+            status = await store.schema.status()
             yield ok("reached", store.description)
             if settings.store.connection.scheme == "postgresql":
                 for finding in await examine_server(settings):
@@ -126,10 +118,10 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
                 return
             await store.open()
             yield await _defaults(store, settings)
-            if altered := await store.foreign_changes():
+            if altered := await store.schema.foreign_changes():
                 yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
-            if isinstance(store, Checkable):
-                yield _soundness(await store.check())
+            if (damage := await store.schema.find_damage()) is not None:
+                yield _soundness(damage)
             for finding in examine_work(await read_stats(store)):
                 yield finding
             yield await _listen(store, settings)
@@ -181,7 +173,7 @@ def _soundness(problems: Sequence[str]) -> Finding:
 async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
     if (said := await attempts_apart(store, settings.store)) is not None:
         return warn("attempts", said)
-    attempts = await store.default_max_attempts()
+    attempts = await store.schema.default_max_attempts()
     return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
 
 

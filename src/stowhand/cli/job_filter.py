@@ -42,7 +42,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         asked = {name: getattr(self, name) for name in ("states", "task", "queue", "worker", "error")}
         for name in ("since", "until"):
             if (moment := getattr(self, name)) is not None:
-                asked[name] = moment.at or await store.now() - timedelta(seconds=moment.ago)
+                asked[name] = moment.at or await store.timetable.now() - timedelta(seconds=moment.ago)
         return JobFilter(**asked, **more)
 
     def say(self) -> str:

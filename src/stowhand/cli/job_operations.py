@@ -49,7 +49,7 @@ def age_option(name: str, words: str) -> Callable[[Any], Any]:
 @store_options
 def explain_job(job_id: int, as_json: bool, **typed: Any) -> int:
     """Say why a job is not running: every reason, the most important first, and what to do about it."""
-    found = with_store(settings_of(typed).store, lambda store: store.explain(job_id))
+    found = with_store(settings_of(typed).store, lambda store: store.inspect.explain(job_id))
     if found is None:
         click.echo(f"error: there is no job {job_id}", err=True)
         return FAILURE
@@ -88,7 +88,7 @@ def purge_jobs(
     if completed is None and failed is None and canceled is None:
         raise click.UsageError("say which jobs: --completed, --failed or --canceled, each with an age (14d)")
     ages = Ages(completed=completed, failed=failed, canceled=canceled)
-    purged = with_store(settings_of(typed).store, lambda store: store.purge(ages, dry_run=dry_run))
+    purged = with_store(settings_of(typed).store, lambda store: store.operate.purge(ages, dry_run=dry_run))
     counts = {name: getattr(purged, name) for name in ages.__struct_fields__ if getattr(ages, name) is not None}
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run} | counts))
@@ -124,13 +124,13 @@ def retry_failed(store: StoreSettings, wanted: FailedOnes, *, yes: bool, as_json
 
 
 async def _find(store: QueueStore, wanted: FailedOnes) -> list[int]:
-    before = None if wanted.older_than is None else await store.now() - timedelta(seconds=wanted.older_than)
+    before = None if wanted.older_than is None else await store.timetable.now() - timedelta(seconds=wanted.older_than)
     return await ids_of(store, JobFilter(states=(State.FAILED,), task=wanted.task, queue=wanted.queue, until=before))
 
 
 async def _left(store: QueueStore, job_id: int) -> Answer:
     """Why a job was not retried: it was retried or removed while the user was asked."""
-    job = await store.get(job_id)
+    job = await store.jobs.get(job_id)
     if job is None:
         return Answer(job_id, Done.MISSING)
     return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
@@ -140,7 +140,7 @@ async def _retry(store: QueueStore, job_ids: Sequence[int], *, as_json: bool) ->
     done = 0
     for start in range(0, len(job_ids), PAGE):
         page = job_ids[start : start + PAGE]
-        retried = set(await store.retry_failed(page))
+        retried = set(await store.admin.retry_failed(page))
         done += len(retried)
         for job_id in page:
             if job_id not in retried:

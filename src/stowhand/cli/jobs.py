@@ -67,7 +67,9 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
     wanted = wanted_of(typed)
 
     async def find(store: QueueStore) -> Sequence[Job]:
-        return await store.list(await wanted.filter(store, key=key, newest_first=newest, after=after, limit=limit))
+        return await store.inspect.list(
+            await wanted.filter(store, key=key, newest_first=newest, after=after, limit=limit)
+        )
 
     jobs = with_store(settings_of(typed).store, find)
     if as_json:
@@ -88,7 +90,7 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
 @store_options
 def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
     """Show everything about one job, live or in the history."""
-    job = with_store(settings_of(typed).store, lambda store: store.get(job_id))
+    job = with_store(settings_of(typed).store, lambda store: store.jobs.get(job_id))
     if job is None:
         click.echo(f"error: there is no job {job_id}", err=True)
         return FAILURE
@@ -123,7 +125,7 @@ def retry_jobs(
         return retry_failed(settings_of(typed).store, wanted, yes=yes, as_json=as_json)
     if yes or wanted != FailedOnes():
         raise click.UsageError("--task, --queue, --older-than and --yes go with --failed")
-    return _act(typed, lambda store, ids: store.retry_jobs(ids), job_ids, as_json=as_json)
+    return _act(typed, lambda store, ids: store.admin.retry_jobs(ids), job_ids, as_json=as_json)
 
 
 @command.command("cancel")
@@ -136,7 +138,7 @@ def cancel_jobs(job_ids: tuple[int, ...], every: bool, yes: bool, as_json: bool,
     chosen = _chosen(typed, job_ids, "Cancel", every=every, yes=yes, states=CANCELABLE)
     if chosen is None:
         return FAILURE
-    return _act(typed, lambda store, ids: store.cancel_jobs(ids), chosen, as_json=as_json)
+    return _act(typed, lambda store, ids: store.admin.cancel_jobs(ids), chosen, as_json=as_json)
 
 
 @command.command("remove")
@@ -155,13 +157,13 @@ def remove_jobs(
     if keys:
         if wanted_of(typed) != Wanted() or every:
             raise click.UsageError("--key names a single job: leave the other options out")
-        return _act(typed, lambda store, ids: store.remove_jobs(ids), job_ids, keys, as_json=as_json)
+        return _act(typed, lambda store, ids: store.admin.remove_jobs(ids), job_ids, keys, as_json=as_json)
     if not job_ids and not every and wanted_of(typed) == Wanted():
         raise click.UsageError("name the jobs: ID..., --key KEY, or describe them (--task, --state, …), or --all")
     chosen = _chosen(typed, job_ids, "Remove", every=every, yes=yes, states=REMOVABLE)
     if chosen is None:
         return FAILURE
-    return _act(typed, lambda store, ids: store.remove_jobs(ids), chosen, as_json=as_json)
+    return _act(typed, lambda store, ids: store.admin.remove_jobs(ids), chosen, as_json=as_json)
 
 
 @command.command("complete")
@@ -170,7 +172,7 @@ def remove_jobs(
 @store_options
 def complete_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
     """Complete jobs, waiting or failed, as if they had been worked off. Not while they run."""
-    return _administer(typed, job_ids, lambda store, ids: store.complete_jobs(ids), as_json=as_json)
+    return _administer(typed, job_ids, lambda store, ids: store.admin.complete_jobs(ids), as_json=as_json)
 
 
 @command.command("fail")
@@ -180,7 +182,9 @@ def complete_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
 @store_options
 def fail_jobs(job_ids: tuple[int, ...], reason: str | None, as_json: bool, **typed: Any) -> int:
     """Fail jobs for good: they stay, and are not tried again. Not while they run."""
-    return _administer(typed, job_ids, lambda store, ids: store.permanently_fail_jobs(ids, reason), as_json=as_json)
+    return _administer(
+        typed, job_ids, lambda store, ids: store.admin.permanently_fail_jobs(ids, reason), as_json=as_json
+    )
 
 
 @command.command("reschedule")
@@ -217,10 +221,10 @@ def reschedule_jobs(
 
     async def reschedule(store: QueueStore, ids: Sequence[int]) -> Sequence[Job]:
         if when.delay is None:
-            return await store.reschedule_jobs(ids, given)
+            return await store.admin.reschedule_jobs(ids, given)
         # From now, by the store's clock, as a delay of `stowhand add` is.
-        run_at = await store.now() + timedelta(seconds=when.delay)
-        return await store.reschedule_jobs(ids, msgspec.structs.replace(given, run_at=run_at))
+        run_at = await store.timetable.now() + timedelta(seconds=when.delay)
+        return await store.admin.reschedule_jobs(ids, msgspec.structs.replace(given, run_at=run_at))
 
     return _administer(typed, chosen, reschedule, as_json=as_json)
 
@@ -231,7 +235,7 @@ def reschedule_jobs(
 @store_options
 def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Take back what workers hold that are gone for good. Should one still live, what it does is not recorded."""
-    taken = with_store(settings_of(typed).store, lambda store: store.force_unlock_workers(workers))
+    taken = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
     for job in taken:
         _print(_changed(job), as_json=as_json)
     if not taken:
@@ -292,7 +296,7 @@ def _act(
             page = job_ids[start : start + PAGE]
             by_id = {answer.job_id: answer for answer in await act(store, page)}
             code = max(code, _told([by_id[job_id] for job_id in page], as_json=as_json))
-        return max(code, _told([await store.remove_key(key) for key in keys], as_json=as_json))
+        return max(code, _told([await store.admin.remove_key(key) for key in keys], as_json=as_json))
 
     return with_store(settings_of(typed).store, all_of_them)
 
@@ -319,7 +323,7 @@ def _administer(
             changed = {job.id: job for job in await act(store, page)}
             for job_id in page:
                 job = changed.get(job_id)
-                _print(_changed(job) if job else _skipped(job_id, await store.get(job_id)), as_json=as_json)
+                _print(_changed(job) if job else _skipped(job_id, await store.jobs.get(job_id)), as_json=as_json)
             code = OK if changed.keys() >= set(page) and code == OK else FAILURE
         return code
 

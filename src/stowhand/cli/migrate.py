@@ -13,8 +13,9 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError, SchemaTooNew
 from stowhand.jobs import limits
+from stowhand.protocols.offered import there
 from stowhand.protocols.queue_store import SchemaStatus
-from stowhand.protocols.validation import refuse_default_attempts
+from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 
 
 @click.command()
@@ -50,13 +51,13 @@ def _check_attempts(settings: StoreSettings, attempts: int) -> None:
     limits.check_max_attempts(attempts)
     _refuse_lent(settings)
     if settings.connection.scheme != "postgresql" and settings.connection.app is None:
-        refuse_default_attempts()
+        raise ConfigurationError(NO_DEFAULT_ATTEMPTS)
 
 
 async def _set_attempts(settings: StoreSettings, attempts: int) -> str:
     async with unopened(settings) as store:
-        before = await store.default_max_attempts()
-        await store.set_default_max_attempts(attempts)
+        before = await store.schema.default_max_attempts()
+        await there(store, "settings", store.settings).set_default_max_attempts(attempts)
     return f"A job enqueued without a number of attempts has {attempts} from now on (before: {before})."
 
 
@@ -64,14 +65,14 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
     """Bring the schema up to this version; what was done, in a sentence. Raises SchemaTooNew."""
     _refuse_lent(settings)
     async with unopened(settings) as store:
-        before = await store.status()
+        before = await store.schema.status()
         refuse_breaking(before)
         current = before.installed is not None and before.installed >= before.expected
-        altered = await store.foreign_changes() if current else []
+        altered = await store.schema.foreign_changes() if current else []
         if current and not roles and not altered:
             return f"Nothing to do: the schema has number {before.installed}."
-        after = await store.install(roles=roles)
-        left = await store.foreign_changes() if altered else []
+        after = await store.schema.install(roles=roles)
+        left = await store.schema.foreign_changes() if altered else []
     if altered:
         return "\n".join(_mended(altered, left))
     if before.installed is None:
@@ -108,8 +109,8 @@ async def read_plan(settings: StoreSettings, *, roles: bool = False) -> str:
     """The statements, without running them."""
     _refuse_lent(settings)
     async with unopened(settings) as store:
-        refuse_breaking(await store.status())
-        return await store.plan(roles=roles)
+        refuse_breaking(await store.schema.status())
+        return await store.schema.plan(roles=roles)
 
 
 def refuse_breaking(status: SchemaStatus) -> None:

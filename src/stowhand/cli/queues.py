@@ -40,7 +40,7 @@ def list_queues(as_json: bool, **typed: Any) -> None:
     """List the queues that have live jobs or are paused, by name; then what else is paused."""
 
     async def look(store: QueueStore) -> tuple[Sequence[QueueRow], Pauses]:
-        return await store.queues(), await store.pauses()
+        return await store.inspect.queues(), await store.inspect.pauses()
 
     found, pauses = with_store(settings_of(typed).store, look)
     if as_json:
@@ -91,14 +91,14 @@ class Verb(NamedTuple):
 
 
 PAUSE = Verb(
-    lambda store, name: store.pause_queue(name),
-    lambda store, name: store.pause_task(name),
-    lambda store: store.pause_unqueued(),
+    lambda store, name: store.operate.pause_queue(name),
+    lambda store, name: store.operate.pause_task(name),
+    lambda store: store.operate.pause_unqueued(),
 )
 RESUME = Verb(
-    lambda store, name: store.resume_queue(name),
-    lambda store, name: store.resume_task(name),
-    lambda store: store.resume_unqueued(),
+    lambda store, name: store.operate.resume_queue(name),
+    lambda store, name: store.operate.resume_task(name),
+    lambda store: store.operate.resume_unqueued(),
 )
 
 

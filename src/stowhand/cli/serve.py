@@ -22,8 +22,7 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.observe.safe_text import scrub
-from stowhand.protocols.handler import EnclosingStore
-from stowhand.protocols.store import Store
+from stowhand.protocols.queue_store import AnyStore
 from stowhand.service import exit_codes
 from stowhand.service.opening import store_of
 from stowhand.service.process import hard_exit
@@ -93,7 +92,7 @@ class _Lent:
     """What ``--app`` names: a store as it is, or an App."""
 
     def __init__(self) -> None:
-        self.store: Store[Any] | None = None
+        self.store: AnyStore[Any] | None = None
         self.app: App | None = None
 
     def ask(self, where: str) -> OwnStore:
@@ -158,7 +157,7 @@ def _stop_at_signals(server: HttpServer) -> None:
     handle_signals(wish)
 
 
-async def _open(settings: WorkerSettings) -> Store[Any]:
+async def _open(settings: WorkerSettings) -> AnyStore[Any]:
     connection = settings.store.connection
     if connection.url.startswith(("http://", "https://")):
         raise ConfigurationError(f"{connection.source}: that store is lent already; serve the store itself")
@@ -174,9 +173,9 @@ async def _open(settings: WorkerSettings) -> Store[Any]:
     return store
 
 
-async def _open_valid(store: Store[Any], events: Events) -> None:
+async def _open_valid(store: AnyStore[Any], events: Events) -> None:
     """A table that no worker can serve is refused before anybody asks for its rows."""
-    await (store.validate(events) if isinstance(store, EnclosingStore) else store.open())
+    await (store.open() if store.enclosing is None else store.enclosing.validate(events))
 
 
 def _options(**given: Any) -> ServerOptions:

@@ -91,11 +91,11 @@ def command(as_json: bool, **typed: Any) -> None:
 
 async def read_stats(store: QueueStore) -> Stats:
     """A few questions, one after the other."""
-    figures, workers = await store.figures(), await store.workers()
+    figures, workers = await store.inspect.figures(), await store.inspect.workers()
     held = {one.name: one.processing.number for one in figures.workers}
     return Stats(
         figures=figures,
-        oldest_due=await store.oldest_due(),
+        oldest_due=await store.inspect.oldest_due(),
         tasks=_task_lines(figures),
         workers=[WorkerLine(row, held.get(row.card.name, 0)) for row in workers],
         now=wall_clock(),

@@ -112,7 +112,7 @@ class _Top:
         if self._as_json:
             click.echo(stats_json(stats))
             return
-        running = await self._store.list(JobFilter(states=(State.PROCESSING,), limit=RUNNING_SHOWN))
+        running = await self._store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=RUNNING_SHOWN))
         self._screen.show(list(self._page(stats, running)))
 
     def _page(self, stats: Stats, running: Sequence[Job]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from stowhand.cron.agenda import Due
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import InvalidJob
 from stowhand.events import CronConflict, CronScheduled, CronTrouble, Events
-from stowhand.protocols.queue_store import Entered, Tick, Timetable
+from stowhand.protocols.queue_store import Entered, QueueStore, Tick
 
 BATCH = 200
 """Ticks in one transaction at most: short ones, so that a long backfill does not make others wait."""
@@ -22,7 +22,7 @@ CONFLICT_EVERY = 3600.0
 class Entering:
     """Writes ticks into the ledger of a store, and reports what became of them."""
 
-    def __init__(self, store: Timetable, events: Events, clock: Clock) -> None:
+    def __init__(self, store: QueueStore, events: Events, clock: Clock) -> None:
         self._store = store
         self._events = events
         self._clock = clock
@@ -51,7 +51,7 @@ class Entering:
     async def _write(self, batch: Sequence[Due], now: datetime, *, backfilled: bool) -> int:
         ticks = list(self._ticks(batch, backfilled=backfilled))
         try:
-            said = await self._store.schedule([tick for _, tick in ticks]) if ticks else ()
+            said = await self._store.timetable.schedule([tick for _, tick in ticks]) if ticks else ()
         except InvalidJob as error:
             if len(batch) > 1:  # one item's job, which the store refuses, must not keep back the others'
                 return sum([await self._write([one], now, backfilled=backfilled) for one in batch])

@@ -21,7 +21,7 @@ from stowhand.cron.entering import Entering
 from stowhand.cron.item import ParsedItem
 from stowhand.events import CronClockMoved, CronStarted, CronTrouble, Events
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.queue_store import KnownItem, Timetable
+from stowhand.protocols.queue_store import KnownItem, QueueStore
 
 MOVED = 10.0
 """Seconds by which the store's clock may differ from what it should show before that is reported."""
@@ -33,7 +33,7 @@ class Scheduler:
     """One per process at most; more processes on one store share the work by themselves."""
 
     def __init__(
-        self, store: Timetable, items: Iterable[ParsedItem], events: Events | None = None, clock: Clock | None = None
+        self, store: QueueStore, items: Iterable[ParsedItem], events: Events | None = None, clock: Clock | None = None
     ) -> None:
         self._store = store
         self._events = events or Events()
@@ -129,7 +129,7 @@ class Scheduler:
     async def _begin(self, now: datetime) -> int:
         """Make the items known, and what was known before is filled up to where it is followed from."""
         items = self._agenda.items
-        known = await self._store.register([(item.identifier, item.spec) for item in items])
+        known = await self._store.timetable.register([(item.identifier, item.spec) for item in items])
         plans = [(item, await self._plan(item, what, now)) for item, what in zip(items, known, strict=True)]
         made = await self._entering.enter(in_order(plans), now, backfilled=True)
         self._events.emit(CronStarted(tuple(item.identifier for item in items), made))
@@ -141,7 +141,7 @@ class Scheduler:
             return ()
         until = min(now, self._agenda.cursor(item))
         since = fill_from(item, known, until)
-        have = await self._store.ticks(item.identifier, since) if since < until else ()
+        have = await self._store.timetable.ticks(item.identifier, since) if since < until else ()
         if not item.asks:
             return plan_backfill(item, known, until, have)
         asked = await self._ask(item, since, until)
@@ -165,7 +165,7 @@ class Scheduler:
     async def _look(self) -> datetime:
         """The store's clock. When it is not where it should be, that is reported; no tick is repeated or forgotten."""
         asked = self._clock.monotonic()
-        now = await self._store.now()
+        now = await self._store.timetable.now()
         answered = self._clock.monotonic()
         if self._seen is not None:
             moved = (now - self._seen[0]).total_seconds() - (answered - self._seen[1])

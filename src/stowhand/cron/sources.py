@@ -16,7 +16,7 @@ from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
-from stowhand.protocols.queue_store import Timetable
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task import ConfiguredTask
@@ -76,9 +76,9 @@ async def scheduling(scheduler: Scheduler, *, once: bool = False) -> AsyncIterat
         await running
 
 
-def schedulable(items: tuple[ParsedItem, ...], store: Timetable) -> tuple[ParsedItem, ...]:
+def schedulable(items: tuple[ParsedItem, ...], store: QueueStore) -> tuple[ParsedItem, ...]:
     """The items, unless the store is lent and keeps no timetable for us: workers beside it schedule them."""
-    if items and not getattr(store, "keeps_timetable", True):
+    if items and store.capabilities.lent:
         core_logger().warning(
             f"{len(items)} recurring tasks are not scheduled here: the store is lent, and keeps its own timetable."
             " A worker, or a scheduler, that reaches the store itself schedules them."

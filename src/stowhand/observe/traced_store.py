@@ -4,71 +4,70 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 from opentelemetry.context import Context
 from opentelemetry.trace import Tracer
 
-from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
-from stowhand.protocols.handler import Attempt, EnclosingStore
+from stowhand.protocols.offered import WholeStore
 from stowhand.protocols.propagation import CORRELATION, load
-from stowhand.protocols.queue_store import Entered, Tick
+from stowhand.protocols.queue_store import (
+    Administrator,
+    Entered,
+    Producer,
+    QueueStore,
+    Tick,
+    Timetable,
+    Transactions,
+)
 
 Carry = Callable[[NewJob], NewJob]
 
 
-def traced_store(store: Any, tracer: Tracer) -> TracedStore:
+def traced_store(store: QueueStore, tracer: Tracer) -> TracedStore:
     """The same store, traced; one that is traced already stays as it is."""
-    if isinstance(store, TracedStore):
-        return store
-    return (_TracedEnclosingStore if isinstance(store, EnclosingStore) else TracedStore)(store, tracer)
+    return store if isinstance(store, TracedStore) else TracedStore(store, tracer)
 
 
-class TracedStore:
+class TracedStore(WholeStore):
     """Everything but enqueueing is the store's own."""
 
-    def __init__(self, store: Any, tracer: Tracer) -> None:
-        self._store = store
+    def __init__(self, store: QueueStore, tracer: Tracer) -> None:
+        super().__init__(store)
+        self._inner = store
         self._tracer = tracer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    @property
-    def on_listening(self) -> Callable[[str, BaseException | None], None] | None:
-        """As the store's, which is the one that listens."""
-        return self._store.on_listening  # type: ignore[no-any-return]
-
-    @on_listening.setter
-    def on_listening(self, callback: Callable[[str, BaseException | None], None] | None) -> None:
-        self._store.on_listening = callback
+        if self.transactions is not None:
+            self.transactions = TracedTransactions(self.transactions, tracer)
 
     @property
-    def on_warning(self) -> Callable[[str, str], None] | None:
-        """As the store's, which is the one that warns."""
-        return self._store.on_warning  # type: ignore[no-any-return]
+    def jobs(self) -> TracedProducer:
+        return TracedProducer(self._inner.jobs, self._tracer)
 
-    @on_warning.setter
-    def on_warning(self, callback: Callable[[str, str], None] | None) -> None:
-        self._store.on_warning = callback
+    @property
+    def admin(self) -> TracedAdministrator:
+        return TracedAdministrator(self._inner.admin, self._tracer)
+
+    @property
+    def timetable(self) -> TracedTimetable:
+        return TracedTimetable(self._inner.timetable, self._tracer)
+
+
+class TracedProducer:
+    """Each call is a span."""
+
+    def __init__(self, inner: Producer, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+        self.get = inner.get
 
     async def enqueue(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
-        span = self._begin(job)
+        span = _begin(self._tracer, job)
         with span.current():
-            made: Job = await self._store.enqueue(_loader(span)(job))
-            span.made(made.id)
-            return made
-
-    async def add_built_in(self, job: NewJob) -> Job:
-        """``enqueue <task>``"""
-        span = self._begin(job)
-        with span.current():
-            made: Job = await self._store.add_built_in(_loader(span)(job))
+            made: Job = await self._inner.enqueue(_loader(span)(job))
             span.made(made.id)
             return made
 
@@ -78,9 +77,9 @@ class TracedStore:
         carry = _loader(span)
         with span.current():
             if isinstance(jobs, AsyncIterable):
-                ids: list[int] = await self._store.enqueue_many(_each_async(jobs, carry, tasks))
+                ids: list[int] = await self._inner.enqueue_many(_each_async(jobs, carry, tasks))
             else:
-                ids = await self._store.enqueue_many(_each(jobs, carry, tasks))
+                ids = await self._inner.enqueue_many(_each(jobs, carry, tasks))
             span.made_many(len(ids), tasks.only)
             return ids
 
@@ -88,49 +87,80 @@ class TracedStore:
         """As ``enqueue_many``."""
         span, tasks = EnqueueSpan(self._tracer), _Tasks()
         with span.current():
-            made: Sequence[Job] = await self._store.add_jobs(list(_each(jobs, _loader(span), tasks)))
+            made: Sequence[Job] = await self._inner.add_jobs(list(_each(jobs, _loader(span), tasks)))
             span.made_many(len(made), tasks.only)
             return made
 
+
+class TracedTransactions:
+    """Each call is a span."""
+
+    def __init__(self, inner: Transactions, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """``enqueue <task>``: it has ended before the caller commits, or rolls back."""
-        span = self._begin(job)
+        span = _begin(self._tracer, job)
         with span.current(ends=False):
-            made = self._store.enqueue_in(connection, _loader(span)(job))
+            made = self._inner.enqueue_in(connection, _loader(span)(job))
         if inspect.isawaitable(made):
             return _awaited(span, made)
         span.made(made.id)
         span.end()
-        return made  # type: ignore[no-any-return]
+        return made
+
+
+class TracedAdministrator:
+    """One of its calls enqueues."""
+
+    def __init__(self, inner: Administrator, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+        self.retry, self.cancel = inner.retry, inner.cancel
+        self.remove, self.remove_key = inner.remove, inner.remove_key
+        self.retry_failed, self.retry_jobs = inner.retry_failed, inner.retry_jobs
+        self.cancel_jobs, self.remove_jobs = inner.cancel_jobs, inner.remove_jobs
+        self.complete_jobs, self.permanently_fail_jobs = inner.complete_jobs, inner.permanently_fail_jobs
+        self.reschedule_jobs, self.force_unlock_workers = inner.reschedule_jobs, inner.force_unlock_workers
+
+    async def add_built_in(self, job: NewJob) -> Job:
+        """``enqueue <task>``"""
+        span = _begin(self._tracer, job)
+        with span.current():
+            made: Job = await self._inner.add_built_in(_loader(span)(job))
+            span.made(made.id)
+            return made
+
+
+class TracedTimetable:
+    """Each tick is a span."""
+
+    def __init__(self, inner: Timetable, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+        self.now, self.register = inner.now, inner.register
+        self.known_items, self.ticks = inner.known_items, inner.ticks
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """A span for each tick, a trace of its own. Another scheduler's job is another's span: ours is never ended."""
-        spans = [self._begin(tick.job, Context(), _cron(tick)) for tick in ticks]
+        spans = [_begin(self._tracer, tick.job, Context(), _cron(tick)) for tick in ticks]
         loaded = [
             msgspec.structs.replace(tick, job=load(tick.job, span.carried() | {CORRELATION: None}))
             for tick, span in zip(ticks, spans, strict=True)
         ]
-        entered: Sequence[Entered] = await self._store.schedule(loaded)
+        entered: Sequence[Entered] = await self._inner.schedule(loaded)
         for span, one in zip(spans, entered, strict=True):
             if one.mine:
                 span.made(one.job_id)
                 span.end()
         return entered
 
-    def _begin(self, job: NewJob, context: Context | None = None, more: dict[str, Any] | None = None) -> EnqueueSpan:
-        return EnqueueSpan(self._tracer, job.task, job.queue, context, more)
 
-
-class _TracedEnclosingStore(TracedStore):
-    """Of an ``EnclosingStore``: since Python 3.12 ``isinstance`` does not see what ``__getattr__`` gives."""
-
-    async def validate(self, events: Events | None = None) -> None:
-        """As the store's."""
-        await self._store.validate(events)
-
-    def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
-        """As the store's."""
-        return self._store.around(attempt)  # type: ignore[no-any-return]
+def _begin(
+    tracer: Tracer, job: NewJob, context: Context | None = None, more: dict[str, Any] | None = None
+) -> EnqueueSpan:
+    return EnqueueSpan(tracer, job.task, job.queue, context, more)
 
 
 class _Tasks:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from stowhand.observe.attempt_span import AttemptSpan
+    from stowhand.protocols.queue_store import QueueStore
 
 S = TypeVar("S")
 Within = Callable[[str | None], AbstractContextManager[None]]
@@ -79,9 +80,9 @@ class Traces:
             events.on(WorkerStopped, self._stopped)
         return events
 
-    def store(self, store: S) -> S:
+    def store(self, store: QueueStore) -> QueueStore:
         """The same store; what is enqueued through it is traced."""
-        return cast("S", self._new_store(store, self._tracer))
+        return self._new_store(store, self._tracer)
 
     def engine(self, engine: S) -> S:
         """The same engine of a flow; what is created through it is traced."""

@@ -1,12 +1,11 @@
-"""What operators do with a queue store: pause and purge, list the workers, explain why a job does not run.
+"""What operators do with a queue store: pause and purge; and what they see: queues, workers, why a job does not run.
 
-Operator      of every queue store
+Operator      a part of a store (queue_store.py)
 WorkerList    its heartbeats' part: workers register themselves
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +14,6 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job
-from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.store import LONGEST_HISTORY
 
 PURGE = limits.PURGE
@@ -129,7 +127,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Operator(Protocol):
-    """Pauses, purges, and questions about jobs and workers."""
+    """Pauses, and purges."""
 
     async def pause_queue(self, name: str) -> QueueChange:
         """Let no further job of this queue be claimed; a running one goes on. Raises InvalidJob for an invalid name."""
@@ -150,26 +148,8 @@ class Operator(Protocol):
     async def resume_unqueued(self) -> TaskChange:
         """Let them be claimed again; workers are woken."""
 
-    async def pauses(self) -> Pauses:
-        """Which tasks are paused, and whether jobs without a queue are; since when."""
-
-    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        """Make those that have failed due now, attempts and resets 0; returns their ids, in order. Others stay."""
-
-    async def queues(self) -> Sequence[QueueRow]:
-        """Queues that have live jobs or are paused, by name."""
-
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count. May be repeated."""
-
-    async def workers(self) -> Sequence[WorkerRow]:
-        """Workers that are registered, those that died within a day included, by name."""
-
-    async def explain(self, job_id: int) -> Explanation | None:
-        """Why the job is not running; ``None``: there is no such job."""
-
-    async def figures(self) -> Figures:
-        """How many jobs are in which state, and how many ended lately; fast, however many jobs there are."""
 
 
 @runtime_checkable

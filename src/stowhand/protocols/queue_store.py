@@ -1,32 +1,43 @@
-"""The protocols of a queue store: one whose tables are Stowhand's own. They are beyond what a worker needs.
+"""The parts of a store: what it may offer beyond what a worker needs. Each is an attribute, ``None`` where absent.
 
-Producer       enqueue one, many, or inside the caller's own transaction
-Inspector      look at jobs, and act on one: retry, cancel, remove
-Administrator  complete, fail, reschedule and unlock many at once
-Timetable      recurring jobs: the known items, and the ledger of their ticks
-Schema         install, check, plan, uninstall
-Operator       pause queues, purge, list workers, explain why a job does not run (operating.py)
-QueueStore     all of these, a worker's Store, and what flows keep (flow_tables.py)
+jobs           Producer       enqueue one or many; get one
+transactions   Transactions   enqueue inside the caller's own transaction
+inspect        Inspector      look: list, counts, figures, why a job does not run (operating.py)
+admin          Administrator  act on jobs: retry, cancel, remove, complete, fail, reschedule, unlock
+operate        Operator       pause queues and tasks, purge (operating.py)
+timetable      Timetable      recurring jobs: the known items, and the ledger of their ticks
+schema         Schema         install, check, plan, uninstall
+settings       Settings       what the schema keeps for all programs
+connections    Connections    for the statements of a task's own
+flows          FlowTables     what flows keep (flow_tables.py)
+notices        Notices        what the store reports beside its replies (notices.py)
+
+AnyStore       a worker's Store, with some of them; ``offered.py`` makes an absent one a clear error
+QueueStore     one whose tables are Stowhand's own
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
+from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
-from stowhand.protocols.operating import Operator
+from stowhand.protocols.notices import Notices
+from stowhand.protocols.operating import Explanation, Operator, QueueRow, WorkerRow
 from stowhand.protocols.store import Store
 
+R = TypeVar("R")
 
-class Producer(Protocol):
+
+class Enqueuer(Protocol):
     """Enqueueing. Jobs have passed ``limits.check`` before; a store refuses what its own limits forbid."""
 
     async def enqueue(self, job: NewJob) -> Job:
@@ -38,7 +49,18 @@ class Producer(Protocol):
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``; returns the jobs themselves, in the order given. For hundreds, not for millions."""
 
-    def enqueue_in(self, connection: object, job: NewJob) -> object:
+
+class Producer(Enqueuer, Protocol):
+    """Enqueueing, and looking at one job."""
+
+    async def get(self, job_id: int) -> Job | None:
+        """Live, or in the history."""
+
+
+class Transactions(Protocol):
+    """Enqueueing inside the caller's own transaction."""
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction: the job exists if and only if the caller commits.
 
         Returns the ``Job``, or an awaitable of it when the connection is asynchronous. Raises ConfigurationError for
@@ -93,10 +115,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Inspector(Protocol):
-    """Looking at jobs, and acting on one."""
-
-    async def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
+    """Looking at jobs, queues and workers."""
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In order of ids, ascending unless the filter says ``newest_first``."""
@@ -110,17 +129,20 @@ class Inspector(Protocol):
         Jobs of paused queues are left out.
         """
 
-    async def retry(self, job_id: int) -> Answer:
-        """Make it due now, attempts and resets 0. Refused while processing and when completed."""
+    async def figures(self) -> Figures:
+        """How many jobs are in which state, and how many ended lately; fast, however many jobs there are."""
 
-    async def cancel(self, job_id: int) -> Answer:
-        """Cancel it: at once, or, while it runs, by its worker at the next beat."""
+    async def queues(self) -> Sequence[QueueRow]:
+        """Queues that have live jobs or are paused, by name."""
 
-    async def remove(self, job_id: int) -> Answer:
-        """Delete. Refused while processing (cancel instead) and when completed."""
+    async def pauses(self) -> Pauses:
+        """Which tasks are paused, and whether jobs without a queue are; since when."""
 
-    async def remove_key(self, key: str) -> Answer:
-        """Delete the job with this key; a running one loses the key and will not run again."""
+    async def workers(self) -> Sequence[WorkerRow]:
+        """Workers that are registered, those that died within a day included, by name."""
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """Why the job is not running; ``None``: there is no such job."""
 
 
 class Reschedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,13 +157,29 @@ class Reschedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Administrator(Protocol):
-    """Acting on many jobs at once. Jobs under a valid lease are skipped; the changed ones are returned, in id order.
+    """Acting on jobs: on one, with an answer; or on many at once.
 
-    The state follows from the new numbers: the docs' table "what each call does in each state".
+    Calls that return jobs skip those under a valid lease, and return the changed ones, in id order. The state follows
+    from the new numbers: the docs' table "what each call does in each state".
     """
 
     async def add_built_in(self, job: NewJob) -> Job:
         """Enqueue a job of a built-in task, which otherwise only a crontab may. Raises InvalidJob."""
+
+    async def retry(self, job_id: int) -> Answer:
+        """Make it due now, attempts and resets 0. Refused while processing and when completed."""
+
+    async def cancel(self, job_id: int) -> Answer:
+        """Cancel it: at once, or, while it runs, by its worker at the next beat."""
+
+    async def remove(self, job_id: int) -> Answer:
+        """Delete. Refused while processing (cancel instead) and when completed."""
+
+    async def remove_key(self, key: str) -> Answer:
+        """Delete the job with this key; a running one loses the key and will not run again."""
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """Make those that have failed due now, attempts and resets 0; returns their ids, in order. Others stay."""
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """Waiting and failed jobs become completed, as if they had run; their keys are free."""
@@ -259,27 +297,27 @@ class Schema(Protocol):
     async def default_max_attempts(self) -> int:
         """The ``max_attempts`` of a job that is enqueued without one. Raises SchemaError."""
 
-    async def set_default_max_attempts(self, attempts: int) -> None:
-        """Set it, for every producer, from now on. Raises InvalidJob, SchemaError; ConfigurationError where there is no
-        such setting."""
+    async def find_damage(self) -> Sequence[str] | None:
+        """What the database finds wrong with its file; reads all of it. ``None``: it does not look."""
 
     async def uninstall(self) -> None:
         """Remove all that ``install`` has made."""
 
 
-class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Schema, Operator, Protocol):
-    """A store whose tables are Stowhand's own: all of the protocols above."""
+class Settings(Protocol):
+    """What the schema keeps for all programs, those that enqueue by SQL included."""
 
-    on_listening: Callable[[str, BaseException | None], None] | None
-    """Called with "connecting", "success", or "error" and the error, by a store that listens on a connection."""
-    on_warning: Callable[[str, str], None] | None
-    """Called, from any thread, with what a person should know of the store, and with its fix (or an empty text)."""
+    async def set_default_max_attempts(self, attempts: int) -> None:
+        """Set ``max_attempts`` for every producer, from now on. Raises InvalidJob, SchemaError."""
+
+
+class Connections(Protocol):
+    """Connections to lend."""
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """A connection for a task's own statements, apart from any job's transaction.
 
-        PostgreSQL: a psycopg ``AsyncConnection`` of the pool; it is committed at the end of the block.
-        Other stores raise ConfigurationError.
+        A psycopg ``AsyncConnection`` of the pool; it is committed at the end of the block.
         """
 
     def seat(self, slots: int) -> str | None:
@@ -288,9 +326,54 @@ class QueueStore(Store[Job], Producer, Inspector, Administrator, Timetable, Sche
         Returns a warning for people where there are fewer connections than slots; else ``None``.
         """
 
-    def flow_tables(self) -> FlowTables:
-        """The tables of flows. A store that is reached over HTTP raises ConfigurationError."""
+
+class AnyStore(Store[R], Protocol[R]):
+    """A store with whatever parts it offers. Why one is absent is in ``capabilities.absent``."""
 
     @property
     def description(self) -> str:
         """Where the store is, for people; never with a password."""
+
+    @property
+    def jobs(self) -> Producer | None: ...
+    @property
+    def transactions(self) -> Transactions | None: ...
+    @property
+    def inspect(self) -> Inspector | None: ...
+    @property
+    def admin(self) -> Administrator | None: ...
+    @property
+    def operate(self) -> Operator | None: ...
+    @property
+    def timetable(self) -> Timetable | None: ...
+    @property
+    def schema(self) -> Schema | None: ...
+    @property
+    def settings(self) -> Settings | None: ...
+    @property
+    def connections(self) -> Connections | None: ...
+    @property
+    def flows(self) -> FlowTables | None: ...
+    @property
+    def notices(self) -> Notices | None: ...
+
+
+class QueueStore(AnyStore[Job], Protocol):
+    """A store whose tables are Stowhand's own."""
+
+    @property
+    def jobs(self) -> Producer: ...
+    @property
+    def inspect(self) -> Inspector: ...
+    @property
+    def admin(self) -> Administrator: ...
+    @property
+    def operate(self) -> Operator: ...
+    @property
+    def timetable(self) -> Timetable: ...
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def flows(self) -> FlowTables: ...
+    @property
+    def notices(self) -> Notices: ...

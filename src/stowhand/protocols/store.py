@@ -9,10 +9,10 @@ Claims and settlements are batches: throughput comes from there. Every write aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Backoff, Settlement
 from stowhand.jobs.limits import INT32
+
+if TYPE_CHECKING:
+    from stowhand.protocols.handler import EnclosingStore
 
 R = TypeVar("R")
 
@@ -133,8 +136,41 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The store sends no wake-ups by design: it is polled, and nothing is reported about it."""
 
 
+PARTS = (
+    *("jobs", "transactions", "inspect", "admin", "operate", "timetable"),
+    *("schema", "settings", "connections", "flows", "notices"),
+)
+"""What a store may offer beyond what a worker needs (queue_store.py)."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store declares of itself, once and for good."""
+
+    rations: bool = False
+    """A claim may return fewer jobs than its limit though more are due."""
+    lent: bool = False
+    """A server keeps the jobs and lends them: what recurs is scheduled beside it, and the schema is its own."""
+    table: str | None = None
+    """The table whose records these are; ``None``: they are jobs."""
+    absent: Mapping[str, str] = {}
+    """By each part (queue_store.py) that is ``None``: why, and what to do instead."""
+
+
 class Store(Protocol[R]):
     """Where jobs are kept and how they are claimed and settled."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store declares of itself."""
+
+    @property
+    def terms(self) -> Terms | None:
+        """What the store's own options set for every worker, if anything. It may be known only once the store is
+        open."""
+
+    @property
+    def enclosing(self) -> EnclosingStore | None:
+        """Prepares each attempt, where the store does that."""
 
     async def open(self) -> None:
         """Connect and check the schema. Raises StoreUnreachable, SchemaError."""

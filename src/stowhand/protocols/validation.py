@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import NoReturn
 
 import msgspec
 
@@ -150,9 +149,8 @@ def _check_spec(identifier: str, spec: str) -> str:
     return spec
 
 
-def refuse_default_attempts() -> NoReturn:
-    """For stores whose jobs all come from this package: a default in the schema would have no user."""
-    raise ConfigurationError(
-        "how many attempts a job has for which none is given is a setting of a PostgreSQL schema; here the call, the"
-        " task or the preset says it"
-    )
+NO_DEFAULT_ATTEMPTS = (
+    "how many attempts a job has for which none is given is a setting of a PostgreSQL schema; here the call, the task"
+    " or the preset says it"
+)
+"""For stores whose jobs all come from this package: a default in the schema would have no user."""

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, Unpack
 
@@ -25,6 +26,7 @@ from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.protocols.handler import Policy
+from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.options import WorkerOptions
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import Plan, RunnerOptions, find_store_for_migrations, make_plan
@@ -59,7 +61,7 @@ async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
     """Install the schema, or bring it up to date. Takes the options of ``run``; tasks are not needed."""
     store = find_store_for_migrations(options)
     try:
-        await store.install()
+        await store.schema.install()
     finally:
         await store.close()
 
@@ -94,7 +96,8 @@ class Runner:
             plan.traces.of(core)
             hand_over_at_the_end(plan.traces)
         plan.events.on_listener_error = new_logger(Scope("core")).error
-        shortage = plan.store.seat(options.concurrency)
+        connections = plan.store.connections
+        shortage = None if connections is None else connections.seat(options.concurrency)
         for problem in (*plan.passed_over, *([shortage] if shortage else [])):
             new_logger(Scope("core")).warning(problem)
         self._handler = self._make_handler(options.name)
@@ -132,7 +135,7 @@ class Runner:
         if self._ended:
             raise StowhandError("Runner is already stopped; a WorkerUtils of make_worker_utils enqueues without one")
         job = self._plan.registry.new_job(identifier, payload, read_spec(spec))
-        return await self._plan.store.enqueue(limits.check(job))
+        return await self._plan.store.jobs.enqueue(limits.check(job))
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,7 +164,7 @@ class Runner:
                 crash = error
                 raise
             finally:
-                self._plan.store.on_listening = None
+                self._plan.store.notices.on_listening(None)
                 broke = crash if isinstance(crash, Exception) else None  # a cancellation is no mistake
                 await self._watch.end(broke, asked=self._asked)
                 self._ended = True
@@ -206,10 +209,10 @@ class Runner:
         default = Policy(timeout=plan.worker.job_timeout, backoff=plan.worker.backoff)
         return TaskHandler(
             plan.registry,
-            producer=plan.store,
+            producer=plan.store.jobs,
             logger_factory=logger_of,
             default=default,
-            connect=plan.store.connection,
+            connect=partial(lent_connection, plan.store),
             built_in=built_in_on(plan.store),
             events=self._core,
             worker=worker,

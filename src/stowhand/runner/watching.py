@@ -89,10 +89,9 @@ class RunObserver:
     def listen(self, store: QueueStore) -> None:
         """Report the state of the store's listening connection."""
 
-        def emit(state: str, error: BaseException | None) -> None:
+        def emit(state: str, error: BaseException | None, client: object) -> None:
             if self._core.wants(Listening):
                 self._core.emit(Listening(self._pool.worker_id, state, None if error is None else str(error)))
-            client = getattr(store, "listener", None)  # only a store that listens on a connection has one
             match state:
                 case "connecting":
                     self._emitter.emit("pool:listen:connecting", names.PoolEvent(self._pool))
@@ -101,7 +100,7 @@ class RunObserver:
                 case _ if error is not None:
                     self._emitter.emit("pool:listen:error", names.PoolListenError(self._pool, error, client))
 
-        store.on_listening = emit
+        store.notices.on_listening(emit)
 
     # -- claims ----------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class WorkerUtils:
 
     async def add_job(self, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
         """Enqueue a job. Raises InvalidJob, SchemaMissing, OutcomeUnknown, StoreUnreachable."""
-        return await self._store.enqueue(self._job(identifier, payload, spec))
+        return await self._store.jobs.enqueue(self._job(identifier, payload, spec))
 
     async def add_jobs(
         self, specs: Iterable[JobSpec | NewJob], *, job_key_preserve_run_at: bool = False
@@ -78,21 +78,21 @@ class WorkerUtils:
             raise InvalidJob(f"specs: a {type(specs).__qualname__}; give a list of dicts, or of NewJobs")
         mode = KeyMode.PRESERVE_RUN_AT if job_key_preserve_run_at else None
         jobs = [self._numbered(number, spec, mode) for number, spec in enumerate(specs, 1)]
-        return await self._store.add_jobs(jobs)
+        return await self._store.jobs.add_jobs(jobs)
 
     async def remove_job(self, job_key: str) -> Answer:
         """Delete the job that has the key; a running one loses it, and will not run again."""
         if job_key is not None:
             limits.check_name("job_key", job_key, limits.KEY_LIMIT)
-        return await self._store.remove_key(job_key)
+        return await self._store.admin.remove_key(job_key)
 
     async def complete_jobs(self, job_ids: Iterable[int]) -> Sequence[Job]:
         """As if they had been worked off. Running ones are left alone; what was changed is returned."""
-        return await self._store.complete_jobs(validate_ids(job_ids))
+        return await self._store.admin.complete_jobs(validate_ids(job_ids))
 
     async def permanently_fail_jobs(self, job_ids: Iterable[int], reason: str | None = None) -> Sequence[Job]:
         """Failed for good. Running ones are left alone; what was changed is returned."""
-        return await self._store.permanently_fail_jobs(validate_ids(job_ids), reason)
+        return await self._store.admin.permanently_fail_jobs(validate_ids(job_ids), reason)
 
     async def reschedule_jobs(
         self,
@@ -105,15 +105,15 @@ class WorkerUtils:
     ) -> Sequence[Job]:
         """Give them other details; what is not given stays, 0 is 0. Running ones are left alone."""
         to = Reschedule(run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
-        return await self._store.reschedule_jobs(validate_ids(job_ids), to)
+        return await self._store.admin.reschedule_jobs(validate_ids(job_ids), to)
 
     async def force_unlock_workers(self, worker_ids: Iterable[str]) -> Sequence[Job]:
         """Take back what these workers hold. Should one still live, nothing it does for them is recorded."""
-        return await self._store.force_unlock_workers(validate_workers(worker_ids))
+        return await self._store.admin.force_unlock_workers(validate_workers(worker_ids))
 
     async def migrate(self) -> None:
         """Install the schema, or bring it up to date."""
-        await self._store.install()
+        await self._store.schema.install()
 
     async def release(self) -> None:
         """Let the connections go. Harmless when repeated."""

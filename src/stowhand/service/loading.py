@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from stowhand.app.app import App, adopt_store
@@ -15,6 +17,7 @@ from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
 from stowhand.observe.traces import Traces
 from stowhand.protocols.handler import Policy
+from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
@@ -104,10 +107,10 @@ def make_handler(
 
     return TaskHandler(
         loaded.registry,
-        producer=store,
+        producer=store.jobs,
         logger_factory=logger_of,
         default=default,
-        connect=store.connection,
+        connect=partial(lent_connection, store),
         built_in=built_in_on(store),
         events=events,
         worker=worker,

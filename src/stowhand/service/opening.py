@@ -31,7 +31,7 @@ async def attempts_apart(store: QueueStore, settings: StoreSettings) -> str | No
     here = settings.max_attempts
     if here is None or settings.connection.scheme != "postgresql":
         return None
-    kept = await store.default_max_attempts()
+    kept = await store.schema.default_max_attempts()
     if kept == here:
         return None
     return (

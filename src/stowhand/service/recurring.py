@@ -18,7 +18,7 @@ from stowhand.cron.sources import declared, read_crontab, schedulable
 from stowhand.errors import ConfigurationError
 from stowhand.events import CronReloaded, Events
 from stowhand.observe.job_logger import core_logger
-from stowhand.protocols.queue_store import Timetable
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, check_work
 from stowhand.tasks.options import suggest
 
@@ -31,7 +31,7 @@ class Recurring:
     Raises ConfigurationError for a bad file, and where there is neither an item nor a task to work on.
     """
 
-    def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: Timetable, events: Events) -> None:
+    def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: QueueStore, events: Events) -> None:
         self._events = events
         self._settings = settings
         self._declared, self._registry = loaded.cron, loaded.registry

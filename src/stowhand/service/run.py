@@ -61,7 +61,7 @@ def _run(settings: WorkerSettings) -> int:
 async def _install(settings: WorkerSettings) -> None:
     store = store_of(settings.store)
     try:
-        await store.install()
+        await store.schema.install()
     finally:
         await store.close()
 

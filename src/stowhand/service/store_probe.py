@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from stowhand.clock import Clock
-from stowhand.errors import ConfigurationError
 from stowhand.protocols.figures import Figures
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 
@@ -21,6 +20,8 @@ COUNTED_WITHIN = 2.0
 COUNTS_FRESH = 5.0
 COUNTING_SHARE = 0.1
 """Of the time that counting may take: a slow answer is reused for longer."""
+_LENT = SchemaStatus(installed=1, expected=1)
+"""The server looks after its schema."""
 
 
 class StoreProbe:
@@ -38,13 +39,15 @@ class StoreProbe:
         async def status() -> SchemaStatus:
             if lent:
                 await store.next_due(None)
-            return await store.status()
+                return _LENT
+            return await store.schema.status()
 
         loop = asyncio.get_running_loop()
         self._status = _Question(status, loop, self._clock, ANSWERED_WITHIN, FRESH)
         limits = (loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH, COUNTING_SHARE)
-        self._figures = _Question(store.figures, *limits)
-        self._oldest_due = _Question(store.oldest_due, *limits)
+        if not lent:
+            self._figures = _Question(store.inspect.figures, *limits)
+            self._oldest_due = _Question(store.inspect.oldest_due, *limits)
 
     @property
     def heard(self) -> float | None:
@@ -96,14 +99,13 @@ class _Question(Generic[T]):
         self._lock = threading.Lock()
         self._next = float("-inf")
         self._answer: T | None = None
-        self._refused = False
         self.good: float | None = None
 
     def answer(self) -> T | None:
         """``None``: there is none within the patience."""
         with self._lock:
             began = self._clock.monotonic()
-            if not self._refused and began >= self._next:
+            if began >= self._next:
                 self._answer = self._ask()
                 ended = self._clock.monotonic()
                 self._next = max(ended + self._fresh, began + (ended - began) / self._share)
@@ -120,8 +122,6 @@ class _Question(Generic[T]):
             return None
         try:
             return answered.result(self._patience + 0.1)
-        except ConfigurationError:
-            self._refused = True  # a lent store does not count for us
         except Exception:  # noqa: BLE001 - boundary: whatever it is, there is no answer; the worker's log says why
             answered.cancel()
         return None

@@ -13,7 +13,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.queue_store import Producer
+from stowhand.protocols.queue_store import Enqueuer
 from stowhand.tasks.blocking import Blocking, wait_for
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
 
@@ -145,7 +145,7 @@ class Context:
 class Helpers:
     """What a folder task ``async def task(payload, helpers)`` gets."""
 
-    def __init__(self, context: Context, producer: Producer, new_job: NewJobMaker) -> None:
+    def __init__(self, context: Context, producer: Enqueuer, new_job: NewJobMaker) -> None:
         self.job = context.job
         """The job as it was claimed."""
         self._context = context

@@ -12,7 +12,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Retry
 from stowhand.protocols.handler import Attempt, Policy, control_of
-from stowhand.protocols.queue_store import Producer
+from stowhand.protocols.queue_store import Enqueuer
 from stowhand.protocols.store import Claim
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
@@ -31,7 +31,7 @@ class TaskHandler:
         self,
         registry: Registry,
         *,
-        producer: Producer,
+        producer: Enqueuer,
         logger_factory: LoggerFactory,
         default: Policy | None = None,
         connect: Connect = no_connection,

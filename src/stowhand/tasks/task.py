@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar, Unpack,
 import msgspec
 
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.queue_store import Producer
+from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+
+
+class TaskProducer(Enqueuer, Transactions, Protocol):
+    """Where a task's jobs go: its App."""
 
 
 class Connection(Protocol):
@@ -41,7 +45,7 @@ class AsyncConnection(Protocol):
 class ConfiguredTask(Generic[P]):
     """A task together with the options that its next jobs will have."""
 
-    def __init__(self, definition: TaskDefinition, producer: Producer, template: NewJob | None = None) -> None:
+    def __init__(self, definition: TaskDefinition, producer: TaskProducer, template: NewJob | None = None) -> None:
         self._definition = definition
         self._producer = producer
         self._template = template or definition.template
@@ -100,7 +104,7 @@ class ConfiguredTask(Generic[P]):
         Gives the job, or an awaitable of it when the connection is asynchronous. A sqlite3 connection must be on the
         queue's file. Raises InvalidJob.
         """
-        return cast("Job | Awaitable[Job]", self._producer.enqueue_in(connection, self.new_job(*args, **kwargs)))
+        return self._producer.enqueue_in(connection, self.new_job(*args, **kwargs))
 
     def _jobs_of(self, payloads: Iterable[object]) -> Iterator[NewJob]:
         return map(self._job_of, payloads)
@@ -112,7 +116,7 @@ class ConfiguredTask(Generic[P]):
 class Task(ConfiguredTask[P], Generic[P, R_co]):
     """A function declared as a task. Calling it calls the function, here and now."""
 
-    def __init__(self, definition: TaskDefinition, producer: Producer) -> None:
+    def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
         super().__init__(definition, producer)
         _pass_for(self, definition.function)
 
@@ -126,7 +130,7 @@ class Task(ConfiguredTask[P], Generic[P, R_co]):
 class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
     """A task whose first parameter is a Context: given by the caller in a direct call, never enqueued."""
 
-    def __init__(self, definition: TaskDefinition, producer: Producer) -> None:
+    def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
         super().__init__(definition, producer)
         _pass_for(self, definition.function)
 

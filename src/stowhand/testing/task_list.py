@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from stowhand.jobs.lifecycle import Ended, Outcome, Snooze
 from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.observe.job_logger import job_logger
 from stowhand.protocols.handler import Attempt
+from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.stores.opening import open_store
@@ -62,16 +64,16 @@ async def _open(store: QueueStore) -> None:
     try:
         await store.open()
     except SchemaMissing:
-        await store.install()
+        await store.schema.install()
         await store.open()
 
 
 async def _run(store: QueueStore, registry: Registry, concurrency: int, options: dict[str, Any]) -> Sequence[Ran]:
     handler = TaskHandler(
         registry,
-        producer=store,
+        producer=store.jobs,
         logger_factory=lambda job: job_logger("test", job.task, job.id),
-        connect=store.connection,
+        connect=partial(lent_connection, store),
     )
     once = _Once(handler)
     events = Events()
@@ -82,7 +84,7 @@ async def _run(store: QueueStore, registry: Registry, concurrency: int, options:
     finally:
         handler.close()
         for job_id, run_at in once.back.items():
-            await store.reschedule_jobs([job_id], Reschedule(run_at=run_at))
+            await store.admin.reschedule_jobs([job_id], Reschedule(run_at=run_at))
     return once.ran
 
 

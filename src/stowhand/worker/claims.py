@@ -110,7 +110,7 @@ class Claims:
     @property
     def rations(self) -> bool:
         """The store may give fewer than were asked for although there are more."""
-        return bool(getattr(self._store, "rations", False))
+        return self._store.capabilities.rations
 
     async def next_due(self) -> float:
         """After a claim that brought nothing: seconds until another is due. At most a poll interval."""

@@ -23,7 +23,8 @@ from stowhand.events import Events, HookFailed, HookRan
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import awaitable, describe, hopeless
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt, EnclosingStore, Handler, control_of
+from stowhand.protocols.handler import Attempt, Handler, control_of
+from stowhand.protocols.store import Store
 from stowhand.worker.changes import Changes
 from stowhand.worker.supervisor import Supervisor
 
@@ -39,7 +40,7 @@ class Hooks:
     def __init__(
         self,
         handler: Handler,
-        store: object,
+        store: Store[Any],
         changes: Changes,
         supervisor: Supervisor,
         events: Events,
@@ -52,7 +53,7 @@ class Hooks:
         self._events = events
         self._clock = clock
         self._worker = worker
-        self._around = store.around if isinstance(store, EnclosingStore) else None
+        self._around = None if store.enclosing is None else store.enclosing.around
         self._pre: Hook | None = getattr(handler, "pre_handle", None)
         self._post: Hook | None = getattr(handler, "post_handle", None)
         self._retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)

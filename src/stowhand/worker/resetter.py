@@ -18,7 +18,6 @@ from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.jobs import limits
 from stowhand.jobs.durations import seconds
-from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.options import LONGEST, NAME_LIMIT, check_made
 from stowhand.protocols.store import Store
 from stowhand.worker.default_log import log_by_default
@@ -101,8 +100,8 @@ class Resetter:
         """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
         if self._logs_by_default:
             log_by_default(self.events)
-        if isinstance(self._store, EnclosingStore):
-            await self._store.validate()
+        if self._store.enclosing is not None:
+            await self._store.enclosing.validate()
         heartbeats = self._store.heartbeats()
         self._sweeper = sweeper = Sweeper(
             heartbeats,

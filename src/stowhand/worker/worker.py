@@ -27,9 +27,9 @@ from typing import Any, TypeVar
 from stowhand.clock import Clock, SystemClock, Tick, Ticker
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import EnclosingStore, Function, Handler, Policy, Stop, handler_of
+from stowhand.protocols.handler import Function, Handler, Policy, Stop, handler_of
 from stowhand.protocols.options import WorkerOptions, check_made
-from stowhand.protocols.store import Store, Terms
+from stowhand.protocols.store import Store
 from stowhand.worker.admission import Admission
 from stowhand.worker.changes import Changes
 from stowhand.worker.claim_size import ClaimSize
@@ -97,12 +97,8 @@ class Worker:
         self._duty = Duty(self._given_options.tasks)
         liveness = Liveness(self._clock)
         self.internals = Internals(liveness, self._quiet, self._retask, self._held, self._give_up)
-        self._terms = self._store_terms()
+        self._terms = store.terms
         self._make_parts()
-
-    def _store_terms(self) -> Terms | None:
-        """What the store prescribes; a store may know it only once it is open."""
-        return getattr(self._store, "terms", None)
 
     def _make_parts(self) -> None:
         """All parts, under the terms of the store. Raises ConfigurationError where the options contradict them."""
@@ -190,9 +186,9 @@ class Worker:
 
     async def _validate(self) -> None:
         """Let the store check that it can be worked on. Its terms are read again: they may have changed since."""
-        if isinstance(self._store, EnclosingStore):
-            await self._store.validate(self.events)
-        terms = self._store_terms()
+        if self._store.enclosing is not None:
+            await self._store.enclosing.validate(self.events)
+        terms = self._store.terms
         if terms != self._terms and self._ticker is None:
             self._terms = terms
             await self._heartbeater.close()

@@ -24,7 +24,7 @@ def flow_database(postgres_server: Databases) -> Iterator[str]:
 
     async def install() -> None:
         store = PostgresStore(url)
-        await store.install()
+        await store.schema.install()
         await store.close()
 
     asyncio.run(install())

@@ -28,7 +28,7 @@ def refuse(job: FlowJob) -> None:
 
 async def all_jobs(at: Harness) -> int:
     """Live and past steps, however they stand."""
-    return sum((await at.store.counts()).values())
+    return sum((await at.store.inspect.counts()).values())
 
 
 def test_ids_sort_by_when_they_were_made() -> None:
@@ -209,8 +209,8 @@ def test_a_flow_sees_no_jobs_of_another(harness: MakeHarness, run: Run) -> None:
 def test_opening_installs_what_is_absent(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         at = harness(*TWO)
-        await at.store.install()
-        await at.store.uninstall()
+        await at.store.schema.install()
+        await at.store.schema.uninstall()
         with pytest.raises(SchemaMissing):
             await at.store.open()
         async with at:

@@ -90,7 +90,9 @@ def test_a_parent_that_waits_in_the_layout_of_an_older_version_goes_on(harness: 
             del old["broods"], old["apart"]
             payload = msgspec.json.encode(old).decode()
             key = key_of("demo", job_id)
-            await at.store.enqueue(NewJob(task="demo/parent", payload=payload, key=key, flags=(PARKED,), delay=2.0))
+            await at.store.jobs.enqueue(
+                NewJob(task="demo/parent", payload=payload, key=key, flags=(PARKED,), delay=2.0)
+            )
             assert await payload_of(at, job_id) == payload
 
             await at.step("parent:other", lambda job: {"next_queue": "a child has none"})

@@ -214,7 +214,7 @@ def test_a_parent_looks_by_itself_when_nobody_tells_it(harness: MakeHarness, run
                 at.time.move(31.0 + 30.0)
                 assert await at.engine.sweep() == 1
             else:
-                await at.store.remove_key(child.replace("job:", "flow:", 1))
+                await at.store.admin.remove_key(child.replace("job:", "flow:", 1))
                 at.time.move(31.0)
             await at.step("parent")
             (result,) = await results_of(at, job_id)
@@ -240,7 +240,7 @@ def test_a_deleted_parent_takes_its_children_along(harness: MakeHarness, run: Ru
             for queue in ("parent", "parent:kid", "parent:other"):
                 assert await at.states(queue) == {}
             (child,) = [each.lease.job_id for each in [running]]
-            assert await at.store.get(child) is not None
+            assert await at.store.jobs.get(child) is not None
             assert await at.read(job_id) is None
             assert await at.read(running.claim.record.key.removeprefix("flow:")) is None
 

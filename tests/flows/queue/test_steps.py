@@ -150,7 +150,7 @@ def test_a_job_canceled_by_hand_has_failed_and_can_be_retried(harness: MakeHarne
             await at.step("first")
             ((found,),) = [await at.engine._tables.latest([f"flow:demo:{job_id}"])]
             assert found is not None
-            await at.store.cancel(found.id)
+            await at.store.admin.cancel(found.id)
             job = await at.read(job_id)
             assert job is not None
             assert job["canceled"]
@@ -210,7 +210,7 @@ def test_a_delay_costs_no_attempt(harness: MakeHarness, run: Run) -> None:
 def test_a_payload_that_cannot_be_read_fails_alone(harness: MakeHarness, run: Run) -> None:
     async def story() -> None:
         async with harness(*THREE) as at:
-            await at.store.enqueue(NewJob(task="demo/first", payload="[1]", priority=0))
+            await at.store.jobs.enqueue(NewJob(task="demo/first", payload="[1]", priority=0))
             job_id = await at.create()
             broken = await at.step("first")
             assert isinstance(broken.outcome, Fail)

@@ -188,7 +188,7 @@ def test_who_is_busy_when_the_bell_rings_hears_it_afterwards(run: Run) -> None:
             await one.open()
         waiting = asyncio.ensure_future(idle.wait(5.0))
         await asyncio.sleep(0)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         assert await waiting
         assert await busy.wait(0.0)
         assert not await busy.wait(0.01)
@@ -234,7 +234,7 @@ def test_the_last_one_to_leave_ends_the_wait_at_the_store(run: Run) -> None:
 def test_who_asks_together_is_answered_by_one_question(run: Run) -> None:
     asked: list[int] = []
 
-    class Counting(type(MemoryStore().flow_tables())):  # type: ignore[misc]
+    class Counting(type(MemoryStore().flows)):  # type: ignore[misc]
         async def exists(self, ids: Any) -> set[str]:
             asked.append(len(ids))
             await asyncio.sleep(0)
@@ -242,8 +242,8 @@ def test_who_asks_together_is_answered_by_one_question(run: Run) -> None:
 
     async def story() -> None:
         store = MemoryStore()
-        tables = Counting(store, keeps=True)
-        tables._jobs["a"] = ("demo", await store.now())
+        tables = Counting(store.transaction, keeps=True)
+        tables._jobs["a"] = ("demo", await store.timetable.now())
         checks = ExistenceChecks(tables)
         answers = await asyncio.gather(*(checks.has(name) for name in ("a", "b", "a", "c")))
         assert answers == [True, False, True, False]

@@ -255,19 +255,19 @@ def test_an_enqueue_says_what_was_enqueued_before_it_failed(run: Run) -> None:
         store = HttpStore(server.url)
         jobs = [NewJob(task="t") for _ in range(1500)]
         with pytest.raises(OutcomeUnknown, match="the first 1000 jobs of this call are enqueued"):
-            await store.enqueue_many(jobs)
+            await store.jobs.enqueue_many(jobs)
         with pytest.raises(InvalidJob, match="task: not here"):
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
         with pytest.raises(StoreError, match="not for the task 't'"):
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
         asked = len(server.asked)
         for wrong in ([NewJob(task="a", key="k"), NewJob(task="b", key="k")], [NewJob(task="")]):
             with pytest.raises(InvalidJob):
-                await store.enqueue_many(wrong)
+                await store.jobs.enqueue_many(wrong)
         with pytest.raises(InvalidJob, match="lent store"):
-            await store.enqueue(NewJob(task="t", payload='"' + '\\"' * 520_000 + '"'))
+            await store.jobs.enqueue(NewJob(task="t", payload='"' + '\\"' * 520_000 + '"'))
         with pytest.raises(InvalidJob, match="enqueue_many"):
-            await store.add_jobs([NewJob(task="t") for _ in range(1001)])
+            await store.jobs.add_jobs([NewJob(task="t") for _ in range(1001)])
         assert len(server.asked) == asked, "what cannot be is refused before anything is sent"
         await store.close()
 
@@ -341,7 +341,7 @@ def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
         patience = store._http._limits["timeout"]
         assert patience["pool"] < 20.0, "the first to end are those that wait for a connection"
         patience["pool"] = 0.3
-        calls = [asyncio.create_task(store.enqueue(NewJob(task="t"))) for _ in range(CONNECTIONS + 3)]
+        calls = [asyncio.create_task(store.jobs.enqueue(NewJob(task="t"))) for _ in range(CONNECTIONS + 3)]
         while sum(call.done() for call in calls) < 3:
             await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
         server.quiet.set()

@@ -27,7 +27,7 @@ from stowhand.events import (
 )
 from stowhand.jobs.job import NewJob
 from stowhand.observe.lending_metrics import LendingMetrics
-from stowhand.protocols.store import Store
+from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.http_server import HttpServer, ServerOptions, running
 from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
 
@@ -113,7 +113,7 @@ def proof(claim: Any) -> dict[str, Any]:
 class Lending:
     """``running(...)`` on a loop in a thread."""
 
-    def __init__(self, store: Store[Any], options: ServerOptions, metrics: LendingMetrics | None = None) -> None:
+    def __init__(self, store: AnyStore[Any], options: ServerOptions, metrics: LendingMetrics | None = None) -> None:
         self.metrics = metrics
         self.store, self.options = store, options
         self.events = Events()
@@ -183,12 +183,12 @@ class Lending:
     def add(self, task: str = "t", **details: Any) -> int:
         """A job in the lent store."""
         store: Any = self.store
-        job = self.do(store.enqueue(NewJob(task=task, **details)))
+        job = self.do(store.jobs.enqueue(NewJob(task=task, **details)))
         return int(job.id)
 
     def state(self, job_id: int) -> str:
         store: Any = self.store
-        return str(self.do(store.get(job_id)).state)
+        return str(self.do(store.jobs.get(job_id)).state)
 
     def heard(self, kind: type[T]) -> list[T]:
         """Events of this kind; what is told after a reply was sent is among them."""

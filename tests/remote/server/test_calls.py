@@ -110,10 +110,10 @@ def test_a_canceled_and_a_lost_job_are_told_by_the_heartbeat(lend: Lend) -> None
     lending.add()
     client = lending.client()
     first, second = client.claim(2)
-    lending.do(store.cancel(first["lease"]["job_id"]))
+    lending.do(store.admin.cancel(first["lease"]["job_id"]))
     beaten = client.post("heartbeat", leases=[proof(first), proof(second)], lease=30.0).body
     assert beaten["canceled"] == [[first["lease"]["job_id"], first["lease"]["token"]]]
-    lending.do(store.force_unlock_workers(["w"]))
+    lending.do(store.admin.force_unlock_workers(["w"]))
     beaten = client.post("heartbeat", leases=[proof(second)], lease=30.0).body
     assert beaten["lost"] == [[second["lease"]["job_id"], second["lease"]["token"]]]
     assert client.settle(second) == ["lost"]
@@ -148,7 +148,7 @@ def test_a_repeated_claim_does_not_give_what_was_taken_away(lend: Lend) -> None:
     lending.add()
     client, token = lending.client(), str(uuid.uuid4())
     assert len(client.claim(1, token)) == 1
-    lending.do(store.force_unlock_workers(["w"]))
+    lending.do(store.admin.force_unlock_workers(["w"]))
     (other,) = client.claim()
     assert other["attempts"] == 1
     assert client.claim(1, token) == []
@@ -167,7 +167,7 @@ def test_a_released_token_claims_nothing_more(lend: Lend) -> None:
 def test_an_answer_has_a_hundred_records_at_most(lend: Lend) -> None:
     lending = lend()
     store: Any = lending.store
-    lending.do(store.enqueue_many([NewJob(task="t")] * 101))
+    lending.do(store.jobs.enqueue_many([NewJob(task="t")] * 101))
     client = lending.client()
     assert [len(client.claim(1000)), len(client.claim(1000))] == [100, 1]
 
@@ -183,7 +183,7 @@ def test_records_that_would_make_an_answer_too_large_go_back_unspent(
     assert [claim["lease"]["job_id"] for claim in claims] == ids[:2]
     assert client.claim(3, token) == claims
     store: Any = lending.store
-    left = lending.do(store.get(ids[2]))
+    left = lending.do(store.jobs.get(ids[2]))
     assert (left.state, left.attempts) == ("queued", 0)
     assert [claim["lease"]["job_id"] for claim in client.claim(3)] == ids[2:]  # alone, however large
 
@@ -424,7 +424,7 @@ def test_what_a_state_has_no_place_for_is_ignored(lend: Lend) -> None:
     job_id, client = lending.add(payload="[1]"), lending.client()
     (claim,) = client.claim()
     assert client.settle(claim, state="queued", ended="snoozed", refund=True, payload="[2]", result="3") == ["settled"]
-    job = lending.do(store.get(job_id))
+    job = lending.do(store.jobs.get(job_id))
     assert job is not None
     assert (job.payload_text, job.result_text) == ("[1]", None)
 
@@ -435,7 +435,7 @@ def test_an_error_text_is_cleaned_and_cut(lend: Lend) -> None:
     job_id, client = lending.add(), lending.client()
     (claim,) = client.claim()
     client.settle(claim, state="failed", ended="failed", error="a\x00b" + "x" * 50_000)
-    job = lending.do(store.get(job_id))
+    job = lending.do(store.jobs.get(job_id))
     assert job is not None
     assert job.last_error is not None
     assert len(job.last_error) <= 16 * 1024
@@ -512,7 +512,7 @@ def test_every_change_is_audited_without_secrets(lend: Lend) -> None:
 def test_the_server_gives_back_the_jobs_of_workers_that_are_gone(lend: Lend) -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
-    asyncio.run(store.enqueue(NewJob(task="t")))
+    asyncio.run(store.jobs.enqueue(NewJob(task="t")))
     (claim,) = asyncio.run(store.claim(ClaimRequest(worker="gone", token=str(uuid.uuid4()), limit=1, lease=30.0)))
     asyncio.run(clock.advance(60))
     lending = lend(store)

@@ -52,7 +52,7 @@ class Scene:
         return list(await store.claim(asked))
 
     async def state(self, job_id: int) -> tuple[State, int]:
-        job = await self.lent.get(job_id)
+        job = await self.lent.jobs.get(job_id)
         assert job is not None
         return job.state, job.attempts
 
@@ -79,7 +79,7 @@ def test_a_claim_without_a_reply_is_abandoned_and_its_jobs_come_back_unspent(
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
-            job = await on.lent.enqueue(NewJob(task="t"))
+            job = await on.lent.jobs.enqueue(NewJob(task="t"))
             on.proxy.next("/v1/claim", fault)
             token = str(uuid.uuid4())
             with pytest.raises(StoreUnreachable):
@@ -98,7 +98,7 @@ def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(shared_server
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
-            job = await on.lent.enqueue(NewJob(task="t"))
+            job = await on.lent.jobs.enqueue(NewJob(task="t"))
             on.proxy.next("/v1/claim", Fault.LATE)
             token = str(uuid.uuid4())
             with pytest.raises(StoreUnreachable):
@@ -118,11 +118,11 @@ def test_a_claim_that_arrives_twice_lends_its_jobs_once(shared_server: SharedSer
         async with scene(shared_server) as on:
             store = await on.client()
             for _ in range(4):
-                await on.lent.enqueue(NewJob(task="t"))
+                await on.lent.jobs.enqueue(NewJob(task="t"))
             on.proxy.next("/v1/claim", Fault.TWICE)
             claims = await on.claim(store, limit=2)
             assert len(claims) == 2
-            assert (await on.lent.counts())[State.PROCESSING] == 2
+            assert (await on.lent.inspect.counts())[State.PROCESSING] == 2
             assert await store.settle([(one.lease, COMPLETED) for one in claims]) == [Verdict.SETTLED] * 2
 
     run(go())
@@ -135,7 +135,7 @@ def test_a_settlement_whose_reply_was_lost_is_known_at_its_repeat(
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
-            job = await on.lent.enqueue(NewJob(task="t"))
+            job = await on.lent.jobs.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
             on.proxy.next("/v1/settle", fault)
             with pytest.raises(StoreUnreachable):
@@ -150,7 +150,7 @@ def test_a_settlement_that_arrives_twice_is_recorded_once(shared_server: SharedS
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
-            await on.lent.enqueue(NewJob(task="t"))
+            await on.lent.jobs.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
             on.proxy.next("/v1/settle", Fault.TWICE)
             assert await store.settle([(claim.lease, COMPLETED)]) == [Verdict.ALREADY_SETTLED]
@@ -167,9 +167,9 @@ def test_an_enqueue_whose_reply_was_lost_says_so_and_with_a_key_its_repeat_is_on
             store = await on.client()
             on.proxy.next("/v1/enqueue", fault)
             with pytest.raises(OutcomeUnknown, match="same key"):
-                await store.enqueue(NewJob(task="t", key="k"))
-            await store.enqueue(NewJob(task="t", key="k"))
-            assert (await on.lent.counts())[State.QUEUED] == 1
+                await store.jobs.enqueue(NewJob(task="t", key="k"))
+            await store.jobs.enqueue(NewJob(task="t", key="k"))
+            assert (await on.lent.inspect.counts())[State.QUEUED] == 1
 
     run(go())
 
@@ -178,7 +178,7 @@ def test_a_lost_reply_to_a_beat_costs_nothing(shared_server: SharedServer, run: 
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
-            await on.lent.enqueue(NewJob(task="t"))
+            await on.lent.jobs.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
             heartbeats = store.heartbeats()
             on.proxy.next("/v1/heartbeat", Fault.LOSE, Fault.TWICE)
@@ -204,7 +204,7 @@ def test_a_lease_under_another_worker_token_changes_nothing(
     async def go() -> None:
         async with scene(shared_server, tokens) as on:
             owner, thief = await on.client(mine), await on.client(theirs)
-            await on.lent.enqueue(NewJob(task="t"))
+            await on.lent.jobs.enqueue(NewJob(task="t"))
             claim_token = str(uuid.uuid4())
             (claim,) = await on.claim(owner, claim_token)
             for proofs in ({}, dict(owner._proofs._held)):  # the lease alone; the lease and what proves it
@@ -233,7 +233,7 @@ def test_a_token_that_ends_in_the_middle_says_how_to_go_on_and_is_not_shown_agai
     async def go() -> None:
         async with scene(shared_server, tokens) as on:
             store = await on.client(token)
-            await on.lent.enqueue(NewJob(task="t"))
+            await on.lent.jobs.enqueue(NewJob(task="t"))
             (claim,) = await on.claim(store)
             revoke(tokens, "short")
             before = len(shared_server.seen)

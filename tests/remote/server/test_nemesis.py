@@ -52,7 +52,7 @@ def test_a_server_killed_between_a_claim_and_its_reply_loses_nothing(
             with HttpProxy(serving.url) as proxy:
                 store = HttpStore(proxy.url, HttpOptions(token=token))
                 await store.open()
-                job = await beside.enqueue(NewJob(task="t"))
+                job = await beside.jobs.enqueue(NewJob(task="t"))
                 proxy.next("/v1/claim", Fault.LOSE)
                 proxy.before_reply = lambda path: serving.kill()
                 claim_token = str(uuid.uuid4())
@@ -85,7 +85,7 @@ def test_whatever_befalls_the_line_and_the_server_each_job_is_settled_once(
 
     async def go() -> None:
         async with _beside(postgres_url) as beside:
-            ids = await beside.enqueue_many(
+            ids = await beside.jobs.enqueue_many(
                 NewJob(task="t", queue=f"q{n % 7}" if n % 4 == 0 else None) for n in range(JOBS)
             )
             with HttpProxy(serving.url) as proxy:
@@ -104,7 +104,7 @@ def test_whatever_befalls_the_line_and_the_server_each_job_is_settled_once(
                 await asyncio.gather(*running)
                 for store in stores:
                     await store.close()
-            counts = await beside.counts()
+            counts = await beside.inspect.counts()
             assert {state: count for state, count in counts.items() if count} == {State.COMPLETED: JOBS}
             assert len(proxy.met) > 8, "there was no bad weather at all"
             assert set(ran) == set(ids)
@@ -143,11 +143,11 @@ async def _worker(store: HttpStore, handle: Any, told: Counter[int], unknown: li
 
 
 async def _until(store: QueueStore, completed: int) -> None:
-    while (await store.counts())[State.COMPLETED] < completed:
+    while (await store.inspect.counts())[State.COMPLETED] < completed:
         await store.wait(0.05)
 
 
 async def _state(store: QueueStore, job_id: int) -> tuple[State, int]:
-    job = await store.get(job_id)
+    job = await store.jobs.get(job_id)
     assert job is not None
     return job.state, job.attempts

@@ -26,7 +26,7 @@ def test_a_client_that_knows_of_it_hears_what_was_recorded_and_what_was_not(lend
     canceled, refused = lending.add(), lending.add()
     client = lending.client()
     first, second = client.claim(2)
-    lending.do(store.cancel(canceled))
+    lending.do(store.admin.cancel(canceled))
     told = settled(client, first, ERRORED, tells=True)["told"]
     assert [(one["place"], one["recorded"]["state"], one["recorded"]["ended"]) for one in told] == [
         (0, *["canceled"] * 2)
@@ -45,7 +45,7 @@ def test_an_older_client_hears_a_plain_verdict_and_a_refused_end_is_a_failure(le
     canceled, refused, stuck = lending.add(), lending.add(), lending.add()
     client = lending.client()
     first, second, third = client.claim(3)
-    lending.do(store.cancel(canceled))
+    lending.do(store.admin.cancel(canceled))
     assert settled(client, first, ERRORED, tells=False) == {"verdicts": ["settled"]}
     store.refuse(lambda job_id, state: "no" if state is State.COMPLETED or job_id == stuck else None)
     assert settled(client, second, {"state": "completed", "ended": "ok"}, tells=False) == {"verdicts": ["settled"]}

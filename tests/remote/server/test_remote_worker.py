@@ -110,13 +110,13 @@ def test_an_idle_worker_hears_of_work_at_once_without_hammering_and_stops_with_i
                 await asyncio.sleep(0.1)
             await asyncio.sleep(0.5)
             assert len(shared_server.seen) - before <= 1
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
             await ended.wait()
             began = stopwatch()
             worker.stop()
             await running
             assert stopwatch() - began < 15, "it waited for its poll"
-            assert (await store.counts())[State.COMPLETED] == 1
+            assert (await store.inspect.counts())[State.COMPLETED] == 1
             assert len(remote._proofs) == 0
 
     run(go())
@@ -132,12 +132,12 @@ def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(shared_serve
 
         async with lent(shared_server, store) as remote:
             worker = Worker(remote, handle, WorkerOptions(lease=30.0, heartbeat_interval=0.2, once=True))
-            job = await store.enqueue(NewJob(task="t"))
+            job = await store.jobs.enqueue(NewJob(task="t"))
             running = asyncio.create_task(worker.run())
             await began.wait()
-            await store.cancel(job.id)
+            await store.admin.cancel(job.id)
             await running
-            found = await store.get(job.id)
+            found = await store.jobs.get(job.id)
             assert found is not None
             assert found.state is State.CANCELED
 
@@ -335,7 +335,7 @@ def test_a_server_that_is_away_when_a_worker_starts_is_waited_for(shared_server:
         url = await asyncio.to_thread(shared_server.lend, store)
         with HttpProxy(url) as proxy:
             async with HttpStore(proxy.url) as remote:
-                await store.enqueue(NewJob(task="t"))
+                await store.jobs.enqueue(NewJob(task="t"))
                 proxy.next("/v1/due", Fault.DROP)
                 proxy.next("/v1/claim", Fault.DROP)
                 worker = Worker(remote, handle)
@@ -392,7 +392,7 @@ def test_tls_is_checked_against_the_certificates_that_are_named(run: Run, tmp_pa
         async with running(store, serving, Events()) as server:
             assert server.url.startswith("https://")
             async with HttpStore(server.url, HttpOptions(ca_file=tmp_path / "ca.pem")) as remote:
-                assert (await remote.enqueue(NewJob(task="t"))).id == 1
+                assert (await remote.jobs.enqueue(NewJob(task="t"))).id == 1
             for untrusted in (HttpOptions(ca_file=tmp_path / "other.pem"), HttpOptions()):
                 stranger = HttpStore(server.url, untrusted)
                 with pytest.raises(StoreUnreachable, match="--ca-file"):

@@ -148,7 +148,7 @@ def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tok
     assert client.settle(claim, then=[{"task": "a", "key": "k"}]) == ["settled"]
     assert lending.state(own) == "failed"
     store: Any = lending.store
-    kept = lending.do(store.get(others))
+    kept = lending.do(store.jobs.get(others))
     assert (kept.task, kept.queue, kept.revision) == ("b", "other", 0)
     assert client.post("enqueue", jobs=[{"task": "a", "key": "own"}]).body["ids"] == [own]
 
@@ -166,7 +166,7 @@ def test_what_follows_a_settlement_wants_the_scope_enqueue(lend: Lend, tokens: P
     job_id, client = lending.add(), lending.client(token)
     (claim,) = client.claim()
     assert client.settle(claim, then=[{"task": "next"}]) == ["settled"]
-    job = lending.do(store.get(job_id))
+    job = lending.do(store.jobs.get(job_id))
     assert job is not None
     assert job.state == "failed"
     assert job.last_error is not None

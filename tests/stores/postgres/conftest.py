@@ -20,7 +20,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 def install(url: str) -> None:
     async def installed() -> None:
         store = PostgresStore(url)
-        await store.install()
+        await store.schema.install()
         await store.close()
 
     asyncio.run(installed())

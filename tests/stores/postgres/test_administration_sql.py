@@ -172,7 +172,7 @@ def test_the_token_of_whoever_settled_a_job_is_not_given_to_an_administrator(
     store = PostgresStore(postgres_url)
 
     async def story() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         await store.settle([(await take(store), Settlement(State.ERRORED, Ended.RETRY, error="x", delay=0.0))])
         await store.close()
 
@@ -206,8 +206,8 @@ def test_a_row_that_stays_locked_is_waited_for_but_not_for_ever(postgres_url: st
         with psycopg.connect(postgres_url) as other:
             other.execute("select from stowhand.live for update")
             with pytest.raises(StoreUnreachable, match="open transaction"):
-                await store.complete_jobs([1])
-        assert len(await store.complete_jobs([1])) == 1
+                await store.admin.complete_jobs([1])
+        assert len(await store.admin.complete_jobs([1])) == 1
         await store.close()
 
     try:
@@ -232,7 +232,7 @@ def test_the_holder_of_a_lease_is_lost_when_its_worker_was_unlocked(postgres_url
     store = PostgresStore(postgres_url)
 
     async def story() -> None:
-        await store.enqueue(NewJob(task="t", queue="q"))
+        await store.jobs.enqueue(NewJob(task="t", queue="q"))
         lease = await take(store)
         sql("select stowhand.force_unlock_workers('{w}')")
         again = await take(store)
@@ -250,7 +250,7 @@ def test_ids_beyond_32_bits_live_like_others(postgres_url: str, sql: Sql, run: A
     store = PostgresStore(postgres_url)
 
     async def story() -> None:
-        jobs = await store.add_jobs([NewJob(task="t", queue="q", key="k"), NewJob(task="t"), NewJob(task="t")])
+        jobs = await store.jobs.add_jobs([NewJob(task="t", queue="q", key="k"), NewJob(task="t"), NewJob(task="t")])
         assert [job.id for job in jobs] == [2147483651, 2147483649, 2147483650]
         leases = [await take(store) for _ in jobs]
         heartbeats = store.heartbeats()
@@ -260,7 +260,7 @@ def test_ids_beyond_32_bits_live_like_others(postgres_url: str, sql: Sql, run: A
         failed = Settlement(State.FAILED, Ended.FAILED, error="x")
         verdicts = await store.settle(list(zip(leases, (errored, COMPLETED, failed), strict=True)))
         assert set(verdicts) == {Verdict.SETTLED}
-        assert [job.id for job in await store.complete_jobs([leases[0].job_id, leases[2].job_id])] == sorted(
+        assert [job.id for job in await store.admin.complete_jobs([leases[0].job_id, leases[2].job_id])] == sorted(
             [leases[0].job_id, leases[2].job_id]
         )
         await store.close()

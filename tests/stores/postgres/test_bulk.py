@@ -35,8 +35,8 @@ def test_a_source_that_fails_while_a_part_is_on_its_way_leaves_nothing(
     async def story() -> None:
         source = failing_source(after)
         with pytest.raises(SourceFailedError):
-            await store.enqueue_many(one_by_one(source) if asynchronous else source)
-        assert await store.enqueue_many([NewJob(task="after")]), "the connection is as good as new"
+            await store.jobs.enqueue_many(one_by_one(source) if asynchronous else source)
+        assert await store.jobs.enqueue_many([NewJob(task="after")]), "the connection is as good as new"
         await store.close()
 
     run(story())
@@ -52,7 +52,7 @@ def test_a_part_that_is_refused_while_the_next_one_fails_in_the_making_leaves_no
 
     async def story() -> None:
         with pytest.raises((SourceFailedError, InvalidJob)):
-            await store.enqueue_many(source())
+            await store.jobs.enqueue_many(source())
         await store.close()
 
     run(story())
@@ -61,7 +61,7 @@ def test_a_part_that_is_refused_while_the_next_one_fails_in_the_making_leaves_no
 
 def test_ids_are_in_the_order_given_across_parts(store: PostgresStore, sql: Any, run: Any) -> None:
     async def story() -> list[int]:
-        ids = await store.enqueue_many(
+        ids = await store.jobs.enqueue_many(
             NewJob(task="t", payload=str(n), key=str(n) if n % 7 == 0 else None) for n in range(2 * CHUNK + 3)
         )
         await store.close()

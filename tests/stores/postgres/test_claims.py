@@ -72,7 +72,7 @@ def test_a_claim_commits_asynchronously_only_if_no_job_of_it_has_a_queue(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     async def add(queue: str | None) -> None:
-        await store.enqueue(NewJob(task="t", queue=queue))
+        await store.jobs.enqueue(NewJob(task="t", queue=queue))
         await store.close()
 
     run(add(None))
@@ -83,7 +83,7 @@ def test_a_claim_commits_asynchronously_only_if_no_job_of_it_has_a_queue(
 
 def test_a_claim_leaves_nothing_behind_on_its_connection(store: PostgresStore, postgres_url: str, run: Any) -> None:
     async def story() -> None:
-        await store.enqueue_many([NewJob(task="t"), NewJob(task="t")])
+        await store.jobs.enqueue_many([NewJob(task="t"), NewJob(task="t")])
         await store._claims._link.rows(b"set synchronous_commit = on")  # the server of the tests has it off
         await claim(store, 1)
         ((mode,),) = await store._claims._link.rows(b"show synchronous_commit")
@@ -101,7 +101,7 @@ def test_a_run_time_that_python_cannot_name_makes_nothing_unreadable(store: Post
     async def story() -> None:
         assert len(await claim(store, 5)) == 2
         ((left,),) = sql("select id from stowhand.live where state = 'queued'")
-        job = await store.get(left)
+        job = await store.jobs.get(left)
         assert job is not None
         assert job.run_at.year == 9999
         await store.close()
@@ -111,7 +111,7 @@ def test_a_run_time_that_python_cannot_name_makes_nothing_unreadable(store: Post
 
 def test_two_claims_in_one_queueless_table_wait_for_nobody(store: PostgresStore, postgres_url: str, run: Any) -> None:
     async def story() -> None:
-        ids = await store.enqueue_many(NewJob(task="t") for _ in range(4))
+        ids = await store.jobs.enqueue_many(NewJob(task="t") for _ in range(4))
         with psycopg.connect(postgres_url) as other:
             other.execute(CLAIM.replace("10", "2"), (str(uuid.uuid4()),))  # not committed
             assert [each.lease.job_id for each in await claim(store, 10)] == ids[2:]

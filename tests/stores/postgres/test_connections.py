@@ -26,13 +26,13 @@ def test_every_role_recovers_when_its_backend_is_terminated(
     async def story() -> None:
         heartbeats = store.heartbeats()
         for _ in range(2):
-            await store.enqueue_many(NewJob(task="t") for _ in range(2))
+            await store.jobs.enqueue_many(NewJob(task="t") for _ in range(2))
             claims = await claim(store, 2)
             await heartbeats.beat([claims[0].lease], 30.0)
             assert await store.settle([(claims[0].lease, COMPLETED)]) == [Verdict.SETTLED]
             assert cut_off(connection, "stowhand:%") >= 4
             # Nothing was under way, so nothing is ambiguous: the first call of each role simply works again.
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
             assert await claim(store)
             await heartbeats.beat([claims[1].lease], 30.0)
             assert await store.settle([(claims[1].lease, COMPLETED)]) == [Verdict.SETTLED]
@@ -100,7 +100,7 @@ def test_every_connection_says_goodbye_to_the_server(store: PostgresStore, sql: 
     before = sql(abandoned)
 
     async def story() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         assert len(await claim(store)) == 1
         waiting = asyncio.create_task(store.wait(30.0))
         while not store.is_listening:  # noqa: ASYNC110
@@ -128,7 +128,7 @@ def test_where_nobody_can_listen_a_wait_merely_sleeps(postgres_url: str, run: An
 
 def test_connections_are_named_by_role_and_worker(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         await store.claim(ask(worker="host.1.abc"))
         await store.wait(0.01)
         names = {name for (name,) in sql("select application_name from pg_stat_activity")}
@@ -144,11 +144,11 @@ def test_no_role_changes_its_session(postgres_url: str, run: Any, role: str) -> 
 
     async def story() -> None:
         store = PostgresStore(postgres_url)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         lease = await take(store)
         heartbeats = store.heartbeats()
         await heartbeats.beat([lease], 30.0)
-        await store.counts()
+        await store.inspect.counts()
         await store.settle([(lease, COMPLETED)])
         context = store._context
         ask_settings = (
@@ -175,7 +175,7 @@ def test_everything_works_without_prepared_statements(postgres_url: str, sql: Sq
     async def story() -> None:
         store = PostgresStore(postgres_url, StoreOptions(prepared_statements=False))
         for _ in range(8):
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
             lease = await take(store)
             assert await store.settle([(lease, COMPLETED)]) == [Verdict.SETTLED]
         assert await store._claims._link.rows(b"select count(*) from pg_prepared_statements") == [(0,)]
@@ -218,15 +218,15 @@ def test_a_cancelled_call_leaves_no_connection_in_the_middle_of_something(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     async def story() -> None:
-        await store.enqueue(NewJob(task="t", key="k"))
+        await store.jobs.enqueue(NewJob(task="t", key="k"))
         with psycopg.connect(postgres_url) as application:
             application.execute("select from stowhand.live for update")
-            waiting = asyncio.create_task(store.enqueue(NewJob(task="t", key="k")))
+            waiting = asyncio.create_task(store.jobs.enqueue(NewJob(task="t", key="k")))
             await asyncio.sleep(0.05)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-        assert (await store.enqueue(NewJob(task="t", key="k"))).revision == 1
+        assert (await store.jobs.enqueue(NewJob(task="t", key="k"))).revision == 1
         await store.close()
 
     run(story())

@@ -117,10 +117,10 @@ def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_can
 
     async def cancel() -> list[Answer]:
         store = PostgresStore(postgres_url)
-        ids = await store.enqueue_many([NewJob(task="t")] * 5)
+        ids = await store.jobs.enqueue_many([NewJob(task="t")] * 5)
         with psycopg.connect(postgres_url) as holder:
             holder.execute("select from stowhand.live where id = %s for update", (ids[1],))
-            answers = list(await store.cancel_jobs(ids))
+            answers = list(await store.admin.cancel_jobs(ids))
         await store.close()
         return answers
 

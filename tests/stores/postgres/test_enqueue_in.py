@@ -25,7 +25,7 @@ def test_the_job_is_there_if_and_only_if_the_caller_commits(
     store: PostgresStore, postgres_url: str, sql: Sql, commits: bool
 ) -> None:
     with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
-        job = store.enqueue_in(connection, NewJob(task="t", payload="[1]", delay=5.0, flags=("a",)))
+        job = store.transactions.enqueue_in(connection, NewJob(task="t", payload="[1]", delay=5.0, flags=("a",)))
         assert isinstance(job, Job)
         assert (job.state, job.payload_text, job.flags) == (State.QUEUED, "[1]", ("a",))
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
@@ -40,7 +40,7 @@ def test_the_same_on_an_asynchronous_connection(
 ) -> None:
     async def story() -> None:
         async with await psycopg.AsyncConnection.connect(postgres_url, row_factory=dict_row) as connection:
-            job = await store.enqueue_in(connection, NewJob(task="t", key="k"))  # type: ignore[misc]
+            job = await store.transactions.enqueue_in(connection, NewJob(task="t", key="k"))  # type: ignore[misc]
             assert (job.key, job.run_at.utcoffset().total_seconds()) == ("k", 0)
             await (connection.commit() if commits else connection.rollback())
 
@@ -63,9 +63,9 @@ def test_a_sleeping_worker_runs_it_within_a_second_of_the_commit_and_never_befor
         loop = asyncio.get_running_loop()
         for _ in range(3):
             async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
-                await store.enqueue_in(connection, NewJob(task="t"))  # type: ignore[misc]
+                await store.transactions.enqueue_in(connection, NewJob(task="t"))  # type: ignore[misc]
                 await connection.rollback()
-                job = await store.enqueue_in(connection, NewJob(task="t"))  # type: ignore[misc]
+                job = await store.transactions.enqueue_in(connection, NewJob(task="t"))  # type: ignore[misc]
                 await asyncio.sleep(0.3)
                 assert ran.empty()
                 committed = loop.time()
@@ -75,7 +75,7 @@ def test_a_sleeping_worker_runs_it_within_a_second_of_the_commit_and_never_befor
                 last = job.id
         worker.stop()
         await running
-        done = await store.get(last)
+        done = await store.jobs.get(last)
         assert done is not None
         assert (done.state, done.attempts, done.worker) == (State.COMPLETED, 1, None)
         await store.close()
@@ -90,7 +90,7 @@ def test_a_job_that_is_refused_leaves_the_decision_to_the_caller(
     with psycopg.connect(postgres_url) as connection:
         connection.execute("create table public.mine (id int)")
         with pytest.raises(InvalidJob, match="128"), connection.transaction():
-            store.enqueue_in(connection, NewJob(task="t" * 129))
+            store.transactions.enqueue_in(connection, NewJob(task="t" * 129))
         connection.execute("insert into public.mine values (1)")
     assert sql("select count(*) from public.mine") == [(1,)]
 
@@ -98,9 +98,9 @@ def test_a_job_that_is_refused_leaves_the_decision_to_the_caller(
 def test_a_schema_that_is_not_there_is_named(postgres_url: str) -> None:
     store = PostgresStore(postgres_url, StoreOptions(schema="elsewhere"))
     with psycopg.connect(postgres_url) as connection, pytest.raises(SchemaMissing, match="elsewhere"):
-        store.enqueue_in(connection, NewJob(task="t"))
+        store.transactions.enqueue_in(connection, NewJob(task="t"))
 
 
 def test_any_other_object_is_refused_by_its_type(store: PostgresStore) -> None:
     with pytest.raises(ConfigurationError, match="dict"):
-        store.enqueue_in({}, NewJob(task="t"))
+        store.transactions.enqueue_in({}, NewJob(task="t"))

@@ -67,8 +67,8 @@ def walked(url: str, *tables: str) -> int:
 def test_a_step_is_found_by_its_key_however_long_the_history_is(url: str, run: Run, sql: Sql) -> None:
     async def story() -> None:
         store = PostgresStore(url)
-        tables = store.flow_tables()
-        await store.enqueue_many(NewJob(task="t", payload="{}") for _ in range(2000))
+        tables = store.flows
+        await store.jobs.enqueue_many(NewJob(task="t", payload="{}") for _ in range(2000))
         await tables.create("demo", [new(f"n{number}", ("n", str(number % 7))) for number in range(2000)])
         await work_off(store)
         await store.close()
@@ -88,7 +88,7 @@ def test_a_step_is_found_by_its_key_however_long_the_history_is(url: str, run: R
 def test_the_history_of_other_jobs_is_not_in_the_index_of_flows(url: str, run: Run, sql: Sql) -> None:
     async def story() -> None:
         store = PostgresStore(url)
-        await store.enqueue_many(NewJob(task="t", key=f"other:{number}") for number in range(2000))
+        await store.jobs.enqueue_many(NewJob(task="t", key=f"other:{number}") for number in range(2000))
         await work_off(store)
         await store.close()
 
@@ -103,7 +103,7 @@ def test_a_creation_whose_reply_is_lost_is_done_once(url: str, run: Run, sql: Sq
         with Proxy(url) as proxy:
             store = PostgresStore(proxy.url)
             proxy.lose_next_reply("flow", b"COMMIT\0" if jobs > 1 else b"flow_create")
-            await store.flow_tables().create("demo", [new(f"n{number}", ("k", "v")) for number in range(jobs)])
+            await store.flows.create("demo", [new(f"n{number}", ("k", "v")) for number in range(jobs)])
             assert proxy.lost.is_set()
             await store.close()
 
@@ -118,10 +118,10 @@ def test_a_creation_that_is_never_answered_is_not_known_to_have_failed(
     async def story() -> None:
         with Proxy(url) as proxy:
             store = PostgresStore(proxy.url)
-            await store.flow_tables().create("demo", [new("before")])  # what a first connection asks is answered
+            await store.flows.create("demo", [new("before")])  # what a first connection asks is answered
             monkeypatch.setattr(proxy, "_take_loss", lambda role, data: role == "flow")
             with pytest.raises(OutcomeUnknown, match="may or may not have been committed"):
-                await store.flow_tables().create("demo", [new("a")])
+                await store.flows.create("demo", [new("a")])
             assert proxy.lost.is_set()
             await store.close()
 
@@ -133,7 +133,7 @@ def test_a_limiter_asked_by_many_at_once_lets_exactly_its_reservoir_pass(url: st
 
     async def story() -> None:
         store = PostgresStore(url, StoreOptions(pinned=lambda: moment))
-        tables = store.flow_tables()
+        tables = store.flows
         asked = [
             Spending(limiter="l", part="p", holder=str(number), reservoir=7, interval=3600.0) for number in range(60)
         ]

@@ -37,7 +37,7 @@ def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
     left = ["the constraint live.payload_size is gone", "the type job_spec.max_attempts is not the one of this version"]
 
     async def story() -> None:
-        assert await store.foreign_changes() == [
+        assert await store.schema.foreign_changes() == [
             "the function add_jobs is not the one of this version",
             "the function remove is gone",
             "the function retry is not the one of this version",
@@ -45,9 +45,9 @@ def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
             left[1],
             "the view migrations is not the one of this version",
         ]
-        assert "create or replace function" in await store.plan()
-        await store.install()
-        assert await store.foreign_changes() == left
+        assert "create or replace function" in await store.schema.plan()
+        await store.schema.install()
+        assert await store.schema.foreign_changes() == left
         await store.close()
 
     run(story())
@@ -71,7 +71,7 @@ def test_looking_leaves_nothing_behind_and_needs_no_right_to_make_anything(
             if url == limited:
                 sql("grant usage on schema stowhand to looks_only")
                 sql("grant select on stowhand.applied_migrations, stowhand.settings to looks_only")
-            assert await store.foreign_changes() == ["the function remove is gone"]
+            assert await store.schema.foreign_changes() == ["the function remove is gone"]
             await store.close()
 
     try:

@@ -35,7 +35,7 @@ def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: s
         for day in range(6):
             now[0] = start + timedelta(days=day)
             await heartbeats.maintain()
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
             await store.settle([(await take(store), COMPLETED)])
         assert sql("select count(*) from stowhand.history_default") == [(0,)]
         # Two days of rows, three ahead, one that the retention still touches; and the days of the real date.
@@ -45,7 +45,7 @@ def test_days_are_made_ahead_and_dropped_when_past_the_retention(postgres_url: s
         )]  # fmt: skip
         assert names[0].endswith("20310505")
         assert names[-1].endswith("20310509")
-        assert (await store.counts())[State.COMPLETED] == 2
+        assert (await store.inspect.counts())[State.COMPLETED] == 2
         await heartbeats.close()
         await store.close()
 
@@ -62,13 +62,13 @@ def test_a_day_that_was_not_made_never_fails_a_settlement(postgres_url: str, sql
         sql(f"drop table {name}")
 
     async def story() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         await store.settle([(await take(store), COMPLETED)])
         assert sql("select count(*) from stowhand.history_default") == [(1,)]
         heartbeats = store.heartbeats()
         await heartbeats.maintain()  # today stays in the default; the days after it are made
         assert sql(DAYS) == [(4,)]
-        assert (await store.counts())[State.COMPLETED] == 1
+        assert (await store.inspect.counts())[State.COMPLETED] == 1
         await heartbeats.close()
         await store.close()
 

@@ -138,10 +138,10 @@ async def asleep(store: PostgresStore) -> AsyncIterator[asyncio.Task[bool]]:
 def test_a_job_is_notified_only_if_somebody_sleeps(store: PostgresStore, postgres_url: str, run: Any) -> None:
     async def story() -> None:
         with listening(postgres_url) as bystander:
-            await store.enqueue(JOB)
+            await store.jobs.enqueue(JOB)
             assert heard(bystander) == 0
             async with asleep(store) as waiting:
-                await store.enqueue(JOB)
+                await store.jobs.enqueue(JOB)
                 assert await asyncio.wait_for(waiting, 20) is True
                 assert heard(bystander) == 1
             await store.close()
@@ -156,7 +156,7 @@ def test_sql_and_many_jobs_at_once_always_notify(store: PostgresStore, postgres_
         with listening(postgres_url) as bystander:
             sql("select stowhand.add_job('t')")
             assert heard(bystander) == 1
-            await store.enqueue_many([JOB, JOB])
+            await store.jobs.enqueue_many([JOB, JOB])
             assert heard(bystander) == 1
         await store.close()
 
@@ -171,7 +171,7 @@ def test_nobody_is_left_who_seems_to_sleep(store: PostgresStore, postgres_url: s
             await store.close()
             while sql("select from pg_stat_activity where application_name like 'stowhand:listen%'"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await store.enqueue(JOB)
+            await store.jobs.enqueue(JOB)
             assert heard(bystander) == 0
         await store.close()
 
@@ -186,7 +186,7 @@ def test_whose_connection_breaks_sleeps_again_on_the_next_one(
             assert cut_off(connection, "stowhand:listen%") == 1
             assert await asyncio.wait_for(waiting, 20) is True
             waiting = asyncio.create_task(store.wait(30.0))
-            await store.enqueue(JOB)
+            await store.jobs.enqueue(JOB)
             assert await asyncio.wait_for(waiting, 20) is True
         await store.close()
 
@@ -205,7 +205,7 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
                 idle_announcer_of(store).claimed(0, 10.0)
                 assert await asyncio.wait_for(store.wait(30.0), 20) is True, "now that it can be seen: one more look"
                 heard(bystander)
-                await store.enqueue(JOB)
+                await store.jobs.enqueue(JOB)
                 assert heard(bystander) == 1
             await store.close()
 
@@ -241,21 +241,21 @@ def test_who_works_is_not_woken_and_is_again_when_the_work_is_done(
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store) as waiting:
-                await store.enqueue_many(JOB for _ in range(2 * MANY))
+                await store.jobs.enqueue_many(JOB for _ in range(2 * MANY))
                 assert await asyncio.wait_for(waiting, 20) is True
                 waiting = asyncio.create_task(store.wait(30.0))
                 assert len(await claim(store, 2 * MANY)) == 2 * MANY
                 while sleeps(store):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
                 heard(bystander)
-                await store.enqueue(JOB)
+                await store.jobs.enqueue(JOB)
                 assert heard(bystander) == 0
                 assert len(await claim(store, 2)) == 1
                 while not sleeps(store):  # as a worker does: it looks when told to
                     if not await claim(store, 1):
                         await asyncio.wait_for(waiting, 20)
                         waiting = asyncio.create_task(store.wait(30.0))
-                await store.enqueue(JOB)
+                await store.jobs.enqueue(JOB)
                 assert heard(bystander) == 1
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)
@@ -300,7 +300,7 @@ def test_no_job_waits_for_the_poll_however_they_come(
     async def produce() -> list[int]:
         ids = []
         for _ in range(12):
-            ids += [(await store.enqueue(JOB)).id for _ in range(dice.choice([1, 3, 80]))]
+            ids += [(await store.jobs.enqueue(JOB)).id for _ in range(dice.choice([1, 3, 80]))]
             await asyncio.sleep(dice.choice([0.0, 0.001, 0.01, 0.06, WINDOW, 2 * WINDOW]))
         return ids
 

@@ -24,9 +24,9 @@ def postgres_url(own_url: str) -> str:
 def test_eight_installs_at_once_on_an_empty_database_all_succeed(empty_url: str, run: Any) -> None:
     async def install() -> None:
         stores = [PostgresStore(empty_url) for _ in range(8)]
-        statuses = await asyncio.gather(*(store.install() for store in stores))
+        statuses = await asyncio.gather(*(store.schema.install() for store in stores))
         assert len({(status.installed, status.expected) for status in statuses}) == 1
-        assert await stores[0].plan() == ""
+        assert await stores[0].schema.plan() == ""
         for store in stores:
             await store.close()
 
@@ -38,12 +38,12 @@ def test_a_schema_may_have_any_name_and_two_do_not_meet(empty_url: str, run: Any
         names = ['we"ird; drop schema stowhand --', "s" * 63]
         stores = [PostgresStore(empty_url, StoreOptions(schema=name)) for name in names]
         for number, store in enumerate(stores):
-            await store.install()
+            await store.schema.install()
             await store.open()
-            assert await store.enqueue_many([NewJob(task="t")] * (number + 1))
-        assert [sum((await store.counts()).values()) for store in stores] == [1, 2]
-        await stores[0].uninstall()
-        assert sum((await stores[1].counts()).values()) == 2
+            assert await store.jobs.enqueue_many([NewJob(task="t")] * (number + 1))
+        assert [sum((await store.inspect.counts()).values()) for store in stores] == [1, 2]
+        await stores[0].schema.uninstall()
+        assert sum((await stores[1].inspect.counts()).values()) == 2
         for store in stores:
             await store.close()
 
@@ -96,7 +96,7 @@ def test_a_schema_of_something_else_is_named_and_left_alone(empty_url: str, run:
         store = PostgresStore(empty_url, StoreOptions(schema="graphile_worker"))
 
         async def story() -> None:
-            for verb in (store.open, store.install, store.plan, store.status):
+            for verb in (store.open, store.schema.install, store.schema.plan, store.schema.status):
                 with pytest.raises(SchemaError, match="holds tables of something else"):
                     await verb()
             await store.close()
@@ -109,7 +109,7 @@ def test_a_schema_of_something_else_is_named_and_left_alone(empty_url: str, run:
 def test_the_plan_run_by_hand_is_the_schema(empty_url: str, run: Any) -> None:
     async def planned() -> str:
         store = PostgresStore(empty_url)
-        plan = await store.plan()
+        plan = await store.schema.plan()
         await store.close()
         return plan
 
@@ -129,7 +129,7 @@ def test_an_install_uses_a_schema_that_an_administrator_made(empty_url: str, run
 
     async def install() -> None:
         store = PostgresStore(empty_url)
-        status = await store.install()
+        status = await store.schema.install()
         assert status.installed == status.expected
         await store.close()
 

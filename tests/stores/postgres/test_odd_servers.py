@@ -20,11 +20,11 @@ from tests.stores.postgres.verbs import claim
 
 async def everything(store: PostgresStore) -> None:
     """Install, enqueue in each way, claim, beat, settle with and without a result, look, maintain."""
-    await store.install()
+    await store.schema.install()
     await store.open()
-    await store.enqueue(NewJob(task="t"))
-    await store.enqueue(NewJob(task="t", key="k", flags=("a",)))
-    await store.enqueue_many([NewJob(task="t", queue="q")] * 2)
+    await store.jobs.enqueue(NewJob(task="t"))
+    await store.jobs.enqueue(NewJob(task="t", key="k", flags=("a",)))
+    await store.jobs.enqueue_many([NewJob(task="t", queue="q")] * 2)
     claims = await claim(store, 9)
     heartbeats = store.heartbeats()
     leases = [each.lease for each in claims]
@@ -34,7 +34,7 @@ async def everything(store: PostgresStore) -> None:
     assert len(leases) == 3, "one of a serial queue"
     await heartbeats.maintain()
     await heartbeats.close()
-    assert await store.foreign_changes() == []
+    assert await store.schema.foreign_changes() == []
     await store.close()
 
 
@@ -59,7 +59,7 @@ def test_claims_at_once_do_not_fail_where_serializable_is_the_default(own_url: s
 
     async def story() -> None:
         stores = [PostgresStore(url) for _ in range(3)]
-        await stores[0].enqueue_many([NewJob(task="t", queue=f"q{n % 5}" if n % 2 else None) for n in range(60)])
+        await stores[0].jobs.enqueue_many([NewJob(task="t", queue=f"q{n % 5}" if n % 2 else None) for n in range(60)])
 
         async def drain(store: PostgresStore, worker: str) -> int:
             done = 0
@@ -107,7 +107,7 @@ def test_what_cannot_work_is_refused_with_the_reason(own_url: str, run: Any, why
 
     async def used(store: PostgresStore) -> None:
         await store.open()
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
 
     run(story())
 

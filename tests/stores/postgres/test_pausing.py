@@ -80,7 +80,7 @@ def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any, settlement: Settlement
 ) -> None:
     async def story() -> None:
-        await store.enqueue_many(NewJob(task="t", queue=name) for name in ("q", "other", None, "q"))
+        await store.jobs.enqueue_many(NewJob(task="t", queue=name) for name in ("q", "other", None, "q"))
         leases = {one.queue: one.lease for one in await claim(store, 3)}
         batch = [(lease, settlement) for lease in leases.values()]
         heartbeats = store.heartbeats()
@@ -106,9 +106,9 @@ def test_a_resume_that_meets_a_settlement_leaves_the_queue_free(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any
 ) -> None:
     async def begin() -> tuple[Any, list[int]]:
-        ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
         lease = await take(store)
-        await store.pause_queue("q")
+        await store.operate.pause_queue("q")
         await store.close()
         return lease, ids
 
@@ -137,13 +137,13 @@ def test_of_two_pauses_one_pauses(store: PostgresStore, sql: Sql, postgres_url: 
 def test_resuming_waits_for_somebodys_transaction_but_not_for_ever(own_url: str, run: Any) -> None:
     async def refused() -> None:
         store = PostgresStore(own_url)
-        await store.pause_queue("q")
+        await store.operate.pause_queue("q")
         with psycopg.connect(own_url) as holding:
             holding.execute("select from stowhand.queues where name = 'q' for update")
             with psycopg.connect(own_url) as changing:
                 changing.execute("alter function stowhand.resume_queue set lock_timeout = '100ms'")
             with pytest.raises(StoreUnreachable, match="holds the queue; try again"):
-                await store.resume_queue("q")
+                await store.operate.resume_queue("q")
         await store.close()
 
     run(refused())
@@ -154,7 +154,7 @@ def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial
 
     async def race() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(4)]
-        await stores[0].enqueue_many(NewJob(task="t", queue=names[number % 130]) for number in range(780))
+        await stores[0].jobs.enqueue_many(NewJob(task="t", queue=names[number % 130]) for number in range(780))
         done: dict[str, list[int]] = {name: [] for name in names}
         running: set[str] = set()
 
@@ -171,9 +171,9 @@ def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial
         async def meddle() -> None:
             for round_ in range(3):
                 for name in names[round_::4]:
-                    await stores[3].pause_queue(name)
+                    await stores[3].operate.pause_queue(name)
                 for name in names[round_::4]:
-                    await stores[3].resume_queue(name)
+                    await stores[3].operate.resume_queue(name)
 
         await asyncio.gather(*(serve(store) for store in stores[:3]), meddle())
         assert all(len(ids) == 6 and ids == sorted(ids) for ids in done.values())
@@ -190,10 +190,10 @@ def test_what_a_pause_has_absorbed_is_found_again(store: PostgresStore, sql: Sql
     """Behind many paused queues scouts are absorbed, as behind busy ones; a resume leaves a hint."""
 
     async def story() -> None:
-        ids = await store.enqueue_many(NewJob(task="t", queue=f"q{number % 150}") for number in range(3000))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 150}") for number in range(3000))
         for number in range(150):
-            await store.pause_queue(f"q{number}")
-        (other,) = await store.enqueue_many([NewJob(task="t", queue="other")])
+            await store.operate.pause_queue(f"q{number}")
+        (other,) = await store.jobs.enqueue_many([NewJob(task="t", queue="other")])
         found: list[int] = []
         while not found:
             found = [each.lease.job_id for each in await claim(store, 5)]
@@ -201,7 +201,7 @@ def test_what_a_pause_has_absorbed_is_found_again(store: PostgresStore, sql: Sql
         ((scouts,),) = sql("select count(*) from stowhand.live where scout")
         assert scouts < 100
         assert sql("select count(*) from stowhand.queues where hint_id is not null") == [(0,)]
-        await store.resume_queue("q7")
+        await store.operate.resume_queue("q7")
         assert sql(UNFINDABLE) == []
         assert sql(WRONG) == []
         assert (await take(store)).job_id == ids[7]
@@ -218,7 +218,7 @@ async def complete(store: PostgresStore, claims: Sequence[Claim[Any]]) -> None:
 
 
 async def with_two(store: PostgresStore) -> list[int]:
-    ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+    ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
     await store.close()
     return ids
 

@@ -22,7 +22,7 @@ RETRY = Settlement(State.ERRORED, Ended.RETRY, delay=3600.0, error="no")
 
 
 async def work_off(store: PostgresStore, settlement: Settlement) -> None:
-    await store.enqueue_many(NewJob(task="t") for _ in range(JOBS))
+    await store.jobs.enqueue_many(NewJob(task="t") for _ in range(JOBS))
     heartbeats = store.heartbeats()
     while True:
         request = ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=BATCH, lease=30.0)
@@ -49,7 +49,7 @@ def test_a_table_that_is_believed_empty_is_not_walked_for_each_batch(run: Run, p
 
     async def scenario() -> None:
         store = PostgresStore(postgres_url, StoreOptions(history=None))
-        await store.install()
+        await store.schema.install()
         await store.open()
         await work_off(store, COMPLETED)
         with psycopg.connect(postgres_url, autocommit=True) as connection:

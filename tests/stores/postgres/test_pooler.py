@@ -61,26 +61,28 @@ def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, opti
         await store.open()
         heartbeats = store.heartbeats()
         for turn in range(8):  # more often than psycopg asks before it prepares
-            keyed = await store.enqueue(NewJob(task="k", key="k", payload=f"[{turn}]"))
+            keyed = await store.jobs.enqueue(NewJob(task="k", key="k", payload=f"[{turn}]"))
             assert keyed.payload_text == f"[{turn}]"
-            assert (await store.enqueue(NewJob(task="k", key="k", payload="[9]"))).payload_text == f"[{turn},9]"
-            assert (await store.remove_key("k")).done is Done.DONE
-            ids = await store.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t")])
-            assert (await store.cancel(ids[2])).done is Done.DONE
+            assert (await store.jobs.enqueue(NewJob(task="k", key="k", payload="[9]"))).payload_text == f"[{turn},9]"
+            assert (await store.admin.remove_key("k")).done is Done.DONE
+            ids = await store.jobs.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t")])
+            assert (await store.admin.cancel(ids[2])).done is Done.DONE
             first, second = sorted(await claim(store, 9), key=lambda claimed: claimed.record.id)
             assert not (await heartbeats.beat([first.lease, second.lease], 30.0)).lost
-            assert (await store.cancel(ids[0])).done is Done.ASKED
+            assert (await store.admin.cancel(ids[0])).done is Done.ASKED
             assert (await heartbeats.beat([first.lease], 30.0)).canceled == {(first.lease.job_id, first.lease.token)}
             assert await store.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
             (reset,) = await heartbeats.reset_lease(second.lease)
             assert reset.state is State.QUEUED
             assert await store.settle([(second.lease, COMPLETED)]) == [Verdict.LOST]
-            assert [job.priority for job in await store.reschedule_jobs([ids[1]], Reschedule(priority=-1))] == [-1]
+            assert [job.priority for job in await store.admin.reschedule_jobs([ids[1]], Reschedule(priority=-1))] == [
+                -1
+            ]
             lease = await take(store)
             assert await heartbeats.release([lease]) == []
-            assert [job.id for job in await store.complete_jobs([ids[1]])] == [ids[1]]
+            assert [job.id for job in await store.admin.complete_jobs([ids[1]])] == [ids[1]]
             await heartbeats.maintain()
-            assert len(await store.list(JobFilter(states=tuple(State)))) == 3 * (turn + 1)
+            assert len(await store.inspect.list(JobFilter(states=tuple(State)))) == 3 * (turn + 1)
         await heartbeats.close()
         await store.close()
 
@@ -92,10 +94,10 @@ def test_a_schema_is_installed_and_removed_through_the_pooler(
 ) -> None:
     async def story(url: str) -> None:
         stores = [PostgresStore(url, StoreOptions(**options)) for _ in range(4)]
-        statuses = await asyncio.gather(*(store.install() for store in stores))
+        statuses = await asyncio.gather(*(store.schema.install() for store in stores))
         assert {status.installed for status in statuses} == {statuses[0].expected}
-        await stores[0].uninstall()
-        assert (await stores[0].status()).installed is None
+        await stores[0].schema.uninstall()
+        assert (await stores[0].schema.status()).installed is None
         for store in stores:
             await store.close()
 
@@ -136,7 +138,7 @@ def test_a_worker_with_a_direct_address_hears(
         waiting = asyncio.create_task(store.wait(20.0))
         await asyncio.sleep(0)
         assert store.is_listening
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         assert await asyncio.wait_for(waiting, 15) is True
         await store.close()
 

@@ -48,23 +48,23 @@ def test_everything_that_deletes_goes_on_under_a_publication(postgres_url: str, 
         heartbeats = store.heartbeats()
         await heartbeats.maintain()
         for _ in range(2):
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
             await store.settle([(await take(store), COMPLETED)])
-        canceled = await store.enqueue(NewJob(task="t", key="k"))
-        await store.cancel(canceled.id)
-        assert (await store.retry(canceled.id)).done is Done.DONE
-        await store.cancel(canceled.id)
-        assert (await store.purge(Ages(completed=0.000001, canceled=None, failed=None))).completed == 0
+        canceled = await store.jobs.enqueue(NewJob(task="t", key="k"))
+        await store.admin.cancel(canceled.id)
+        assert (await store.admin.retry(canceled.id)).done is Done.DONE
+        await store.admin.cancel(canceled.id)
+        assert (await store.operate.purge(Ages(completed=0.000001, canceled=None, failed=None))).completed == 0
         now[0] = NOON.replace(minute=30)
-        assert (await store.purge(Ages(completed=60.0, canceled=None, failed=None))).completed == 2
+        assert (await store.operate.purge(Ages(completed=60.0, canceled=None, failed=None))).completed == 2
         now[0] = NOON.replace(hour=14)
         await heartbeats.maintain()
-        assert (await store.counts())[State.CANCELED] == 0
+        assert (await store.inspect.counts())[State.CANCELED] == 0
         now[0] = NOON.replace(day=5)
         await heartbeats.maintain()
         assert sql("select to_regclass('stowhand.history_20310501')") == [(None,)]
         forgetful = PostgresStore(postgres_url, StoreOptions(history=None))
-        await forgetful.enqueue(NewJob(task="t"))
+        await forgetful.jobs.enqueue(NewJob(task="t"))
         await forgetful.settle([(await take(forgetful), COMPLETED)])
         await heartbeats.close()
         await forgetful.close()

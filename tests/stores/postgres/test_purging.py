@@ -17,7 +17,7 @@ OLD = "update stowhand.{table} set finished_at = now() - interval '10 days'"
 
 
 async def finish(store: PostgresStore, count: int) -> None:
-    await store.enqueue_many(NewJob(task="t") for _ in range(count))
+    await store.jobs.enqueue_many(NewJob(task="t") for _ in range(count))
     await store.settle([(one.lease, COMPLETED) for one in await claim(store, count)])
 
 
@@ -29,8 +29,8 @@ def test_what_somebody_has_locked_stays_and_goes_with_the_next_purge(
         sql(OLD.format(table="history"))
         with psycopg.connect(postgres_url) as locking:
             locking.execute("select from stowhand.history where id = 3 for update")
-            assert await store.purge(Ages(completed=60)) == Purged(completed=4)
-        assert await store.purge(Ages(completed=60)) == Purged(completed=1)
+            assert await store.operate.purge(Ages(completed=60)) == Purged(completed=4)
+        assert await store.operate.purge(Ages(completed=60)) == Purged(completed=1)
         await store.close()
 
     run(story())
@@ -66,6 +66,6 @@ def test_failed_jobs_are_found_by_their_age(sql: Sql) -> None:
 
 
 async def purged(store: PostgresStore) -> Purged:
-    found = await store.purge(Ages(completed=86_400))
+    found = await store.operate.purge(Ages(completed=86_400))
     await store.close()
     return found

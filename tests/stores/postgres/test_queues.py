@@ -40,7 +40,7 @@ RETRY_AT_ONCE = Settlement(State.ERRORED, Ended.RETRY, delay=0.0, error="again")
 def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, run: Any) -> None:
     async def race() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(6)]
-        await stores[0].enqueue_many(NewJob(task="t", queue=f"q{number % 4}") for number in range(120))
+        await stores[0].jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 4}") for number in range(120))
         running: Counter[str] = Counter()
         ended: dict[str, list[int]] = {}
 
@@ -68,10 +68,10 @@ def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, r
 @pytest.mark.usefixtures("patient_claims")
 def test_one_claim_finds_what_is_behind_all_the_jobs_of_a_busy_queue(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(3000))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(3000))
         first = await take(store)
         assert first.job_id == ids[0]
-        behind = await store.enqueue_many(NewJob(task="t", queue=name) for name in ("z", "a", "z", "m"))
+        behind = await store.jobs.enqueue_many(NewJob(task="t", queue=name) for name in ("z", "a", "z", "m"))
         claims = [*await claim(store, 1), *await claim(store, 5)]
         assert [each.lease.job_id for each in claims] == [behind[0], behind[1], behind[3]]
         assert sql("select count(*) from stowhand.live where scout") == [(3000,)], "so few names need no bookkeeping"
@@ -85,11 +85,11 @@ def test_one_claim_finds_what_is_behind_all_the_jobs_of_a_busy_queue(store: Post
 
 def test_jobs_behind_many_busy_queues_are_passed_once_and_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        ids = await store.enqueue_many(NewJob(task="t", queue=f"q{number % 150}") for number in range(3000))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 150}") for number in range(3000))
         held = await claim(store, 150)
         assert len(held) == 150
         # Behind all of them: another queue's job, and passing them has to come to an end.
-        (other,) = await store.enqueue_many([NewJob(task="t", queue="other")])
+        (other,) = await store.jobs.enqueue_many([NewJob(task="t", queue="other")])
         found: list[int] = []
         while not found:
             found = [each.lease.job_id for each in await claim(store, 5)]
@@ -110,7 +110,7 @@ def test_the_scouts_of_a_free_queue_are_never_absorbed(store: PostgresStore, sql
     """A claim saw the queue held, then its holder settled: the hint was left before, so these must stay scouts."""
 
     async def story() -> None:
-        ids = await store.enqueue_many(NewJob(task="t", queue="q") for _ in range(3))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(3))
         await store.settle([(await take(store), COMPLETED)])
         sql("select stowhand.absorb(%s::bigint[], '{}')", ids)
         assert sql("select bool_and(scout), count(*) from stowhand.live") == [(True, 2)]
@@ -122,9 +122,9 @@ def test_the_scouts_of_a_free_queue_are_never_absorbed(store: PostgresStore, sql
 
 def test_an_absorbed_job_in_the_future_is_found_when_it_is_due(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        await store.enqueue(NewJob(task="t", queue="q"))
+        await store.jobs.enqueue(NewJob(task="t", queue="q"))
         first = await take(store)
-        later = await store.enqueue(NewJob(task="t", queue="q", priority=-5, delay=0.3))
+        later = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=-5, delay=0.3))
         sql("update stowhand.live set scout = false where id = %s", later.id)
         sql("update stowhand.queues set absorbed = true")
         await store.settle([(first, COMPLETED)])
@@ -180,12 +180,12 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
         for _ in range(25):
             match random.randrange(6):
                 case 0:
-                    await store.enqueue_many(
+                    await store.jobs.enqueue_many(
                         NewJob(task=random.choice("tu"), queue=f"q{random.randrange(4)}", priority=random.randrange(3))
                         for _ in range(random.randrange(80))
                     )
                 case 1:
-                    await store.enqueue(
+                    await store.jobs.enqueue(
                         NewJob(task="t", queue=f"q{random.randrange(4)}", key=f"k{random.randrange(3)}")
                     )
                 case _:
@@ -218,7 +218,7 @@ def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresS
     """Between the look of a sweep and its write, the job may have been settled, and be held by somebody else."""
 
     async def story() -> None:
-        await store.enqueue(NewJob(task="t", queue="q"))
+        await store.jobs.enqueue(NewJob(task="t", queue="q"))
         stale = await take(store)
         await store.settle([(stale, RETRY_AT_ONCE)])
         current = await take(store)
@@ -233,7 +233,7 @@ def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresS
 
 def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        await store.enqueue_many(NewJob(task="t", queue=name) for name in ("empty", "waiting", "waiting", "held"))
+        await store.jobs.enqueue_many(NewJob(task="t", queue=name) for name in ("empty", "waiting", "waiting", "held"))
         for each in await claim(store, 10):
             if each.queue != "held":
                 await store.settle([(each.lease, COMPLETED)])

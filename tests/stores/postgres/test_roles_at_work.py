@@ -54,18 +54,18 @@ def test_every_way_to_enqueue_is_open_to_an_enqueuer(logins: Logins, store: Stor
     async def story() -> None:
         enqueuer = store("enqueuer")
         await enqueuer.open()
-        plain = [await enqueuer.enqueue(NewJob(task="plain", queue="q")) for _ in range(3)]
+        plain = [await enqueuer.jobs.enqueue(NewJob(task="plain", queue="q")) for _ in range(3)]
         assert [job.id for job in plain] == sorted(job.id for job in plain)
-        keyed = await enqueuer.enqueue(NewJob(task="keyed", key="k", flags=("f",)))
-        assert (await enqueuer.enqueue(NewJob(task="keyed", key="k"))).id == keyed.id
-        assert len(await enqueuer.enqueue_many([NewJob(task="many"), NewJob(task="many", key="m")])) == 2
-        added = await enqueuer.add_jobs([NewJob(task="a"), NewJob(task="b", key="b")])
+        keyed = await enqueuer.jobs.enqueue(NewJob(task="keyed", key="k", flags=("f",)))
+        assert (await enqueuer.jobs.enqueue(NewJob(task="keyed", key="k"))).id == keyed.id
+        assert len(await enqueuer.jobs.enqueue_many([NewJob(task="many"), NewJob(task="many", key="m")])) == 2
+        added = await enqueuer.jobs.add_jobs([NewJob(task="a"), NewJob(task="b", key="b")])
         assert [job.task for job in added] == ["a", "b"]
-        assert (await enqueuer.remove_key("k")).done is Done.DONE
+        assert (await enqueuer.admin.remove_key("k")).done is Done.DONE
         async with await psycopg.AsyncConnection.connect(logins.url("enqueuer")) as connection:
-            await as_awaitable(enqueuer.enqueue_in(connection, NewJob(task="rolled back")))
+            await as_awaitable(enqueuer.transactions.enqueue_in(connection, NewJob(task="rolled back")))
             await connection.rollback()
-            await as_awaitable(enqueuer.enqueue_in(connection, NewJob(task="committed")))
+            await as_awaitable(enqueuer.transactions.enqueue_in(connection, NewJob(task="committed")))
         await enqueuer.close()
 
     run(story())
@@ -97,7 +97,7 @@ def test_an_enqueuer_is_refused_the_table_once_and_not_for_each_job(
 
         monkeypatch.setattr(enqueuer._context.pool, "rows", noted)
         for _ in range(3):
-            await enqueuer.enqueue(NewJob(task="t"))
+            await enqueuer.jobs.enqueue(NewJob(task="t"))
         await enqueuer.close()
         return asked
 
@@ -130,7 +130,9 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
     async def story() -> None:
         worker = store("worker", history=3600.0)
         await worker.open()
-        await worker.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t"), NewJob(task="t")])
+        await worker.jobs.enqueue_many(
+            [NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t"), NewJob(task="t")]
+        )
         first, second, third, fourth = await claim(worker, 4)
         heartbeats = worker.heartbeats()
         assert not (await heartbeats.beat([first.lease], 30.0)).lost
@@ -144,11 +146,11 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
         assert await worker.next_due(None) == 0.0
         await worker.wait(0.01)
         assert worker.is_listening
-        await worker.register([("every", "spec")])
+        await worker.timetable.register([("every", "spec")])
         tick = Tick(identifier="every", at=WHEN, job=NewJob(task="t"), spec="spec")
-        assert [entered.mine for entered in await worker.schedule([tick, tick])] == [True, False]
-        assert await worker.ticks("every", WHEN) == [WHEN]
-        assert [item.identifier for item in await worker.known_items()] == ["every"]
+        assert [entered.mine for entered in await worker.timetable.schedule([tick, tick])] == [True, False]
+        assert await worker.timetable.ticks("every", WHEN) == [WHEN]
+        assert [item.identifier for item in await worker.timetable.known_items()] == ["every"]
         await heartbeats.close()
         await worker.close()
 
@@ -158,12 +160,12 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
 def test_a_reader_looks_and_changes_nothing(store: Store, run: Run) -> None:
     async def story() -> None:
         enqueuer, reader = store("enqueuer"), store("reader")
-        job = await enqueuer.enqueue(NewJob(task="t"))
-        assert (await reader.get(job.id)) == job
-        assert [found.id for found in await reader.list(JobFilter(states=tuple(State)))] == [job.id]
-        assert (await reader.counts())[State.QUEUED] == 1
-        assert isinstance(list(await reader.known_items()), list)
-        for refused in (reader.cancel(job.id), reader.enqueue(NewJob(task="t")), reader.claim(ask())):
+        job = await enqueuer.jobs.enqueue(NewJob(task="t"))
+        assert (await reader.jobs.get(job.id)) == job
+        assert [found.id for found in await reader.inspect.list(JobFilter(states=tuple(State)))] == [job.id]
+        assert (await reader.inspect.counts())[State.QUEUED] == 1
+        assert isinstance(list(await reader.timetable.known_items()), list)
+        for refused in (reader.admin.cancel(job.id), reader.jobs.enqueue(NewJob(task="t")), reader.claim(ask())):
             with pytest.raises(StoreError, match=r"permission denied for function .*`stowhand migrate --roles`"):
                 await refused
         await enqueuer.close()
@@ -175,17 +177,17 @@ def test_a_reader_looks_and_changes_nothing(store: Store, run: Run) -> None:
 def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
     async def story() -> None:
         worker, admin = store("worker"), store("admin")
-        ids = await admin.enqueue_many([NewJob(task="t")] * 6 + [NewJob(task="t", key="k")])
-        assert (await admin.cancel(ids[0])).done is Done.DONE
-        assert (await admin.retry(ids[0])).done is Done.DONE
-        assert (await admin.remove(ids[0])).done is Done.DONE
-        assert (await admin.remove_key("k")).done is Done.DONE
-        assert [job.id for job in await admin.complete_jobs([ids[1]])] == [ids[1]]
-        assert [job.state for job in await admin.permanently_fail_jobs([ids[2]])] == [State.FAILED]
-        assert [job.priority for job in await admin.reschedule_jobs([ids[3]], Reschedule(priority=-1))] == [-1]
+        ids = await admin.jobs.enqueue_many([NewJob(task="t")] * 6 + [NewJob(task="t", key="k")])
+        assert (await admin.admin.cancel(ids[0])).done is Done.DONE
+        assert (await admin.admin.retry(ids[0])).done is Done.DONE
+        assert (await admin.admin.remove(ids[0])).done is Done.DONE
+        assert (await admin.admin.remove_key("k")).done is Done.DONE
+        assert [job.id for job in await admin.admin.complete_jobs([ids[1]])] == [ids[1]]
+        assert [job.state for job in await admin.admin.permanently_fail_jobs([ids[2]])] == [State.FAILED]
+        assert [job.priority for job in await admin.admin.reschedule_jobs([ids[3]], Reschedule(priority=-1))] == [-1]
         (held,) = await claim(worker, worker="gone.1.x")
-        assert [job.id for job in await admin.force_unlock_workers(["gone.1.x"])] == [held.record.id]
-        assert (await admin.counts())[State.QUEUED] == 3
+        assert [job.id for job in await admin.admin.force_unlock_workers(["gone.1.x"])] == [held.record.id]
+        assert (await admin.inspect.counts())[State.QUEUED] == 3
         with pytest.raises(StoreError, match=r"permission denied for function claim"):
             await claim(admin)
         await worker.close()
@@ -197,7 +199,7 @@ def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
 def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: Store, run: Run) -> None:
     async def story() -> None:
         worker, enqueuer = store("worker"), store("enqueuer")
-        await worker.enqueue(NewJob(task="t", key="k"))
+        await worker.jobs.enqueue(NewJob(task="t", key="k"))
         lease = await take(worker)
         with psycopg.connect(logins.url("enqueuer"), autocommit=True) as connection:
             found = connection.execute(
@@ -209,7 +211,9 @@ def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: 
                 " '{unsafe_dedupe}', null)"
             ).fetchall()
             assert found == [(None,)]
-        assert (await enqueuer.enqueue(NewJob(task="t", key="k", key_mode=KeyMode.UNSAFE_DEDUPE))).id == lease.job_id
+        assert (
+            await enqueuer.jobs.enqueue(NewJob(task="t", key="k", key_mode=KeyMode.UNSAFE_DEDUPE))
+        ).id == lease.job_id
         for role in ("reader", "admin", "worker"):
             with psycopg.connect(logins.url(role), autocommit=True) as connection:
                 for column, table in (("token", "live"), ("settled_token", "history"), ("holder_token", "queues")):
@@ -228,9 +232,9 @@ def test_no_role_says_what_time_it_is(store: Store, run: Run, role: str) -> None
     async def story() -> None:
         pinned = store(role, pinned=lambda: WHEN)
         with pytest.raises(StoreError, match="Only the owner of schema stowhand may say what time it is"):
-            await pinned.enqueue(NewJob(task="t"))
+            await pinned.jobs.enqueue(NewJob(task="t"))
         with pytest.raises(StoreError, match="Only the owner"):
-            await pinned.enqueue_many([NewJob(task="t")])
+            await pinned.jobs.enqueue_many([NewJob(task="t")])
         await pinned.close()
 
     run(story())
@@ -241,11 +245,16 @@ def test_who_has_no_role_is_told_what_is_missing_and_gets_in_through_a_wrapper(
 ) -> None:
     async def story() -> None:
         stranger = store("stranger")
-        for refused in (stranger.open, lambda: stranger.enqueue(NewJob(task="t")), stranger.counts, stranger.install):
+        for refused in (
+            stranger.open,
+            lambda: stranger.jobs.enqueue(NewJob(task="t")),
+            stranger.inspect.counts,
+            stranger.schema.install,
+        ):
             with pytest.raises(StoreError, match=r"permission denied for .*`stowhand migrate --roles`"):
                 await refused()
         with psycopg.connect(logins.url("stranger")) as connection, pytest.raises(StoreError, match="--roles"):
-            stranger.enqueue_in(connection, NewJob(task="t"))
+            stranger.transactions.enqueue_in(connection, NewJob(task="t"))
         await stranger.close()
 
     run(story())
@@ -346,8 +355,10 @@ def test_one_function_of_administrators_and_workers_enqueues_what_deletes(
 
     async def story() -> None:
         worker = store("worker")
-        at = (await worker.now()).replace(second=0, microsecond=0)
-        await worker.schedule([Tick(identifier="p", at=at, job=NewJob(task="jobs:purge_completed"), spec="s")])
+        at = (await worker.timetable.now()).replace(second=0, microsecond=0)
+        await worker.timetable.schedule(
+            [Tick(identifier="p", at=at, job=NewJob(task="jobs:purge_completed"), spec="s")]
+        )
         await worker.close()
 
     run(story())

@@ -18,7 +18,7 @@ NOBODY_LISTENS_HERE = "postgresql://127.0.0.1:1/nothing"
 def test_a_running_job_and_its_queue_show_who_holds_them(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         for _ in range(2):
-            await store.enqueue(NewJob(task="t", queue="q"))
+            await store.jobs.enqueue(NewJob(task="t", queue="q"))
         await claim(store, 2, worker="w1")
         await store.close()
 
@@ -47,11 +47,11 @@ def test_a_listener_that_is_not_answered_asks_ever_more_rarely(run: Any) -> None
     clock = store._listener._clock = StandingClock()
     asked: list[float] = []
 
-    def told(state: str, error: BaseException | None) -> None:
+    def told(state: str, error: BaseException | None, connection: object) -> None:
         if state == "connecting":
             asked.append(clock.now)
 
-    store.on_listening = told
+    store.notices.on_listening(told)
 
     async def story() -> None:
         while len(asked) < 9:

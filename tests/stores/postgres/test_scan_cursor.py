@@ -40,13 +40,13 @@ def test_an_empty_answer_above_the_cursor_looks_from_the_beginning_at_once() -> 
 
 def test_a_job_below_the_cursor_is_found_when_nothing_is_above_it(store: PostgresStore, run: Any) -> None:
     async def story() -> None:
-        await store.enqueue_many(NewJob(task="t") for _ in range(2))
+        await store.jobs.enqueue_many(NewJob(task="t") for _ in range(2))
         assert len(await claim(store, 1)) == 1
         (cursor,) = store._claims._scan_cursors.values()
-        last = await store.enqueue(NewJob(task="t", priority=5))
+        last = await store.jobs.enqueue(NewJob(task="t", priority=5))
         cursor.note(None, (5, last.run_at, last.id), jobs=1, took=1000.0, now=1e9)
         assert cursor.start(1e9) is not None
-        urgent = await store.enqueue(NewJob(task="t", priority=-1))
+        urgent = await store.jobs.enqueue(NewJob(task="t", priority=-1))
         assert (await claim(store, 1))[0].lease.job_id == urgent.id
         await store.close()
 

@@ -33,8 +33,8 @@ def test_dropping_the_schema_leaves_nothing_of_ours(empty_url: str, run: Any) ->
 
     async def used() -> None:
         store = PostgresStore(empty_url)
-        await store.install()
-        await store.uninstall()
+        await store.schema.install()
+        await store.schema.uninstall()
         await store.close()
 
     run(used())

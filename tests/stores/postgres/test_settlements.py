@@ -35,7 +35,7 @@ def completed(result: str | None = None, *then: NewJob) -> Settlement:
 )
 def test_one_bad_settlement_in_a_hundred_is_unwritten_alone(store: PostgresStore, run: Any, bad: Settlement) -> None:
     async def story() -> None:
-        await store.enqueue_many(NewJob(task="t") for _ in range(100))
+        await store.jobs.enqueue_many(NewJob(task="t") for _ in range(100))
         claims = await claim(store, 100)
         good = completed("2", NewJob(task="next", delay=60.0))
         verdicts = await store.settle(
@@ -43,11 +43,11 @@ def test_one_bad_settlement_in_a_hundred_is_unwritten_alone(store: PostgresStore
         )
         assert isinstance(verdicts[42], Unwritten)
         assert {reply for place, reply in enumerate(verdicts) if place != 42} == {Verdict.SETTLED}
-        unwritten = await store.get(claims[42].lease.job_id)
+        unwritten = await store.jobs.get(claims[42].lease.job_id)
         assert unwritten is not None
         assert (unwritten.state, unwritten.result_text) == (State.PROCESSING, None)
-        assert (await store.counts())[State.COMPLETED] == 99
-        followed = Counter(job.task for job in await store.list(JobFilter(limit=1000)))
+        assert (await store.inspect.counts())[State.COMPLETED] == 99
+        followed = Counter(job.task for job in await store.inspect.list(JobFilter(limit=1000)))
         assert followed == {"next": 99, "t": 1}
         await store.close()
 
@@ -58,7 +58,7 @@ def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
     async def story() -> None:
-        await store.enqueue_many(NewJob(task="t") for _ in range(3))
+        await store.jobs.enqueue_many(NewJob(task="t") for _ in range(3))
         leases = [each.lease for each in await claim(store, 3)]
         heartbeats = store.heartbeats()
         with psycopg.connect(postgres_url) as application:
@@ -81,7 +81,7 @@ def test_a_settlement_repeated_after_a_cut_connection_is_known_as_one(
     store: PostgresStore, connection: psycopg.Connection[Any], run: Any, settlement: Settlement
 ) -> None:
     async def story() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         lease = await take(store)
         assert await store.settle([(lease, settlement)]) == [Verdict.SETTLED]
         assert cut_off(connection, "stowhand:settle%") == 1
@@ -93,7 +93,7 @@ def test_a_settlement_repeated_after_a_cut_connection_is_known_as_one(
 
 def test_without_a_history_a_repeat_without_trace_is_unknown(forgetful_store: PostgresStore, run: Any) -> None:
     async def story() -> None:
-        await forgetful_store.enqueue(NewJob(task="t"))
+        await forgetful_store.jobs.enqueue(NewJob(task="t"))
         lease = await take(forgetful_store)
         await forgetful_store.settle([(lease, COMPLETED)])
         assert await forgetful_store.settle([(lease, COMPLETED)], repeat=True) == [Verdict.UNKNOWN]
@@ -105,7 +105,7 @@ def test_without_a_history_a_repeat_without_trace_is_unknown(forgetful_store: Po
 
 def test_one_id_under_two_tokens_is_settled_by_the_one_that_holds(store: PostgresStore, run: Any) -> None:
     async def story() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         zombie = await take(store)
         heartbeats = store.heartbeats()
         await heartbeats.reset_lease(zombie)
@@ -124,7 +124,7 @@ def test_settling_on_a_server_that_only_reads_is_unreachable_and_can_be_repeated
     name = postgres_url.partition("?")[0].rpartition("/")[2]
 
     async def story() -> None:
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         lease = await take(store)
         sql(f'alter database "{name}" set default_transaction_read_only = on')
         with pytest.raises(StoreUnreachable):

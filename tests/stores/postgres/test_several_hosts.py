@@ -64,7 +64,7 @@ def test_after_a_failover_everything_goes_on_at_the_other_host(own_url: str, run
     async def story(first: ExitStack, store: PostgresStore) -> None:
         await store.open()
         heartbeats = store.heartbeats()
-        job = await store.enqueue(NewJob(task="t"))
+        job = await store.jobs.enqueue(NewJob(task="t"))
         lease = await take(store)
         assert not (await heartbeats.beat([lease], 30.0)).lost
         first.close()
@@ -78,10 +78,10 @@ def test_after_a_failover_everything_goes_on_at_the_other_host(own_url: str, run
         assert pulse is not None
         assert not pulse.lost
         await store.settle([(lease, COMPLETED)], repeat=True)
-        done = await store.get(job.id)
+        done = await store.jobs.get(job.id)
         assert done is not None
         assert done.state == "completed"
-        assert (await store.enqueue(NewJob(task="t"))).id == job.id + 1
+        assert (await store.jobs.enqueue(NewJob(task="t"))).id == job.id + 1
         assert (await take(store)).job_id == job.id + 1
         await heartbeats.close()
         await store.close()
@@ -95,7 +95,7 @@ def test_a_host_that_may_not_be_written_to_is_passed_over(own_url: str, run: Any
     async def story(url: str) -> None:
         store = PostgresStore(store_url(url))
         await store.open()
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         assert (await take(store)).job_id == 1
         await store.close()
 

@@ -54,7 +54,7 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
 
     async def installed() -> None:
         store = PostgresStore(url, StoreOptions(pinned=lambda: now[0]))
-        await store.install()
+        await store.schema.install()
         heartbeats = store.heartbeats()
         await heartbeats.maintain()
         await heartbeats.close()
@@ -74,17 +74,17 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
         store = PostgresStore(url, StoreOptions(pinned=lambda: now[0], history=3600.0))
         forgetful = PostgresStore(url, StoreOptions(pinned=lambda: now[0], history=None))
         for queue in ("a", "b"):
-            await store.enqueue(NewJob(task="t", queue=queue))
+            await store.jobs.enqueue(NewJob(task="t", queue=queue))
             await store.settle([(await take(store), COMPLETED)])
-        canceled = await store.enqueue(NewJob(task="t", key="k"))
-        await store.cancel(canceled.id)
-        assert (await store.retry(canceled.id)).done is Done.DONE
+        canceled = await store.jobs.enqueue(NewJob(task="t", key="k"))
+        await store.admin.cancel(canceled.id)
+        assert (await store.admin.retry(canceled.id)).done is Done.DONE
         await forgetful.settle([(await take(forgetful), COMPLETED)])
         arrives(url, copy)
         now[0] = NOON.replace(minute=30)
-        assert (await store.purge(Ages(completed=60.0, canceled=None, failed=None))).completed == 2
-        later = await store.enqueue(NewJob(task="t", queue="c"))
-        await store.cancel(later.id)
+        assert (await store.operate.purge(Ages(completed=60.0, canceled=None, failed=None))).completed == 2
+        later = await store.jobs.enqueue(NewJob(task="t", queue="c"))
+        await store.admin.cancel(later.id)
         now[0] = NOON.replace(hour=14)
         heartbeats = store.heartbeats()
         await heartbeats.maintain()

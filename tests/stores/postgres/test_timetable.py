@@ -38,12 +38,12 @@ def test_a_deadlock_costs_a_repeat_and_makes_no_second_job(
     sql(DEADLOCKS.replace("%s", str(count)))
 
     async def story() -> None:
-        minute = (await store.now()).replace(second=0, microsecond=0)
+        minute = (await store.timetable.now()).replace(second=0, microsecond=0)
         ticks = [
             Tick(identifier="report", at=minute - timedelta(minutes=back), job=NewJob(task="t"), spec="s")
             for back in (1, 0)
         ]
-        assert [one.mine for one in await store.schedule(ticks)] == [True, True]
+        assert [one.mine for one in await store.timetable.schedule(ticks)] == [True, True]
         await store.close()
 
     run(story())
@@ -54,10 +54,10 @@ def test_deadlocks_without_end_are_an_error_and_nothing_is_entered(store: Postgr
     sql(DEADLOCKS.replace("%s", "1000"))
 
     async def story() -> None:
-        minute = (await store.now()).replace(second=0, microsecond=0)
+        minute = (await store.timetable.now()).replace(second=0, microsecond=0)
         with pytest.raises(StoreError, match="deadlock"):
-            await store.schedule([Tick(identifier="report", at=minute, job=NewJob(task="t"), spec="s")])
-        assert list(await store.known_items()) == []
+            await store.timetable.schedule([Tick(identifier="report", at=minute, job=NewJob(task="t"), spec="s")])
+        assert list(await store.timetable.known_items()) == []
         await store.close()
 
     run(story())

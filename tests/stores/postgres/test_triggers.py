@@ -63,7 +63,7 @@ CREATE TRIGGER generate_pdf_update
 
 async def install(url: str) -> None:
     store = PostgresStore(url, OPTIONS)
-    await store.install()
+    await store.schema.install()
     await store.close()
 
 

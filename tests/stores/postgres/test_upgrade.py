@@ -91,7 +91,7 @@ async def upgraded(url: str) -> PostgresStore:
     store = PostgresStore(url)
     with pytest.raises(SchemaOutdated):
         await store.open()
-    status = await store.install()
+    status = await store.schema.install()
     assert status.installed == status.expected
     await store.open()
     return store
@@ -106,7 +106,7 @@ def test_an_upgraded_schema_is_the_same_as_a_fresh_one(
 
     async def upgrade() -> None:
         store = await upgraded(seven_url)
-        assert await store.plan() == ""
+        assert await store.schema.plan() == ""
         await store.close()
 
     run(upgrade())
@@ -131,7 +131,7 @@ def test_number_11_becomes_the_same_as_a_fresh_one(
 
     async def upgrade() -> None:
         store = await upgraded(empty_url)
-        assert await store.foreign_changes() == []
+        assert await store.schema.foreign_changes() == []
         await store.close()
 
     run(upgrade())
@@ -158,13 +158,13 @@ def test_an_upgrade_that_is_cut_off_in_the_middle_leaves_all_as_it_was(empty_url
 
     async def story() -> None:
         store = PostgresStore(empty_url)
-        script = (await store.plan()).removesuffix("commit;")
+        script = (await store.schema.plan()).removesuffix("commit;")
         with psycopg.connect(empty_url, autocommit=True) as cut:
             cut.execute(script.encode())
             assert cut.execute("select id from stowhand.migrations").fetchall() == [(1_000_000,)]
             cut.close()
-        assert (await store.status()).installed == 11
-        status = await store.install()
+        assert (await store.schema.status()).installed == 11
+        status = await store.schema.install()
         assert status.installed == status.expected
         await store.close()
 
@@ -235,13 +235,13 @@ def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: st
 
 
 async def everything(store: PostgresStore) -> list[Job]:
-    return list(await store.list(JobFilter(states=tuple(State))))
+    return list(await store.inspect.list(JobFilter(states=tuple(State))))
 
 
 def test_eight_upgrades_at_once_all_succeed(seven_url: str, run: Run) -> None:
     async def story() -> None:
         stores = [PostgresStore(seven_url) for _ in range(8)]
-        statuses = await asyncio.gather(*(store.install() for store in stores))
+        statuses = await asyncio.gather(*(store.schema.install() for store in stores))
         assert len({(status.installed, status.expected) for status in statuses}) == 1
         for store in stores:
             await store.close()
@@ -252,11 +252,11 @@ def test_eight_upgrades_at_once_all_succeed(seven_url: str, run: Run) -> None:
 def test_the_plan_of_an_upgrade_run_by_hand_is_the_upgrade(seven_url: str, run: Run) -> None:
     async def story() -> None:
         store = PostgresStore(seven_url)
-        plan = await store.plan()
+        plan = await store.schema.plan()
         assert "create schema" not in plan
         with psycopg.connect(seven_url) as connection:
             connection.execute(plan.encode())
-        assert (await store.status()).installed == (await store.status()).expected
+        assert (await store.schema.status()).installed == (await store.schema.status()).expected
         await store.close()
 
     run(story())

@@ -18,7 +18,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def install() -> None:
         store = SqliteStore(path)
-        await store.install()
+        await store.schema.install()
         await store.close()
 
     asyncio.run(install())

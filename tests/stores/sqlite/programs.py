@@ -72,14 +72,14 @@ async def drain(store: SqliteStore) -> None:
 async def enqueue(store: SqliteStore) -> None:
     """Enqueue for ever; prints an id when it is committed."""
     while True:
-        _say((await store.enqueue(NewJob(task="t", payload=f'"{"x" * 500}"'))).id)
+        _say((await store.jobs.enqueue(NewJob(task="t", payload=f'"{"x" * 500}"'))).id)
 
 
 async def churn(store: SqliteStore) -> None:
     """Every kind of write, from every thread that writes, in a hurry."""
     heartbeats = store.heartbeats()
     for _ in range(60):
-        await store.enqueue_many([NewJob(task="t") for _ in range(5)])
+        await store.jobs.enqueue_many([NewJob(task="t") for _ in range(5)])
         claims = await store.claim(request(5))
         leases = [claim.lease for claim in claims]
         beat = heartbeats.beat(leases, 30.0)
@@ -91,7 +91,7 @@ async def tell(store: SqliteStore) -> None:
     """Enqueue one job for each line that is read; prints when it was committed."""
     _say("ready")
     for _ in iter(sys.stdin.readline, ""):
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         _say(SystemClock().monotonic())
 
 
@@ -112,7 +112,7 @@ async def schedule(store: SqliteStore) -> None:
         ticks = [
             Tick(identifier=name, at=at, job=NewJob(task="t", payload=f'"{name}{back}"'), spec="s") for name in "abc"
         ]
-        entered = await store.schedule(ticks[::-1] if order == "backwards" else ticks)
+        entered = await store.timetable.schedule(ticks[::-1] if order == "backwards" else ticks)
         won += [one.job_id for one in entered if one.mine]
     _say(*won)
 

@@ -23,14 +23,14 @@ def test_nobody_waits_for_a_count_and_a_count_that_nobody_wants_ends(
 
     async def look() -> None:
         store = SqliteStore(path)
-        counting = asyncio.ensure_future(store.counts())
+        counting = asyncio.ensure_future(store.inspect.counts())
         try:
             await asyncio.sleep(0.05)  # it may have begun or not: what follows holds either way
-            job = await store.enqueue(NewJob(task="t"))
+            job = await store.jobs.enqueue(NewJob(task="t"))
             async with asyncio.timeout(PATIENCE):
                 assert await store.next_due(None) == 0
-                assert (await store.status()).installed
-                assert await store.get(job.id) is not None
+                assert (await store.schema.status()).installed
+                assert await store.jobs.get(job.id) is not None
         finally:
             counting.cancel()
             await asyncio.wait([counting])

@@ -20,7 +20,7 @@ def figures_of(path: Path) -> Figures:
     async def ask() -> Figures:
         store = SqliteStore(path)
         try:
-            return await store.figures()
+            return await store.inspect.figures()
         finally:
             await store.close()
 

@@ -24,8 +24,8 @@ from tests.conftest import Run
 def test_only_its_owner_may_read_the_file(tmp_path: Path, run: Run) -> None:
     async def scenario() -> None:
         store = SqliteStore(tmp_path / "jobs.db")
-        await store.install()
-        await store.enqueue(NewJob(task="t"))
+        await store.schema.install()
+        await store.jobs.enqueue(NewJob(task="t"))
         modes = {entry.name: entry.stat().st_mode & 0o777 for entry in tmp_path.iterdir()}  # noqa: ASYNC240
         assert modes == {"jobs.db": 0o600, "jobs.db-wal": 0o600, "jobs.db-shm": 0o600}
         await store.close()
@@ -38,8 +38,8 @@ def test_opening_and_enqueueing_never_make_a_file(tmp_path: Path, run: Run) -> N
     with pytest.raises(SchemaMissing, match="stowhand migrate"):
         run(store.open())
     with pytest.raises(SchemaMissing, match="stowhand migrate"):
-        run(store.enqueue(NewJob(task="t")))
-    assert run(store.status()).installed is None
+        run(store.jobs.enqueue(NewJob(task="t")))
+    assert run(store.schema.status()).installed is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -53,9 +53,9 @@ def test_an_applications_file_lacks_our_tables_and_keeps_its_own(tmp_path: Path,
         store = SqliteStore(path)
         with pytest.raises(SchemaMissing, match="orders"):
             await store.open()
-        await store.install()
-        await store.enqueue(NewJob(task="t"))
-        await store.uninstall()
+        await store.schema.install()
+        await store.jobs.enqueue(NewJob(task="t"))
+        await store.schema.uninstall()
         await store.close()
 
     run(scenario())
@@ -92,7 +92,7 @@ def test_a_newer_schema_that_breaks_nothing_is_used(path: Path, run: Run) -> Non
     async def scenario() -> None:
         store = SqliteStore(path)
         await store.open()
-        assert (await store.status()).installed == 99
+        assert (await store.schema.status()).installed == 99
         await store.close()
 
     run(scenario())
@@ -101,9 +101,9 @@ def test_a_newer_schema_that_breaks_nothing_is_used(path: Path, run: Run) -> Non
 def test_many_installs_at_once_make_one_schema(tmp_path: Path, run: Run) -> None:
     async def scenario() -> None:
         stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
-        statuses = await asyncio.gather(*(store.install() for store in stores))
+        statuses = await asyncio.gather(*(store.schema.install() for store in stores))
         assert {status.installed for status in statuses} == {VERSION}
-        await stores[0].enqueue(NewJob(task="t"))
+        await stores[0].jobs.enqueue(NewJob(task="t"))
         for store in stores:
             await store.close()
 
@@ -119,7 +119,7 @@ def test_places_where_no_queue_can_live_are_explained(tmp_path: Path, run: Run) 
         Path(os.devnull): "not a regular file",
     }.items():
         with pytest.raises(ConfigurationError, match=words):
-            run(SqliteStore(path).install())
+            run(SqliteStore(path).schema.install())
 
 
 @pytest.mark.parametrize(("kind", "refused"), [("nfs4", True), ("cifs", True), ("9p", True), ("ext4", False)])
@@ -157,7 +157,7 @@ def test_whoever_holds_the_lock_for_too_long_is_named(path: Path, run: Run, monk
 
     async def enqueue() -> None:
         try:
-            await store.enqueue(NewJob(task="t"))
+            await store.jobs.enqueue(NewJob(task="t"))
         finally:
             await store.close()
 
@@ -173,12 +173,12 @@ def test_a_damaged_page_is_found_by_the_check(path: Path, run: Run) -> None:
     store = SqliteStore(path)
 
     async def fill() -> None:
-        await store.enqueue_many([NewJob(task="t", payload=f'"{"x" * 900}"') for _ in range(200)])
-        assert await store.check() == []
+        await store.jobs.enqueue_many([NewJob(task="t", payload=f'"{"x" * 900}"') for _ in range(200)])
+        assert await store.schema.find_damage() == []
         await store.close()
 
     async def check() -> int:
-        found = await store.check()
+        found = await store.schema.find_damage()
         await store.close()
         return len(found)
 

@@ -43,8 +43,10 @@ def test_a_statement_of_every_step_uses_its_index(template: Path, name: str, ind
 def test_the_history_of_other_jobs_is_not_in_the_index_of_flows(path: Path, run: Run) -> None:
     async def story() -> None:
         store = SqliteStore(path)
-        await store.enqueue_many([NewJob(task="t", key=f"{letter}low:a") for letter in "efg"] + [NewJob(task="t")] * 3)
-        await store.enqueue(NewJob(task="t", key="flow:a"))
+        await store.jobs.enqueue_many(
+            [NewJob(task="t", key=f"{letter}low:a") for letter in "efg"] + [NewJob(task="t")] * 3
+        )
+        await store.jobs.enqueue(NewJob(task="t", key="flow:a"))
         claims = await store.claim(request(limit=10))
         await store.settle([(claim.lease, COMPLETED) for claim in claims])
         await store.close()

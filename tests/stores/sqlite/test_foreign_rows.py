@@ -81,7 +81,7 @@ def test_a_row_that_cannot_be_understood_fails_alone_and_can_be_listed(path: Pat
             await greet.enqueue("Ada")
             await app.worker(once=True, forbidden_flags=["never"]).run()
             store = await app.open()
-            return list(await store.list(JobFilter(states=tuple(State))))
+            return list(await store.inspect.list(JobFilter(states=tuple(State))))
 
     foreign, flagged, nobodys, ours = asyncio.run(asyncio.wait_for(scenario(), 30))
     assert (foreign.state, foreign.attempts) == (State.FAILED, 1)

@@ -39,7 +39,7 @@ def test_the_job_is_there_when_the_caller_commits(path: Path, level: Any, inside
     if inside:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO orders VALUES (1)")
-    job = SqliteStore(path).enqueue_in(connection, JOB)
+    job = SqliteStore(path).transactions.enqueue_in(connection, JOB)
     assert (job.task, job.attempts) == ("t", 0)
     assert connection.in_transaction
     assert count(path) == 0
@@ -55,7 +55,7 @@ def test_the_job_is_gone_when_the_caller_rolls_back(path: Path, level: Any, insi
     if inside:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO orders VALUES (1)")
-    SqliteStore(path).enqueue_in(connection, JOB)
+    SqliteStore(path).transactions.enqueue_in(connection, JOB)
     connection.rollback()
     assert (count(path), count(path, "orders")) == (0, 0)
     connection.close()
@@ -66,8 +66,8 @@ def test_a_refused_job_leaves_the_callers_transaction_as_it_was(path: Path) -> N
     connection.execute("INSERT INTO orders VALUES (1)")
     store = SqliteStore(path)
     with pytest.raises(InvalidJob):
-        store.enqueue_in(connection, NewJob(task="t", max_attempts=0))
-    store.enqueue_in(connection, JOB)
+        store.transactions.enqueue_in(connection, NewJob(task="t", max_attempts=0))
+    store.transactions.enqueue_in(connection, JOB)
     connection.commit()
     assert (count(path), count(path, "orders")) == (1, 1)
     connection.close()
@@ -76,7 +76,7 @@ def test_a_refused_job_leaves_the_callers_transaction_as_it_was(path: Path) -> N
 def test_a_refused_job_leaves_no_transaction_open_that_was_not(path: Path) -> None:
     connection = application(path)
     with pytest.raises(InvalidJob):
-        SqliteStore(path).enqueue_in(connection, NewJob(task=""))
+        SqliteStore(path).transactions.enqueue_in(connection, NewJob(task=""))
     assert not connection.in_transaction
     connection.close()
 
@@ -84,37 +84,37 @@ def test_a_refused_job_leaves_no_transaction_open_that_was_not(path: Path) -> No
 def test_a_connection_to_another_file_is_refused(path: Path, tmp_path: Path) -> None:
     other = application(tmp_path / "other.db")
     with pytest.raises(ConfigurationError, match=r"other\.db, and the queue is .*jobs\.db"):
-        SqliteStore(path).enqueue_in(other, JOB)
+        SqliteStore(path).transactions.enqueue_in(other, JOB)
     other.close()
     memory = application(Path(":memory:"))
     with pytest.raises(ConfigurationError, match="a database in memory"):
-        SqliteStore(path).enqueue_in(memory, JOB)
+        SqliteStore(path).transactions.enqueue_in(memory, JOB)
     memory.close()
 
 
 def test_something_else_than_a_connection_is_refused(path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"not a builtins\.str"):
-        SqliteStore(path).enqueue_in("connection", JOB)
+        SqliteStore(path).transactions.enqueue_in("connection", JOB)
 
 
 def test_another_name_of_the_same_file_is_the_same_file(path: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(tmp_path)
     connection = application(tmp_path / "folder" / "jobs.db")
-    assert SqliteStore(path).enqueue_in(connection, JOB).id == 1
+    assert SqliteStore(path).transactions.enqueue_in(connection, JOB).id == 1
     connection.close()
 
 
 def test_a_file_without_our_tables_says_what_to_do(tmp_path: Path) -> None:
     connection = application(tmp_path / "app.db")
     with pytest.raises(SchemaMissing, match=r"orders.*stowhand migrate"):
-        SqliteStore(tmp_path / "app.db").enqueue_in(connection, JOB)
+        SqliteStore(tmp_path / "app.db").transactions.enqueue_in(connection, JOB)
     connection.close()
 
 
 def test_the_callers_factories_are_neither_used_nor_lost(path: Path) -> None:
     connection = application(path)
     connection.row_factory, connection.text_factory = sqlite3.Row, bytes
-    assert SqliteStore(path).enqueue_in(connection, JOB).payload_text == "{}"
+    assert SqliteStore(path).transactions.enqueue_in(connection, JOB).payload_text == "{}"
     assert (connection.row_factory, connection.text_factory) == (sqlite3.Row, bytes)
     connection.close()
 
@@ -126,12 +126,12 @@ def test_a_reader_that_somebody_overtook_is_told_to_begin_immediately(path: Path
 
     async def overtake() -> Job:
         store = SqliteStore(path)
-        job = await store.enqueue(JOB)
+        job = await store.jobs.enqueue(JOB)
         await store.close()
         return job
 
     run(overtake())
     with pytest.raises(StoreUnreachable, match="BEGIN IMMEDIATE"):
-        SqliteStore(path).enqueue_in(connection, JOB)
+        SqliteStore(path).transactions.enqueue_in(connection, JOB)
     connection.rollback()
     connection.close()

@@ -38,7 +38,7 @@ def test_claims_agree_with_a_look_at_every_row(
             match chance.randrange(6):
                 case 0 | 1:
                     job = any_job(chance)
-                    first, second = [await store.enqueue(job) for store in stores]
+                    first, second = [await store.jobs.enqueue(job) for store in stores]
                     assert first == second
                 case 2 | 3:
                     asked = any_request(chance)
@@ -52,15 +52,15 @@ def test_claims_agree_with_a_look_at_every_row(
                 case 5:
                     name = chance.choice(("q1", "q2", "q3"))
                     if chance.randrange(2):
-                        changes = [await store.pause_queue(name) for store in stores]
+                        changes = [await store.operate.pause_queue(name) for store in stores]
                     else:
-                        changes = [await store.resume_queue(name) for store in stores]
+                        changes = [await store.operate.resume_queue(name) for store in stores]
                     assert changes[0] == changes[1]
-            rows, same_rows = [await store.queues() for store in stores]
+            rows, same_rows = [await store.inspect.queues() for store in stores]
             assert rows == same_rows
             first_due, second_due = [await store.next_due(("a", "b")) for store in stores]
             assert first_due == second_due
-        assert running or sum((await stores[0].counts()).values())
+        assert running or sum((await stores[0].inspect.counts()).values())
         await stores[0].close()
 
     run(scenario())
@@ -88,9 +88,9 @@ def test_a_head_that_is_not_due_gives_way_to_a_later_one(path: Path, run: Run) -
     async def scenario() -> None:
         nonlocal now
         store = SqliteStore(path, StoreOptions(pinned=lambda: now))
-        urgent = await store.enqueue(NewJob(task="t", queue="q", priority=-1, delay=60.0))
-        other = await store.enqueue(NewJob(task="t", queue="q", priority=5))
-        third = await store.enqueue(NewJob(task="t", queue="q", priority=5))
+        urgent = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=-1, delay=60.0))
+        other = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=5))
+        third = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=5))
         (first,) = await store.claim(request(9))
         assert first.lease.job_id == other.id
         assert await store.claim(request(9)) == []
@@ -108,7 +108,7 @@ def test_a_head_that_is_not_due_gives_way_to_a_later_one(path: Path, run: Run) -
 def test_two_running_jobs_of_one_queue_cannot_be_written(path: Path, run: Run) -> None:
     async def scenario() -> None:
         store = SqliteStore(path)
-        await store.enqueue_many([NewJob(task="t", queue="q") for _ in range(2)])
+        await store.jobs.enqueue_many([NewJob(task="t", queue="q") for _ in range(2)])
         assert len(await store.claim(request(9))) == 1
         await store.close()
 

@@ -24,7 +24,7 @@ def test_stepping_the_wall_clock_resets_no_job(
 ) -> None:
     async def scenario() -> None:
         store = SqliteStore(path)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         (claim,) = await store.claim(request())
         monkeypatch.setattr(moment, "wall_clock", lambda: clock.wall_clock() + timedelta(days=days))
         heartbeats = store.heartbeats()
@@ -39,7 +39,7 @@ def test_stepping_the_wall_clock_resets_no_job(
 def test_a_lease_ends_by_the_monotonic_clock(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         store = SqliteStore(path)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         (claim,) = await store.claim(request(lease=300.0))
         ahead = 350.0
         monkeypatch.setattr(moment, "_monotonic", lambda: clock.SystemClock().monotonic() + ahead)
@@ -57,7 +57,7 @@ def test_a_lease_ends_by_the_monotonic_clock(path: Path, run: Run, monkeypatch: 
 def test_another_boot_ends_every_lease(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         store = SqliteStore(path)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         # After a boot the monotonic clock begins again, so by its number this lease would still hold for days.
         (claim,) = await store.claim(request(lease=500_000.0))
         heartbeats = store.heartbeats()
@@ -76,13 +76,13 @@ def test_an_administrator_judges_leases_by_boot_and_monotonic_clock_too(
 ) -> None:
     async def scenario() -> None:
         store = SqliteStore(path)
-        await store.enqueue_many([NewJob(task="t"), NewJob(task="t")])
+        await store.jobs.enqueue_many([NewJob(task="t"), NewJob(task="t")])
         ids = [claim.lease.job_id for claim in await store.claim(request(2, lease=500_000.0))]
         monkeypatch.setattr(moment, "wall_clock", lambda: clock.wall_clock() + timedelta(days=4000))
-        assert await store.complete_jobs(ids) == []
+        assert await store.admin.complete_jobs(ids) == []
         monkeypatch.setattr(moment, "boot_id", lambda: "another boot")
-        assert [job.state for job in await store.complete_jobs(ids[:1])] == [State.COMPLETED]
-        (job,) = await store.reschedule_jobs(ids, Reschedule(priority=3))
+        assert [job.state for job in await store.admin.complete_jobs(ids[:1])] == [State.COMPLETED]
+        (job,) = await store.admin.reschedule_jobs(ids, Reschedule(priority=3))
         assert (job.id, job.state, job.attempts, job.resets) == (ids[1], State.QUEUED, 0, 1)
         await store.close()
 
@@ -110,8 +110,8 @@ def test_run_times_are_refused_where_no_datetime_could_show_them(path: Path, run
         far = moment.to_datetime(253402300799999999)
         store = SqliteStore(path, StoreOptions(pinned=lambda: far))
         with pytest.raises(ValueError, match="years 1 to 9999"):
-            await store.enqueue(NewJob(task="t", delay=10.0))
-        assert sum((await store.counts()).values()) == 0
+            await store.jobs.enqueue(NewJob(task="t", delay=10.0))
+        assert sum((await store.inspect.counts()).values()) == 0
         await store.close()
 
     run(scenario())

@@ -26,11 +26,11 @@ from stowhand.stores.sqlite.queue import SqliteStore
 
 async def main() -> None:
     store = SqliteStore(sys.argv[1])
-    await store.install()
+    await store.schema.install()
     await store.open()
-    await store.enqueue_many([NewJob(task="warm")])
+    await store.jobs.enqueue_many([NewJob(task="warm")])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ids = await store.enqueue_many(NewJob(task="t", payload='"' + "x" * 1000 + '"') for _ in range({many}))
+    ids = await store.jobs.enqueue_many(NewJob(task="t", payload='"' + "x" * 1000 + '"') for _ in range({many}))
     print(len(ids), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     await store.close()
 
@@ -57,11 +57,11 @@ def test_ids_and_payloads_keep_their_order_through_the_file(tmp_path: Path) -> N
 
     async def scenario() -> None:
         store = SqliteStore(tmp_path / "q.db")
-        await store.install()
+        await store.schema.install()
         await store.open()
-        ids = await store.enqueue_many(jobs())
+        ids = await store.jobs.enqueue_many(jobs())
         assert ids == sorted(ids)
-        found = await store.list(JobFilter(limit=20_000))
+        found = await store.inspect.list(JobFilter(limit=20_000))
         assert [(job.id, job.payload_text) for job in found] == [(one, str(n)) for n, one in enumerate(ids)]
         assert {job.flags for job in found} == {("a",)}
         assert [job.key for job in found if job.key] == ["k0", "k4001", "k8002"]
@@ -77,11 +77,11 @@ def test_a_key_given_twice_far_apart_writes_nothing(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         store = SqliteStore(tmp_path / "q.db")
-        await store.install()
+        await store.schema.install()
         await store.open()
         with pytest.raises(InvalidJob, match="'twice' is given twice"):
-            await store.enqueue_many(jobs())
-        assert not await store.list(JobFilter())
+            await store.jobs.enqueue_many(jobs())
+        assert not await store.inspect.list(JobFilter())
         await store.close()
 
     asyncio.run(scenario())

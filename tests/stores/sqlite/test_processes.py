@@ -20,7 +20,7 @@ from tests.stores.sqlite.programs import STRIDE, hear_ready, say, start
 def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
     async def fill() -> list[int]:
         store = SqliteStore(path)
-        ids = await store.enqueue_many([NewJob(task="t", queue="q" if n % 20 == 0 else None) for n in range(1200)])
+        ids = await store.jobs.enqueue_many([NewJob(task="t", queue="q" if n % 20 == 0 else None) for n in range(1200)])
         await store.close()
         return ids
 
@@ -53,7 +53,7 @@ def test_processes_that_schedule_the_same_ticks_make_each_job_once(path: Path, r
 
     async def payloads() -> list[str]:
         store = SqliteStore(path)
-        jobs = await store.list(JobFilter(limit=1000))
+        jobs = await store.inspect.list(JobFilter(limit=1000))
         await store.close()
         return [job.payload_text for job in jobs]
 
@@ -89,7 +89,7 @@ def test_four_writers_never_see_a_locked_database(path: Path, run: Run) -> None:
 
     async def states() -> dict[State, int]:
         store = SqliteStore(path)
-        counted = await store.counts()
+        counted = await store.inspect.counts()
         await store.close()
         return counted
 

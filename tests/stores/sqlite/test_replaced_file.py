@@ -81,17 +81,17 @@ async def at_work(path: Path) -> AsyncIterator[AtWork]:
 def test_a_worker_goes_on_in_the_file_that_was_restored_and_says_so_once(path: Path, run: Run) -> None:
     async def story() -> None:
         async with at_work(path) as stage:
-            await stage.store.enqueue(NewJob(task="t"))
+            await stage.store.jobs.enqueue(NewJob(task="t"))
             await asyncio.wait_for(stage.done.get(), PATIENCE)
             restore(backed_up(path), path)
             others = SqliteStore(path)
-            made = await others.enqueue(NewJob(task="t"))
+            made = await others.jobs.enqueue(NewJob(task="t"))
             assert await asyncio.wait_for(stage.done.get(), PATIENCE) == made.id
-            found = await others.get(made.id)
+            found = await others.jobs.get(made.id)
             assert found is not None
             assert found.state is State.COMPLETED
             await others.close()
-            assert await stage.store.counts() == await SqliteStore(path).counts()
+            assert await stage.store.inspect.counts() == await SqliteStore(path).inspect.counts()
         (warned,) = stage.warned
         assert warned.store == f"sqlite:///{path}"
         assert "another file has taken its place" in warned.warning
@@ -102,13 +102,13 @@ def test_a_worker_goes_on_in_the_file_that_was_restored_and_says_so_once(path: P
 def test_what_is_queued_in_the_backup_runs_again_without_anybodys_commit(path: Path, run: Run) -> None:
     async def story() -> None:
         store = SqliteStore(path)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         copy = backed_up(path)
         async with at_work(path) as stage:
             await asyncio.wait_for(stage.done.get(), PATIENCE)
             restore(copy, path)
             await asyncio.wait_for(stage.done.get(), PATIENCE)
-            assert (await store.counts())[State.COMPLETED] == 1
+            assert (await store.inspect.counts())[State.COMPLETED] == 1
         await store.close()
 
     run(story())
@@ -119,18 +119,22 @@ def test_a_file_beside_which_the_log_of_the_old_one_lies_is_not_opened(path: Pat
 
     async def story() -> None:
         store = SqliteStore(path)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         copy = backed_up(path)
         before = content(copy)
         copy.replace(path)
-        for use in (store.counts, lambda: store.enqueue(NewJob(task="t")), SqliteStore(path).counts):
+        for use in (
+            store.inspect.counts,
+            lambda: store.jobs.enqueue(NewJob(task="t")),
+            SqliteStore(path).inspect.counts,
+        ):
             with pytest.raises(SchemaError, match="-wal of the old one"):
                 await use()
         with pytest.raises(SchemaError, match="-wal of the old one"):
             await store.heartbeats().reset_stalled(0.0)
         assert content(path) == before
         remove_logs(path)
-        assert (await store.counts())[State.QUEUED] == 1
+        assert (await store.inspect.counts())[State.QUEUED] == 1
         await store.close()
 
     run(story())
@@ -139,10 +143,10 @@ def test_a_file_beside_which_the_log_of_the_old_one_lies_is_not_opened(path: Pat
 def test_a_file_that_is_gone_is_missed_at_once(path: Path, run: Run) -> None:
     async def story() -> None:
         store = SqliteStore(path)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         restore(path, path.with_name("elsewhere.db"))
         with pytest.raises(SchemaMissing, match="does not exist"):
-            await store.counts()
+            await store.inspect.counts()
         await store.close()
 
     run(story())

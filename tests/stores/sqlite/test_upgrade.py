@@ -40,13 +40,13 @@ def used(old: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Le
 
     async def live() -> tuple[Lease, Sequence[Job]]:
         store = SqliteStore(old)
-        await store.enqueue_many([NewJob(task="t", queue="q", key=f"k{n}", delay=60.0 * n) for n in range(2)])
-        done = await store.enqueue(NewJob(task="done"))
+        await store.jobs.enqueue_many([NewJob(task="t", queue="q", key=f"k{n}", delay=60.0 * n) for n in range(2)])
+        done = await store.jobs.enqueue(NewJob(task="done"))
         (claim,) = await store.claim(request(tasks=("done",)))
         await store.settle([(claim.lease, COMPLETED)])
         assert done.id == claim.lease.job_id
         (running,) = await store.claim(request(tasks=("t",)))
-        jobs = await store.list(JobFilter(states=tuple(State)))
+        jobs = await store.inspect.list(JobFilter(states=tuple(State)))
         await store.close()
         return running.lease, jobs
 
@@ -60,15 +60,15 @@ def used(old: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Le
 def test_an_older_file_is_refused_with_the_command_to_run(old: Path, run: Run) -> None:
     async def refused() -> None:
         store = SqliteStore(old)
-        for attempt in (store.open, lambda: store.enqueue(NewJob(task="t")), store.known_items):
+        for attempt in (store.open, lambda: store.jobs.enqueue(NewJob(task="t")), store.timetable.known_items):
             with pytest.raises(
                 SchemaOutdated, match=f"its schema is 1, this package needs {schema.VERSION}: run `stowhand migrate`"
             ):
                 await attempt()
-        assert "stowhand_ticks" in await store.plan()
-        assert "stowhand_flow_jobs" in await store.plan()
-        assert "stowhand_paused" in await store.plan()
-        assert "CREATE TABLE stowhand_jobs" not in await store.plan()
+        assert "stowhand_ticks" in await store.schema.plan()
+        assert "stowhand_flow_jobs" in await store.schema.plan()
+        assert "stowhand_paused" in await store.schema.plan()
+        assert "CREATE TABLE stowhand_jobs" not in await store.schema.plan()
         await store.close()
 
     run(refused())
@@ -79,20 +79,20 @@ def test_an_upgrade_keeps_every_job_and_every_lease(used: tuple[Path, Lease, Seq
 
     async def upgrade() -> None:
         store = SqliteStore(path)
-        status = await store.install()
+        status = await store.schema.install()
         assert (status.installed, status.expected, status.breaking) == (schema.VERSION, schema.VERSION, False)
-        assert await store.plan() == ""
-        assert await store.list(JobFilter(states=tuple(State))) == jobs
-        await store.pause_queue("q")
+        assert await store.schema.plan() == ""
+        assert await store.inspect.list(JobFilter(states=tuple(State))) == jobs
+        await store.operate.pause_queue("q")
         assert await store.settle([(lease, COMPLETED)]) == [Verdict.SETTLED]
-        (waiting,) = await store.list(JobFilter())
-        await store.reschedule_jobs([waiting.id], Reschedule(run_at=wall_clock()))
+        (waiting,) = await store.inspect.list(JobFilter())
+        await store.admin.reschedule_jobs([waiting.id], Reschedule(run_at=wall_clock()))
         assert list(await store.claim(request())) == [], "what was there before obeys a pause"
-        await store.resume_queue("q")
+        await store.operate.resume_queue("q")
         (claim,) = await store.claim(request())
         assert claim.lease.job_id == waiting.id
         at = wall_clock().replace(second=0, microsecond=0)
-        (entered,) = await store.schedule([Tick(identifier="i", at=at, job=NewJob(task="t"), spec="s")])
+        (entered,) = await store.timetable.schedule([Tick(identifier="i", at=at, job=NewJob(task="t"), spec="s")])
         assert entered.mine
         await store.close()
 
@@ -104,9 +104,9 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
 
     async def upgrade() -> None:
         stores = [SqliteStore(path) for _ in range(6)]
-        statuses = await asyncio.gather(*(store.install() for store in stores))
+        statuses = await asyncio.gather(*(store.schema.install() for store in stores))
         assert {status.installed for status in statuses} == {schema.VERSION}
-        assert await stores[0].list(JobFilter(states=tuple(State))) == jobs
+        assert await stores[0].inspect.list(JobFilter(states=tuple(State))) == jobs
         for store in stores:
             await store.close()
 
@@ -127,8 +127,8 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
 def test_uninstalling_takes_the_crontab_and_the_ledger_along(path: Path, run: Run) -> None:
     async def uninstall() -> None:
         store = SqliteStore(path)
-        await store.register([("i", "s")])
-        await store.uninstall()
+        await store.timetable.register([("i", "s")])
+        await store.schema.uninstall()
         await store.close()
 
     run(uninstall())

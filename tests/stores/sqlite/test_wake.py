@@ -15,7 +15,7 @@ def test_what_was_committed_between_two_waits_is_heard(path: Path, run: Run) -> 
         ours, other = SqliteStore(path), SqliteStore(path)
         await ours.open()
         assert not await ours.wait(0.05)
-        await other.enqueue(NewJob(task="t"))
+        await other.jobs.enqueue(NewJob(task="t"))
         assert await ours.wait(2)
         while await ours.wait(0.05):
             pass
@@ -30,7 +30,7 @@ def test_what_was_committed_since_the_opening_is_heard(path: Path, run: Run) -> 
     async def scenario() -> None:
         ours, other = SqliteStore(path), SqliteStore(path)
         await ours.open()
-        await other.enqueue(NewJob(task="t"))
+        await other.jobs.enqueue(NewJob(task="t"))
         assert await ours.wait(2)
         await ours.close()
         await other.close()
@@ -44,7 +44,7 @@ def test_an_enqueue_of_this_process_wakes_at_once(path: Path, run: Run) -> None:
         await store.open()
         waiting = asyncio.create_task(store.wait(10))
         await asyncio.sleep(0)
-        await store.enqueue(NewJob(task="t"))
+        await store.jobs.enqueue(NewJob(task="t"))
         # Not even a tick: the very next rounds of the loop.
         for _ in range(3):
             await asyncio.sleep(0)

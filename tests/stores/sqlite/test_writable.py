@@ -19,7 +19,7 @@ from tests.conftest import Run
 
 @pytest.fixture
 def heartbeats(path: Path, run: Run) -> Iterator[SqliteHeartbeats]:
-    run(SqliteStore(path).install())
+    run(SqliteStore(path).schema.install())
     heartbeats = SqliteStore(path).heartbeats()
     yield heartbeats
     run(heartbeats.close())

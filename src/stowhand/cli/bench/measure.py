@@ -182,7 +182,7 @@ class Bench:
     async def _clean(self) -> None:
         store = open_store(self._store.url, self._store.options())
         try:
-            await store.uninstall()
+            await store.schema.uninstall()
         finally:
             await store.close()
 
@@ -194,7 +194,7 @@ class Bench:
 
 
 async def _live(store: QueueStore) -> int:
-    counts = await store.counts()
+    counts = await store.inspect.counts()
     return sum(counts[state] for state in LIVE)
 
 

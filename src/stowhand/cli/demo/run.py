@@ -93,10 +93,10 @@ class Demo:
         self._report.create()
         store = open_store(self._settings.store.url, self._settings.store.options())
         try:
-            await store.uninstall()
-            await store.install()
+            await store.schema.uninstall()
+            await store.schema.install()
             await store.open()
-            await store.enqueue_many(self._jobs(files))
+            await store.jobs.enqueue_many(self._jobs(files))
             await self._work(store, len(files))
             return await self._result(store, files, began)
         finally:
@@ -134,7 +134,7 @@ class Demo:
         deadline = stopwatch() + GIVE_UP
         killed = False
         while stopwatch() < deadline and not working.done():
-            counts = await store.counts()
+            counts = await store.inspect.counts()
             live = sum(counts[state] for state in LIVE)
             if progress.total - live > progress.done:
                 deadline = stopwatch() + GIVE_UP
@@ -145,7 +145,9 @@ class Demo:
             if not live and killed:
                 return
             await self._clock.sleep(0.05)
-        raise StoreError(f"the demo gave up: no job ended for {GIVE_UP:g} s; jobs by state: {await store.counts()}")
+        raise StoreError(
+            f"the demo gave up: no job ended for {GIVE_UP:g} s; jobs by state: {await store.inspect.counts()}"
+        )
 
     def _kill(self, supervisor: Supervisor) -> bool:
         process = supervisor.children[0].process
@@ -163,9 +165,9 @@ class Demo:
     # -- check -----------------------------------------------------------------------------------
 
     async def _result(self, store: QueueStore, files: list[Path], began: float) -> DemoResult:
-        counts = await store.counts()
-        failed = list(await store.list(JobFilter(states=(State.FAILED,))))
-        completed = list(await store.list(JobFilter(states=(State.COMPLETED,), limit=len(files) + 10)))
+        counts = await store.inspect.counts()
+        failed = list(await store.inspect.list(JobFilter(states=(State.FAILED,))))
+        completed = list(await store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=len(files) + 10)))
         return DemoResult(
             totals=self._report.totals(),
             files=len(files),

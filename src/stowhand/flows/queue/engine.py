@@ -38,9 +38,10 @@ from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import FlowTables, NewFlow, Spending, StepState
 from stowhand.protocols.handler import Attempt
+from stowhand.protocols.offered import whole
 from stowhand.protocols.options import LEASE, WorkerOptions
 from stowhand.protocols.propagation import load
-from stowhand.protocols.queue_store import Answer, Done, QueueStore
+from stowhand.protocols.queue_store import Answer, AnyStore, Done, QueueStore
 from stowhand.protocols.store import DAY, Store, StoreOptions, Terms
 from stowhand.protocols.validation import is_storable
 from stowhand.stores.opening import open_store
@@ -65,10 +66,12 @@ class QueueEngine:
 
     def __init__(self, place: str | QueueStore, shape: FlowShape) -> None:
         self._owns_store = isinstance(place, str)
-        store = open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
+        store = _queue_store(
+            open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
+        )
         self.shape = shape
         self._store = store
-        self._tables = _tables_of(store)
+        self._tables = store.flows
         self._ids = Ids()
         self._creating = Creating(self.create_many)
         self._listener = SharedListener(store)
@@ -86,7 +89,7 @@ class QueueEngine:
         try:
             await self._store.open()
         except SchemaMissing:
-            await self._store.install()
+            await self._store.schema.install()
             await self._store.open()
         if self._tables.keeps:
             return []
@@ -222,7 +225,7 @@ class QueueEngine:
             (above,) = await self._tables.latest([self._key(parent.id)])
             if above is None or above.state.terminal or not read_step(above).awaits(job_id):
                 return Answer(job_id, Done.REFUSED, "its parent has gone on without it")
-        answer = await self._store.retry(job.id)
+        answer = await self._store.admin.retry(job.id)
         why = f"there is no job {job_id}" if answer.done is Done.MISSING else answer.why  # it names the step
         return Answer(job_id, answer.done, why)
 
@@ -422,12 +425,10 @@ def _lookup_value(value: str) -> str:
     return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def _tables_of(store: object) -> FlowTables:
-    tables = getattr(store, "flow_tables", None)
-    if tables is None:
+def _queue_store(store: AnyStore[Job]) -> QueueStore:
+    if not hasattr(store, "flows"):
         raise ConfigurationError(f"a flow needs Redis or a queue of ours; a {type(store).__qualname__} given")
-    made: FlowTables = tables()
-    return made
+    return whole(store)
 
 
 def _step_job(job: FlowJob) -> StepJob:

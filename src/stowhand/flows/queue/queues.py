@@ -17,7 +17,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.sleepers import Sleepers
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
+from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 
 ROUND = 10.0
 """Seconds of one wait at the store."""
@@ -80,6 +80,9 @@ class SharedListener:
 
 class FlowQueueStore:
     """``Store`` of the jobs of one task. It does not close the shared store."""
+
+    capabilities = Capabilities()
+    enclosing = None
 
     def __init__(self, store: QueueStore, listener: SharedListener, task: str, terms: Terms) -> None:
         self._store, self._listener, self._tasks = store, listener, (task,)

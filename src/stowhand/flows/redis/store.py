@@ -22,7 +22,7 @@ from stowhand.flows.redis.waiting import Waiting
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms
+from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
 from stowhand.retry import constant
 
 LOCK_TIME = 180.0
@@ -45,6 +45,12 @@ class FlowStore:
     Claims come from the queues in the order given, from each by priority; a claim's ``task`` is the queue's full name.
     Nothing is connected before it is used. Raises ConfigurationError.
     """
+
+    enclosing = None
+    jobs = transactions = inspect = admin = operate = timetable = None
+    schema = settings = connections = flows = notices = None
+    """Creating jobs, looking at them and retrying them are the flow's."""
+    capabilities = Capabilities(absent=dict.fromkeys(PARTS, "jobs of a flow are made and looked at by its Flow"))
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ claiming.py     claim and settle
 producing.py    enqueue
 heartbeats.py   beat, release, abandon: on a loop in another thread
 attempt.py      what a running handler is given: its execution log, requeue
-unsupported.py  what is only done beside the database, and refused here
 """
 
 from __future__ import annotations

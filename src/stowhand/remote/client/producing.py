@@ -15,6 +15,7 @@ from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.store import whole
+from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.troubles import CallRefused, NoReply
@@ -22,14 +23,23 @@ from stowhand.remote.wire import Enqueue, Enqueued, Kind
 
 
 class Producing:
-    """Enqueues jobs on the lent store."""
+    """Enqueues jobs on the lent store, and looks at one."""
 
     def __init__(self, http: HttpCaller, max_attempts: int | None) -> None:
         self._http = http
         self._max_attempts = max_attempts
 
+    async def get(self, job_id: int) -> Job | None:
+        """Without payload and result, unless the token has the scope payload."""
+        try:
+            return await self._http.get(f"/v1/jobs/{validate_id(job_id)}", Job)
+        except CallRefused as refused:
+            if refused.kind == Kind.UNKNOWN:
+                return None
+            raise
+
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job."""
+        """Commit one job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable, and StoreError where out of scope."""
         (written,) = await self.add_jobs([job])
         return written
 

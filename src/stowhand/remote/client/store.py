@@ -8,20 +8,19 @@ jobs that must be handed back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
 
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.events import Events
-from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.handler import Attempt, EnclosingStore, control_of
+from stowhand.protocols.notices import Notices
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Reply, Terms, whole_batch
-from stowhand.protocols.validation import validate_id
+from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms, whole_batch
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claiming import Claiming
 from stowhand.remote.client.heartbeats import HttpHeartbeats
@@ -29,27 +28,21 @@ from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions, base_of
 from stowhand.remote.client.producing import Producing
 from stowhand.remote.client.proofs import HeldProofs
-from stowhand.remote.client.troubles import CallRefused
-from stowhand.remote.client.unsupported import Unsupported
-from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, Kind, TermsOffered
+from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, TermsOffered
 
 TRIES = 5
 """Calls of ``open``, over a second and a half, before an unreachable server is an error."""
 
 
-class HttpStore(Unsupported):
+class HttpStore:
     """Jobs of a queue, or records of a user's table, lent by ``stowhand serve`` at ``url``.
 
     Used by one event loop, and by one thread for its heartbeats. Raises ConfigurationError for an invalid URL, and for
     a token that would be sent unencrypted.
     """
 
-    on_listening: Callable[[str, BaseException | None], None] | None = None
-    """Never called: wake-ups arrive as answers to polls; see ``is_listening``."""
-    on_warning: Callable[[str, str], None] | None = None
-    """Never called: warnings are logged by the server."""
-    rations = True
-    """A claim may return fewer jobs than its limit though more are due: answers are bounded."""
+    transactions = inspect = admin = operate = timetable = schema = settings = connections = flows = None
+    """Done where the jobs are kept."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
         self._options = options or HttpOptions()
@@ -58,7 +51,12 @@ class HttpStore(Unsupported):
         self._http = HttpCaller(self._base, self._options, self._clock)
         self._proofs = HeldProofs()
         self._claiming = Claiming(self._http, self._proofs, self._options.record)
-        self._producing = Producing(self._http, self._options.max_attempts)
+        self.description = self._base
+        """Its address; the token is no part of it."""
+        self.capabilities = Capabilities(rations=True, lent=True, absent=_absent(self._base))
+        self.jobs = Producing(self._http, self._options.max_attempts)
+        self.notices = Notices()
+        """Silent: wake-ups arrive as answers to polls (``is_listening``), and warnings are logged by the server."""
         self._offered: TermsOffered | None = None
         self._terms: Terms | None = None
         self._wake_count: str | None = None
@@ -149,6 +147,11 @@ class HttpStore(Unsupported):
         """The lent store's terms; a table has some, a queue has none. Known once the store is open."""
         return self._terms
 
+    @property
+    def enclosing(self) -> EnclosingStore:
+        """The store itself."""
+        return self
+
     async def validate(self, events: Events | None = None) -> None:
         """Open the store if necessary: a worker needs its terms.
 
@@ -164,33 +167,13 @@ class HttpStore(Unsupported):
         if self._offered is not None and self._offered.logs:
             control_of(attempt).bind(RemoteAttempt(self._http, self._proofs, attempt))
 
-    # -- an application's ------------------------------------------------------------------------
 
-    async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable, and StoreError where out of scope."""
-        return await self._producing.enqueue(job)
-
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Up to a thousand jobs, or a megabyte, in each request; each request is all or none."""
-        return await self._producing.enqueue_many(jobs)
-
-    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """All or none, in one request."""
-        return await self._producing.add_jobs(jobs)
-
-    async def get(self, job_id: int) -> Job | None:
-        """Without payload and result, unless the token has the scope payload."""
-        try:
-            return await self._http.get(f"/v1/jobs/{validate_id(job_id)}", Job)
-        except CallRefused as refused:
-            if refused.kind == Kind.UNKNOWN:
-                return None
-            raise
-
-    @property
-    def description(self) -> str:
-        """Its address; the token is no part of it."""
-        return self._base
+def _absent(address: str) -> dict[str, str]:
+    refused = (
+        f"not over HTTP; {address} only lends its jobs to workers."
+        " Do it on a machine that reaches the store itself, with that store's URL (-c postgresql://… or sqlite:///…)"
+    )
+    return dict.fromkeys(set(PARTS) - {"jobs", "notices"}, refused)
 
 
 def _terms_of(offered: TermsOffered) -> Terms | None:

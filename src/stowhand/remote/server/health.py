@@ -54,7 +54,7 @@ class Health:
         try:
             async with asyncio.timeout(PATIENCE):
                 if self._shared_store.kind == QUEUE:
-                    status = await self._shared_store.queue("asked").status()
+                    status = await self._shared_store.queue("asked").schema.status()
                     return status.installed is not None and not status.breaking
                 await self._shared_store.store.next_due(None)
                 return True

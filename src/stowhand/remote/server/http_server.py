@@ -21,7 +21,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
-from stowhand.protocols.store import Store
+from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.addresses import BACKLOG, check_tls, connection_limit, is_loopback, listen, url_of
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import HEADER_BYTES
@@ -92,7 +92,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def running(
-    store: Store[Any], options: ServerOptions, events: Events, metrics: ServerMetrics | None = None
+    store: AnyStore[Any], options: ServerOptions, events: Events, metrics: ServerMetrics | None = None
 ) -> AsyncIterator[HttpServer]:
     """Lend an open store for the length of the block.
 
@@ -144,7 +144,7 @@ async def running(
 
 def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
     """The server needs its own resetter: the remote workers may all be gone at once."""
-    terms = shared_store.store_terms
+    terms = shared_store.store.terms
     options = ResetterOptions(
         name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
     )

@@ -9,9 +9,10 @@ from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.protocols.handler import Attempt, EnclosingStore
-from stowhand.protocols.queue_store import JobFilter, QueueStore
-from stowhand.protocols.store import Claim, Store, Terms
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.offered import whole
+from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
+from stowhand.protocols.store import Claim
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind, TermsOffered
 
@@ -33,32 +34,26 @@ class AttemptLog(Protocol):
 class SharedStore:
     """A store, with its terms and what it offers beyond claims."""
 
-    def __init__(self, store: Store[Any]) -> None:
+    def __init__(self, store: AnyStore[Any]) -> None:
         self.store = store
-        self.kind = QUEUE if hasattr(store, "add_jobs") else TABLE
-        self.name = str(getattr(getattr(store, "options", None), "name", "")) or self.kind
+        self.kind = QUEUE if store.jobs is not None else TABLE
+        self.name = store.capabilities.table or self.kind
         self._entries: OrderedDict[tuple[JobId, str], int] = OrderedDict()
-        self._enclosing = store if isinstance(store, EnclosingStore) else None
+        self._enclosing = store.enclosing
         if self._enclosing is not None and self._log(Lease("", "", 0)) is None:
             raise ConfigurationError(
                 f"{self.name}: transactional handlers run beside their database, not over HTTP;"
                 " lend a TableStore with transactional=False"
             )
 
-    @property
-    def store_terms(self) -> Terms | None:
-        """The store's own terms, if it has any."""
-        found = getattr(self.store, "terms", None)
-        return found if isinstance(found, Terms) else None
-
     def lease(self, asked: float) -> float:
         """Seconds that a lease lasts: those of the store's terms, else those that the client asked for."""
-        terms = self.store_terms
+        terms = self.store.terms
         return asked if terms is None else terms.lease
 
     def terms(self) -> TermsOffered:
         """The store's terms, as they are sent to remote workers."""
-        terms = self.store_terms
+        terms = self.store.terms
         return TermsOffered(
             name=self.name,
             kind=self.kind,
@@ -78,11 +73,11 @@ class SharedStore:
                 f"the table {self.name!r} cannot be {what} here",
                 "its rows belong to the application: use SQL where the database is",
             )
-        return self.store  # type: ignore[return-value]
+        return whole(self.store)
 
     async def holder(self, key: str) -> Job | None:
         """The job that has this key now."""
-        found = await self.queue("enqueued in").list(JobFilter(key=key, limit=1))
+        found = await self.queue("enqueued in").inspect.list(JobFilter(key=key, limit=1))
         return found[0] if found else None
 
     async def add_entry(self, lease: Lease, entry: ExecutionLogEntry) -> int:

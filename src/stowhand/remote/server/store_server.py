@@ -218,7 +218,7 @@ class StoreServer:
         """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
         grant.need(Scope.ENQUEUE)
         _bounded("jobs", sent.jobs)
-        producer = self._shared_store.queue("enqueued in")
+        producer = self._shared_store.queue("enqueued in").jobs
         wanted = [self._declared(limits.check(job)) for job in sent.jobs]
         for job in wanted:
             grant.check_enqueue(job)
@@ -259,7 +259,7 @@ class StoreServer:
         unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
         if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
             raise unknown
-        job = await queue.get(int(job_id))
+        job = await queue.jobs.get(int(job_id))
         if job is None or not grant.sees(job):
             raise unknown
         return grant.shown(job)

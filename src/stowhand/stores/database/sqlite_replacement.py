@@ -60,8 +60,8 @@ def note_opened(path: Path, file: Identity) -> None:
 class Replacement:
     """Says, once for each, that a store goes on in another file. One of these per store, for all of its connections."""
 
-    def __init__(self) -> None:
-        self.on_warning: Callable[[str, str], None] | None = None
+    def __init__(self, on_replaced: Callable[[str, str], None]) -> None:
+        self._on_replaced = on_replaced
         self._file: Identity = None
         self._lock = threading.Lock()
 
@@ -69,8 +69,8 @@ class Replacement:
         """A connection was made to it."""
         with self._lock:
             before, self._file = self._file, file
-        if self.on_warning is not None and before is not None and before != file:
-            self.on_warning(REPLACED, "")
+        if before is not None and before != file:
+            self._on_replaced(REPLACED, "")
 
 
 def _log(path: Path) -> Path:

@@ -9,12 +9,76 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from stowhand.jobs.job import Job, State
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
-from stowhand.protocols.validation import validate_id, validate_key
-from stowhand.stores.memory import leasing
-from stowhand.stores.memory.rows import Row, Rows
+from stowhand.protocols.validation import (
+    validate_id,
+    validate_ids,
+    validate_key,
+    validate_reason,
+    validate_reschedule,
+    validate_workers,
+)
+from stowhand.stores.memory import enqueueing, leasing
+from stowhand.stores.memory.rows import Row, Rows, Transaction
+
+
+class Administrator:
+    """Each call is one step."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def add_built_in(self, job: NewJob) -> Job:
+        with self._transaction() as (rows, now):
+            return enqueueing.add(rows, limits.check_built_in(job), now).job()
+
+    async def retry(self, job_id: int) -> Answer:
+        with self._transaction() as (rows, now):
+            return retry(rows, job_id, now)
+
+    async def cancel(self, job_id: int) -> Answer:
+        with self._transaction() as (rows, now):
+            return cancel(rows, job_id, now)
+
+    async def remove(self, job_id: int) -> Answer:
+        with self._transaction() as (rows, _):
+            return remove(rows, job_id)
+
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.retry(job_id) for job_id in validate_ids(job_ids)]
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.cancel(job_id) for job_id in validate_ids(job_ids)]
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.remove(job_id) for job_id in validate_ids(job_ids)]
+
+    async def remove_key(self, key: str) -> Answer:
+        with self._transaction() as (rows, _):
+            return remove_key(rows, key)
+
+    async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
+        with self._transaction() as (rows, now):
+            return complete(rows, validate_ids(job_ids), now)
+
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
+        with self._transaction() as (rows, now):
+            return fail(rows, validate_ids(job_ids), validate_reason(reason), now)
+
+    async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
+        with self._transaction() as (rows, now):
+            return reschedule(rows, validate_ids(job_ids), validate_reschedule(to), now)
+
+    async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
+        with self._transaction() as (rows, now):
+            return force_unlock(rows, validate_workers(workers), now)
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        with self._transaction() as (rows, now):
+            return retry_failed(rows, validate_ids(job_ids), now)
 
 
 def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
@@ -32,6 +96,15 @@ def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
     row.cancel_requested, row.loses_retries = False, None
     rows.announce()
     return Answer(job_id, Done.DONE, "" if keeps_key else "its key belongs to another job now, so it has none")
+
+
+def retry_failed(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[int]:
+    """Those of them that have failed."""
+    found = (rows.live.get(job_id) for job_id in job_ids)
+    failed = [row.id for row in found if row is not None and row.state is State.FAILED]
+    for job_id in failed:
+        retry(rows, job_id, now)
+    return failed
 
 
 def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
-from stowhand.jobs.job import MAX_ATTEMPTS, KeyMode, NewJob, State
+from stowhand.jobs import limits
+from stowhand.jobs.job import MAX_ATTEMPTS, Job, KeyMode, NewJob, State
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.protocols.store import whole
-from stowhand.stores.memory.rows import Row, Rows
+from stowhand.protocols.validation import validate_id
+from stowhand.stores.memory.rows import Row, Rows, Transaction
+
+
+class Producer:
+    """Puts jobs into the queue."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def enqueue(self, job: NewJob) -> Job:
+        with self._transaction() as (rows, now):
+            return add(rows, limits.check(job), now).job()
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        wanted = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
+        return [job.id for job in await self.add_jobs(wanted)]
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        keys = [job.key for job in jobs if job.key is not None]
+        if len(keys) != len(set(keys)):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidJob(f"the key {twice!r} is given twice in one call")
+        with self._transaction() as (rows, now), rows.all_or_nothing():
+            return [add(rows, limits.check(job), now).job() for job in jobs]
+
+    async def get(self, job_id: int) -> Job | None:
+        with self._transaction() as (rows, _):
+            row = rows.find(validate_id(job_id))
+            return row.job() if row is not None else None
 
 
 def add(rows: Rows, job: NewJob, now: datetime) -> Row:

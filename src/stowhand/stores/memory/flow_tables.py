@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,10 +27,7 @@ from stowhand.protocols.flow_tables import (
     spend,
 )
 from stowhand.stores.memory import acting, enqueueing
-from stowhand.stores.memory.rows import Row, Rows
-
-if TYPE_CHECKING:
-    from stowhand.stores.memory.store import MemoryStore
+from stowhand.stores.memory.rows import Row, Rows, Transaction
 
 
 @dataclass
@@ -46,8 +42,8 @@ class Limit:
 class MemoryFlowTables:
     """Under the store's lock."""
 
-    def __init__(self, store: MemoryStore, *, keeps: bool) -> None:
-        self._store = store
+    def __init__(self, transaction: Transaction, *, keeps: bool) -> None:
+        self._transaction = transaction
         self.keeps = keeps
         self._jobs: dict[str, tuple[str, datetime]] = {}
         """By id: the flow, and when it was created."""
@@ -56,9 +52,14 @@ class MemoryFlowTables:
         """By id: the job, and the content."""
         self._limits: dict[tuple[str, str], Limit] = {}
 
+    def clear(self) -> None:
+        """As they were in the beginning."""
+        for kept in (self._jobs, self._lookups, self._lists, self._limits):
+            kept.clear()
+
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
         steps = [(job, limits.check(job.step)) for job in jobs]
-        with self._store.transaction() as (rows, now), rows.all_or_nothing():
+        with self._transaction() as (rows, now), rows.all_or_nothing():
             new = [(job, step) for job, step in steps if job.id not in self._jobs]
             for _, step in new:
                 enqueueing.add(rows, step, now)
@@ -68,7 +69,7 @@ class MemoryFlowTables:
                 self._keep(job.id, job.lists)
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
-        with self._store.transaction():
+        with self._transaction():
             self._keep(job_id, lists)
 
     def _keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
@@ -76,24 +77,24 @@ class MemoryFlowTables:
             self._lists = {list_id: (job_id, content) for list_id, content in lists} | self._lists
 
     async def kept(self, list_id: str) -> str | None:
-        with self._store.transaction():
+        with self._transaction():
             return self._lists.get(list_id, ("", None))[1]
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
-        with self._store.transaction():
+        with self._transaction():
             return sorted(entry[3] for entry in self._lookups if entry[:3] == (flow, attribute, value))
 
     async def exists(self, ids: Sequence[str]) -> set[str]:
-        with self._store.transaction():
+        with self._transaction():
             return self._jobs.keys() & set(ids)
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
-        with self._store.transaction() as (rows, _):
+        with self._transaction() as (rows, _):
             found = [newest(rows, key) for key in keys]
             return [None if row is None else row.job() for row in found]
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
-        with self._store.transaction() as (rows, _):
+        with self._transaction() as (rows, _):
             found = self._jobs.get(job_id, ("",))[0] == flow
             if found:
                 self._forget({job_id})
@@ -103,7 +104,7 @@ class MemoryFlowTables:
             return found
 
     async def wake(self, key: str) -> Woken:
-        with self._store.transaction() as (rows, now):
+        with self._transaction() as (rows, now):
             row = rows.holder(key)
             names = None if row is None else msgspec.json.decode(row.payload).get(WAITS_FOR)
             if row is None or names is None or row.state is State.FAILED:
@@ -117,7 +118,7 @@ class MemoryFlowTables:
             return Woken.WOKEN
 
     async def spend(self, asked: Spending) -> float:
-        with self._store.transaction() as (_, now):
+        with self._transaction() as (_, now):
             at = now.timestamp()
             limit = self._limits.setdefault((asked.limiter, asked.part), Limit())
             limit.used_at = at
@@ -130,14 +131,14 @@ class MemoryFlowTables:
             return limit.spent.wait
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
-        with self._store.transaction() as (rows, now):
+        with self._transaction() as (rows, now):
             alike = [
                 (row.task, row.priority, step_state(row, now)) for row in rows.live.values() if row.task in set(tasks)
             ]
             return [StepCount(*each, alike.count(each)) for each in dict.fromkeys(alike)]
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
-        with self._store.transaction() as (rows, now):
+        with self._transaction() as (rows, now):
             mine = [row for row in rows.live.values() if row.task == task and row.key is not None]
             running = sorted((row for row in mine if row.state is State.PROCESSING), key=lambda row: row.id)
             due = sorted(
@@ -150,7 +151,7 @@ class MemoryFlowTables:
             return [placed(row, now) for kind in (running, due, later) for row in kind[:limit]]
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
-        with self._store.transaction() as (rows, _):
+        with self._transaction() as (rows, _):
             keys = [row.key for row in rows.live.values() if row.state is State.FAILED and row.task in set(tasks)]
             return sorted(key for key in keys if key is not None and key > after)[:limit]
 

@@ -68,7 +68,7 @@ class MemoryHeartbeats:
             rows.forget(past)
             operating.prune(rows, now, self._store.failed_retention)
             timetable.prune(rows, now)
-            self._store.flow_tables().prune(rows, now)
+            self._store.flows.prune(rows, now)
 
     async def worker_seen(self, card: WorkerCard) -> None:
         with self._store.transaction() as (rows, now):

@@ -14,16 +14,58 @@ from stowhand.protocols.operating import (
     Ages,
     Explanation,
     Purged,
+    QueueChange,
     QueueRow,
+    TaskChange,
     WorkerCard,
     WorkerRow,
+    read_queue,
+    read_task,
     worker_row,
 )
 from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
-from stowhand.stores.memory import acting
-from stowhand.stores.memory.rows import Row, Rows
+from stowhand.stores.memory.rows import Row, Rows, Transaction
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
+
+
+class Operator:
+    """Pauses queues and tasks, and purges."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        with self._transaction() as (rows, now):
+            return QueueChange(name, pause(rows.paused_queues, read_queue(name), now))
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        with self._transaction() as (rows, _):
+            return QueueChange(name, resume(rows, rows.paused_queues, read_queue(name)))
+
+    async def pause_task(self, name: str) -> TaskChange:
+        return self._pause(read_task(name))
+
+    async def resume_task(self, name: str) -> TaskChange:
+        return self._resume(read_task(name))
+
+    async def pause_unqueued(self) -> TaskChange:
+        return self._pause("")
+
+    async def resume_unqueued(self) -> TaskChange:
+        return self._resume("")
+
+    def _pause(self, task: str) -> TaskChange:
+        with self._transaction() as (rows, now):
+            return TaskChange(task or None, pause(rows.paused_tasks, task, now))
+
+    def _resume(self, task: str) -> TaskChange:
+        with self._transaction() as (rows, _):
+            return TaskChange(task or None, resume(rows, rows.paused_tasks, task))
+
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        with self._transaction() as (rows, now):
+            return purge(rows, ages, now, dry_run=dry_run)
 
 
 def pause(paused: dict[str, datetime], name: str, now: datetime) -> bool:
@@ -42,15 +84,6 @@ def resume(rows: Rows, paused: dict[str, datetime], name: str) -> bool:
 def pauses(rows: Rows) -> Pauses:
     """Of tasks, and of the jobs without a queue."""
     return Pauses.read(dict(sorted(rows.paused_tasks.items())))
-
-
-def retry_failed(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[int]:
-    """Those of them that have failed."""
-    found = (rows.live.get(job_id) for job_id in job_ids)
-    failed = [row.id for row in found if row is not None and row.state is State.FAILED]
-    for job_id in failed:
-        acting.retry(rows, job_id, now)
-    return failed
 
 
 def queues(rows: Rows, now: datetime) -> list[QueueRow]:

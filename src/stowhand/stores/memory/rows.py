@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
@@ -204,3 +204,7 @@ class Rows:
             self.known = known
             self.ledger = ledger
             raise
+
+
+Transaction = Callable[[], AbstractContextManager[tuple[Rows, datetime]]]
+"""The rows and the time, for one caller at a time."""

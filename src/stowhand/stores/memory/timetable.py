@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -10,7 +10,34 @@ import msgspec
 from stowhand.protocols.queue_store import LEDGER_DAYS, Entered, KnownItem, Tick
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.memory import enqueueing
-from stowhand.stores.memory.rows import Rows
+from stowhand.stores.memory.rows import Rows, Transaction
+
+
+class Timetable:
+    """What is known, and the ledger."""
+
+    def __init__(self, transaction: Transaction, time: Callable[[], datetime]) -> None:
+        self._transaction = transaction
+        self._time = time
+
+    async def now(self) -> datetime:
+        return self._time().astimezone(UTC)
+
+    async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        with self._transaction() as (rows, now):
+            return register(rows, items, now)
+
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        with self._transaction() as (rows, now):
+            return schedule(rows, ticks, now)
+
+    async def known_items(self) -> Sequence[KnownItem]:
+        with self._transaction() as (rows, _):
+            return sorted(rows.known.values(), key=lambda item: item.identifier)
+
+    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        with self._transaction() as (rows, _):
+            return ticks(rows, identifier, since)
 
 
 def register(rows: Rows, items: Sequence[tuple[str, str]], now: datetime) -> list[KnownItem]:

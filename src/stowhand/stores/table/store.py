@@ -18,9 +18,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.handler import Attempt, EnclosingStore, control_of
 from stowhand.protocols.queue_store import Answer
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
+from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
 from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
@@ -35,6 +35,7 @@ from stowhand.stores.table.records import Records, rows_of, shown_log
 from stowhand.stores.table.timed_calls import Calls, TimedHeartbeats
 
 R = TypeVar("R")
+_REFUSED = "a table of yours, and its rows, are the application's: use SQL"
 
 
 class TableStore(Generic[R]):
@@ -43,6 +44,10 @@ class TableStore(Generic[R]):
     ``place``: ``postgresql://…``, a libpq string, a ``psycopg_pool.AsyncConnectionPool``, or ``sqlite:///file``.
     Nothing is connected before it is used. Raises ConfigurationError.
     """
+
+    jobs = transactions = inspect = admin = operate = timetable = None
+    schema = settings = connections = flows = notices = None
+    """Inserting, looking, changing and scheduling are the application's, in SQL; and so is the table."""
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class TableStore(Generic[R]):
         _pinned: Pinned | None = None,
     ) -> None:
         self.options = options
+        self.capabilities = Capabilities(table=options.name, absent=dict.fromkeys(PARTS, _REFUSED))
         self._notices = Notices(options.name)
         self._backend, shape = backend_of(place, options, _pinned, self._notices)
         self._folds = shape.folds
@@ -125,6 +131,11 @@ class TableStore(Generic[R]):
 
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
+
+    @property
+    def enclosing(self) -> EnclosingStore:
+        """The store itself."""
+        return self
 
     async def validate(self, events: Events | None = None) -> None:
         """Raises TableUnsuitable, with every trouble and its DDL, for a table that no worker can serve.

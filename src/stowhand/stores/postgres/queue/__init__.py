@@ -3,7 +3,7 @@
 migrations/   the schema's tables
 functions/    the schema's functions, its whole protocol; grants.sql says which role may call what
 statements.sql   how they are called
-store.py      PostgresStore: opens everything below, and is what a worker sees
+store.py      PostgresStore: opens everything below, is what a worker sees, and has the parts as attributes
 context.py    what the parts share: address, schema, statements, clock
 claiming, settling, producing, inspecting, administering, operations, timetable, flow_tables, schema      on the loop
 plan          statements for the parts that tables have too (../shared)

@@ -1,4 +1,4 @@
-"""Acts on many jobs at once, by the schema's administration functions."""
+"""Acts on jobs, on one or on many at once, by the schema's administration functions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from stowhand.clock import SystemClock
 from stowhand.jobs.job import Job
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
-from stowhand.protocols.validation import validate_ids, validate_reason, validate_reschedule, validate_workers
+from stowhand.protocols.validation import (
+    validate_id,
+    validate_ids,
+    validate_key,
+    validate_reason,
+    validate_reschedule,
+    validate_workers,
+)
+from stowhand.stores.database.link import Values
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext, RowLocked
-from stowhand.stores.postgres.queue.inspecting import answer
-from stowhand.stores.postgres.queue.rows import plain_array, read_job, text_array
+from stowhand.stores.postgres.queue.producing import Producer
+from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text_array
 
 AT_ONCE = 500
 """Jobs that are acted on in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
@@ -20,15 +28,40 @@ AT_ONCE = 500
 class Administrator:
     """A call that gives jobs is one statement: all of it, or nothing. One that gives answers acts on job by job."""
 
-    def __init__(self, context: PostgresContext) -> None:
+    def __init__(self, context: PostgresContext, producer: Producer) -> None:
         self._context = context
+        self.add_built_in = producer.add_built_in
         self._clock = SystemClock()
+
+    async def retry(self, job_id: int) -> Answer:
+        """Due now, attempts and resets 0."""
+        return await self._act("retry", job_id, (validate_id(job_id), self._context.now()))
+
+    async def cancel(self, job_id: int) -> Answer:
+        """At once; a running job is asked to stop."""
+        return await self._act("cancel", job_id, (validate_id(job_id), self._context.keep, self._context.now()))
+
+    async def remove(self, job_id: int) -> Answer:
+        """Delete, unless it runs or is completed."""
+        return await self._act("remove", job_id, (validate_id(job_id),))
+
+    async def remove_key(self, key: str) -> Answer:
+        """Delete the job that holds the key; a running one loses it and will not run again."""
+        ((job_id, done, why),) = await self._rows("remove_key", (validate_key(key),))
+        if done == Done.MISSING:
+            return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
+        return Answer(job_id, Done(done), why)
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """All or, if another transaction keeps one of them locked, none."""
+        given = (plain_array(validate_ids(job_ids)), self._context.now())
+        return [row[0] for row in await self._rows("retry_failed", given, row="one of the jobs")]
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """As if a worker had completed them."""
         return await self._jobs("complete_jobs", plain_array(validate_ids(job_ids)), self._context.keep)
 
-    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None) -> Sequence[Job]:
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         """For good."""
         return await self._jobs("permanently_fail_jobs", plain_array(validate_ids(job_ids)), validate_reason(reason))
 
@@ -53,6 +86,14 @@ class Administrator:
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         """Delete, unless they run or are completed."""
         return await self._act_on_all("remove_jobs", job_ids)
+
+    async def _act(self, name: str, job_id: int, values: Sequence[object]) -> Answer:
+        ((done, why),) = await self._rows(name, values)
+        return _answer(job_id, done, why)
+
+    async def _rows(self, name: str, values: Values, *, row: str = "the job") -> list[Row]:
+        with self._context.translated():
+            return await self._context.ask("inspect", name, values, row=row)
 
     async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
         with self._context.translated():
@@ -82,4 +123,9 @@ class Administrator:
                 return [Answer(ids[0], Done.REFUSED, str(error))]
             alone = [await self._act_on_page(name, [job_id], values) for job_id in ids]
             return [one for answers in alone for one in answers]
-        return [answer(*row) for row in found]
+        return [_answer(*row) for row in found]
+
+
+def _answer(job_id: int, done: str, why: str) -> Answer:
+    """What an acting statement replied about one job."""
+    return Answer(job_id, Done(done), f"there is no job {job_id}" if done == Done.MISSING else why)

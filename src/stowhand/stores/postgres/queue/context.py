@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from importlib.resources import files
+from typing import Any
 
 import psycopg
 
@@ -75,6 +76,10 @@ class PostgresContext:
     def now(self) -> datetime | None:
         """The frozen time of a test, else None: the server's clock."""
         return self.options.pinned() if self.options.pinned is not None else None
+
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """A connection for statements of an application's own, committed at the end of the block."""
+        return self.pool.lend("task")
 
     def seat(self, slots: int) -> str | None:
         """Let the pool have a connection for each slot. Returns a warning where it was given fewer.

@@ -1,83 +1,139 @@
-"""Lists and shows jobs, and acts on single ones."""
+"""Shows what there is: jobs, counts, queues, workers, and why a job does not run."""
 
 from __future__ import annotations
 
+import builtins
+from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.queue_store import Answer, Done, JobFilter
-from stowhand.protocols.validation import validate_filter, validate_id, validate_key
+from stowhand.protocols.figures import MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
+from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
+from stowhand.protocols.queue_store import NEWEST, JobFilter
+from stowhand.protocols.validation import validate_filter, validate_id
 from stowhand.stores.database.link import Values
+from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.rows import Row, read_job
+from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text_array
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 HISTORY = (State.COMPLETED, State.CANCELED)
 ABOVE_ALL = 2**63 - 1
 """Greater than every id."""
+STANDING = ("queued", "errored", "due", "processing", "failed")
+ENDED = ("completed", "canceled", "failed")
 _NAMES = ("task", "queue", "key", "worker", "error", "since", "until", "limit")
 
 
 class Inspector:
-    """For people: what is there, and retry, cancel or remove one job."""
+    """For people. Every call is a transaction of its own."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
 
-    async def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
-        found = await self._rows("get", (validate_id(job_id),))
-        return read_job(found[0]) if found else None
-
-    async def find(self, wanted: JobFilter) -> Sequence[Job]:
+    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In id order, rising or falling."""
         wanted = validate_filter(wanted)
-        found = await self._rows("newest" if wanted.newest_first else "list", _parameters(wanted))
+        found = await self._ask_with("newest" if wanted.newest_first else "list", _parameters(wanted))
         return [read_job(row) for row in found]
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state."""
         counts = dict.fromkeys(State, 0)
-        for state, number in await self._rows("counts"):
+        for state, number in await self._ask("counts"):
             counts[State(state)] += number
         return counts
 
     async def oldest_due(self) -> float:
         """Seconds since the job that is due longest became due."""
-        ((seconds,),) = await self._rows("oldest_due", (self._context.now(),))
+        ((seconds,),) = await self._ask("oldest_due", self._context.now())
         return float(seconds)
 
-    async def retry(self, job_id: int) -> Answer:
-        """Due now, attempts and resets 0."""
-        return await self._act("retry", job_id, (validate_id(job_id), self._context.now()))
+    async def queues(self) -> Sequence[QueueRow]:
+        """By name."""
+        return [
+            QueueRow(
+                name=name, paused_since=paused, held_by=held, waiting=waiting, due=due, running=running, failed=failed
+            )
+            for name, paused, held, waiting, due, running, failed in await self._ask("queues", self._context.now())
+        ]
 
-    async def cancel(self, job_id: int) -> Answer:
-        """At once; a running job is asked to stop."""
-        return await self._act("cancel", job_id, (validate_id(job_id), self._context.keep, self._context.now()))
+    async def figures(self) -> Figures:
+        """Exact while the tables are small; then what a sample of their pages says."""
+        now = self._context.now()
+        standing: defaultdict[str, builtins.list[LiveCounts]] = defaultdict(list)
+        over: defaultdict[int | None, builtins.list[EndedCounts]] = defaultdict(list)
+        for what, name, *numbers, exact in await self._ask("standing_jobs", NAMES, now):
+            standing[what].append(LiveCounts(name=name, **_amounts(STANDING, numbers, exact)))
+        for minutes, name, *numbers, exact in await self._ask("ended_jobs", plain_array(MINUTES), NAMES, now):
+            over[minutes].append(EndedCounts(name=name, **_amounts(ENDED, numbers, exact)))
+        return Figures(
+            tasks=standing["task"],
+            queues=standing["queue"],
+            workers=standing["worker"],
+            history=over[None],
+            lately={minutes: over[minutes] for minutes in MINUTES},
+            paused=dict(await self._ask("paused_queues")),
+            pauses=await self.pauses(),
+        )
 
-    async def remove(self, job_id: int) -> Answer:
-        """Delete, unless it runs or is completed."""
-        return await self._act("remove", job_id, (validate_id(job_id),))
+    async def pauses(self) -> Pauses:
+        """By name."""
+        return Pauses.read(dict(await self._ask("pauses")))
 
-    async def remove_key(self, key: str) -> Answer:
-        """Delete the job that holds the key; a running one loses it and will not run again."""
-        ((job_id, done, why),) = await self._rows("remove_key", (validate_key(key),))
-        if done == Done.MISSING:
-            return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
-        return Answer(job_id, Done(done), why)
+    async def workers(self) -> Sequence[WorkerRow]:
+        """By name."""
+        return [_worker(row) for row in await self._ask("workers", self._context.now())]
 
-    async def _act(self, name: str, job_id: int, values: Sequence[object]) -> Answer:
-        ((done, why),) = await self._rows(name, values)
-        return answer(job_id, done, why)
+    async def explain(self, job_id: int) -> Explanation | None:
+        """From several statements, a moment apart: for people, who need no snapshot."""
+        found = await self._ask("get", validate_id(job_id))
+        if not found:
+            return None
+        job: Job = read_job(found[0])
+        around = await self._ask("circumstances", self._context.now(), job.id)
+        if not around:  # it is over
+            return explain(Facts(job=job, now=job.run_at))
+        ((at, lease_until, paused, holder, worker, since, until),) = around
+        held = None if holder is None else Holder(holder, worker, since, until)
+        workers, pauses = await self.workers(), await self.pauses()
+        return explain(
+            Facts(
+                job=job,
+                now=at,
+                lease_until=lease_until,
+                paused_since=paused,
+                pauses=pauses,
+                holder=held,
+                ahead=await self._ahead(job, claim_scope(job, workers, pauses), at),
+                workers=workers,
+                busy={name: Busy(*held) for name, *held in await self._ask("busy")},
+            )
+        )
 
-    async def _rows(self, name: str, values: Values = ()) -> list[Row]:
+    async def _ahead(self, job: Job, scope: ClaimScope | None, at: datetime) -> int:
+        if scope is None:
+            return 0
+        given = {
+            "queue": job.queue,
+            "priority": job.priority,
+            "run_at": job.run_at,
+            "id": job.id,
+            "at": at,
+            "tasks": None if scope.tasks is None else text_array(scope.tasks),
+            "forbidden": text_array(scope.forbidden),
+            "most": MOST_AHEAD + 1,
+        }
+        ((ahead,),) = await self._ask_with("ahead", given)
+        return int(ahead)
+
+    async def _ask(self, name: str, *values: object) -> builtins.list[Row]:
+        return await self._ask_with(name, values)
+
+    async def _ask_with(self, name: str, values: Values) -> builtins.list[Row]:
         with self._context.translated():
-            return await self._context.ask("inspect", name, values)
-
-
-def answer(job_id: int, done: str, why: str) -> Answer:
-    """What an acting statement replied about one job."""
-    return Answer(job_id, Done(done), f"there is no job {job_id}" if done == Done.MISSING else why)
+            return await self._context.ask("inspect", name, values, row="the queue")
 
 
 def _parameters(wanted: JobFilter) -> dict[str, object]:
@@ -90,3 +146,22 @@ def _parameters(wanted: JobFilter) -> dict[str, object]:
         parameters[table] = bool(here)
         parameters[f"{table}_states"] = None if len(here) == len(kept) else here
     return parameters
+
+
+def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[str, Amount]:
+    return {part: Amount(number, exact) for part, number in zip(parts, numbers, strict=True)}
+
+
+def _worker(row: Row) -> WorkerRow:
+    name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at, now = row
+    card = WorkerCard(
+        name=name,
+        host=host,
+        pid=pid,
+        version=version,
+        tasks=None if tasks is None else tuple(tasks),
+        concurrency=concurrency,
+        stopping=stopping,
+        forbidden_flags=None if flags is None else tuple(flags),
+    )
+    return worker_row(card, started_at, seen_at, now)

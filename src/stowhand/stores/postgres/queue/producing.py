@@ -15,7 +15,7 @@ from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import QUEUE_LIMIT, RESERVED, TASK_LIMIT
-from stowhand.protocols.validation import wrong_connection
+from stowhand.protocols.validation import validate_id, wrong_connection
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.repeating import repeated
@@ -51,16 +51,6 @@ class Producer:
             raise self._error_for(error, job) from None
         return new_job(job, row) if plain else read_job(row)
 
-    async def add_built_in(self, job: NewJob) -> Job:
-        """Commit one job of a built-in task: by a function that administrators and workers may call."""
-        values = values_of(limits.check_built_in(job), self._context.now())
-        statement = self._context.statements["enqueue_built_in"]
-        try:
-            (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
-        except (psycopg.Error, TimeoutError) as error:
-            raise self._error_for(error, job) from None
-        return read_job(row)
-
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
         try:
@@ -94,6 +84,8 @@ class Producer:
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """All or none, by one statement; the jobs themselves, in the order given."""
+        if not jobs:
+            return []
         _refuse_repeated_keys(jobs, set())
         jobs = [self._context.options.whole(job) for job in jobs]
         statement, values = self._context.statements["enqueue_each"], Bulk(jobs).values_of_each(self._context.now())
@@ -102,6 +94,22 @@ class Producer:
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._error_for(error, None) from None
         return [read_job(row) for row in found]
+
+    async def get(self, job_id: int) -> Job | None:
+        """Live, or in the history."""
+        with self._context.translated():
+            found = await self._context.ask("inspect", "get", (validate_id(job_id),))
+        return read_job(found[0]) if found else None
+
+    async def add_built_in(self, job: NewJob) -> Job:
+        """Commit one job of a built-in task: by a function that administrators and workers may call."""
+        values = values_of(limits.check_built_in(job), self._context.now())
+        statement = self._context.statements["enqueue_built_in"]
+        try:
+            (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
+        except (psycopg.Error, TimeoutError) as error:
+            raise self._error_for(error, job) from None
+        return read_job(row)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """In the caller's transaction, on the caller's connection; never committed here."""

@@ -79,6 +79,9 @@ class Installer:
             return ""
         return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;"])
 
+    async def find_damage(self) -> None:
+        """``None``: the server looks after its files."""
+
     async def uninstall(self) -> None:
         """Everything of ours is in the schema."""
         with self._context.translated():

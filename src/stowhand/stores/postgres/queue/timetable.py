@@ -34,6 +34,8 @@ class Timetable:
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
         """What was known of them before, or is stored now."""
+        if not items:
+            return []
         given = validate_items(items)
         names, specs = (text_array(item[place] for item in given) for place in range(2))
         found = await self._rows("cron_register", names, specs, self._context.now())
@@ -41,6 +43,8 @@ class Timetable:
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
+        if not ticks:
+            return []
         checked = validate_ticks(ticks, await self.now())
         with self._context.translated():
             return await repeated(lambda: self._schedule(checked), self._clock)

@@ -14,6 +14,7 @@ import psycopg
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.lifecycle import Backoff
+from stowhand.protocols.notices import Report
 from stowhand.retry import exponential
 from stowhand.stores.database.link import Connection, Dialer, hang_up, is_idle, rows
 from stowhand.stores.database.statements import quote_identifier
@@ -89,6 +90,7 @@ class Listener:
         channel: str | None,
         behind_pooler: str | None,
         announcement: Announcement,
+        report: Report = lambda state, error, connection: None,
     ) -> None:
         """``channel``: ``None`` where nothing notifies. ``behind_pooler``: what to say there, where a LISTEN would stay
         behind on a server connection that serves other clients next, and reach none; ``None``: trust the address.
@@ -99,8 +101,7 @@ class Listener:
         self._behind_pooler = behind_pooler
         self._announcement = announcement
         self._clock = SystemClock()
-        self.on_listening: Callable[[str, BaseException | None], None] | None = None
-        """Called with "connecting", "success", or "error" and why."""
+        self._on_change = report
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
         self.prove_every = PROVE_EVERY
@@ -244,8 +245,7 @@ class Listener:
             loop.remove_reader(connection.fileno())
 
     def _report(self, state: str, error: BaseException | None = None) -> None:
-        if self.on_listening is not None:
-            self.on_listening(state, error)
+        self._on_change(state, error, self._connection)
 
     def _postpone(self) -> None:
         self._failures += 1

@@ -35,10 +35,10 @@ STEPS = 100_000
 class Connections:
     """The file of one store, and the ways to work on it."""
 
-    def __init__(self, path: Path, synchronous: str, now: Now) -> None:
+    def __init__(self, path: Path, synchronous: str, now: Now, on_replaced: Callable[[str, str], None]) -> None:
         self.path = path
         self.now = now
-        self.replacement = Replacement()
+        self._replacement = Replacement(on_replaced)
         self._synchronous = synchronous
         self._writer, self._reader, self._counter = self.connect(), self.connect(), self.connect()
         # It is used on the loop's own thread, which must not be kept waiting.
@@ -102,7 +102,7 @@ class Connections:
             prepare=prepare,
             explain=trouble.explain,
             patience=patience,
-            opened=self.replacement.opened,
+            opened=self._replacement.opened,
         )
 
     def _dial(self) -> sqlite3.Connection:

@@ -5,15 +5,48 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+import msgspec
+
 from stowhand.protocols.queue_store import Entered, KnownItem, Tick
+from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
 from stowhand.stores.sqlite.queue.statements import load
 
 SQL = load("timetable")
+
+
+class Timetable:
+    """The file's crontab and its ledger."""
+
+    def __init__(self, connections: Connections, options: StoreOptions) -> None:
+        self._connections = connections
+        self._options = options
+
+    async def now(self) -> datetime:
+        """By this machine's clock."""
+        return to_datetime(self._connections.now().wall)
+
+    async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        return await self._connections.write(partial(register, items=items))
+
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+        """Each tick at most once ever."""
+        ticks = [msgspec.structs.replace(tick, job=self._options.whole(tick.job)) for tick in ticks]
+        return await self._connections.write(partial(schedule, ticks=ticks), wakes=True)
+
+    async def known_items(self) -> Sequence[KnownItem]:
+        """By identifier."""
+        return await self._connections.read(lambda connection, _: known_items(connection))
+
+    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        """Those in the ledger, in order."""
+        return await self._connections.read(lambda connection, _: ticks(connection, identifier, since))
 
 
 def register(connection: sqlite3.Connection, now: Moment, items: Sequence[tuple[str, str]]) -> list[KnownItem]:

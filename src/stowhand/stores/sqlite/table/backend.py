@@ -62,8 +62,7 @@ class SqliteTable:
         self._shape = shape
         self._now = moments.clock(pinned)
         notices = notices or Notices(options.name)
-        self._replacement = Replacement()
-        self._replacement.on_warning = notices.say
+        self._replacement = Replacement(notices.say)
         self._writer, self._reader = self._connect(), self._connect()
         # On the loop's own thread, which must not be kept waiting.
         self._wake = Wake(self._connect(patience=0.0, settings=("busy_timeout = 0",)))

@@ -1,0 +1,71 @@
+"""Installs, examines and removes the tables, on connections that do not check them first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.jobs.job import MAX_ATTEMPTS
+from stowhand.protocols.queue_store import SchemaStatus
+from stowhand.stores.database import sqlite_file
+from stowhand.stores.database.sqlite_trouble import find_damage
+from stowhand.stores.sqlite.queue import schema
+from stowhand.stores.sqlite.queue.connections import Connections
+
+
+class Installer:
+    """Of one file, which may hold an application's tables too."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def install(self, *, roles: bool = False) -> SchemaStatus:
+        """Create the file (readable by its owner alone) and its tables, or what is missing of them."""
+        schema.refuse_roles(roles)
+        path = self._connections.path
+
+        def install() -> SchemaStatus:
+            sqlite_file.create(path)
+            with self._connections.unchecked(lambda raw: schema.write_ahead(raw, path)) as connection:
+                return connection.write(schema.install)
+
+        return await self._connections.on_writer(install)
+
+    async def status(self) -> SchemaStatus:
+        """What is installed; nothing, where the file does not exist."""
+        path = self._connections.path
+
+        def status() -> SchemaStatus:
+            sqlite_file.check_place(path)
+            if not path.exists():
+                return SchemaStatus(None, schema.VERSION)
+            with self._connections.unchecked() as connection:
+                return connection.read(lambda raw, _: schema.status(raw))
+
+        return await self._connections.on_reader(status)
+
+    async def plan(self, *, roles: bool = False) -> str:
+        """What ``install`` would run."""
+        schema.refuse_roles(roles)
+        return schema.plan(await self.status())
+
+    async def foreign_changes(self) -> Sequence[str]:
+        """None: the tables' names begin with ours, and there are no functions."""
+        return []
+
+    async def default_max_attempts(self) -> int:
+        """As the package has it."""
+        return MAX_ATTEMPTS
+
+    async def uninstall(self) -> None:
+        """Remove everything of ours; the file stays."""
+
+        def uninstall() -> None:
+            if self._connections.path.exists():
+                with self._connections.unchecked() as connection:
+                    connection.write(lambda raw, _: schema.uninstall(raw))
+
+        await self._connections.on_writer(uninstall)
+
+    async def find_damage(self) -> Sequence[str]:
+        """What SQLite finds wrong with the file; reads all of it. Empty: it is sound."""
+        return await self._connections.read(lambda connection, _: find_damage(connection))
