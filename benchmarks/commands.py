@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide this package
 
-from benchmarks.stage import PostgresSite, SqliteSite, install  # noqa: E402
+from benchmarks.sites import PostgresSite, SqliteSite, install  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 

@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide this package
 
-from benchmarks.stage import PostgresSite, Site, SqliteSite, install  # noqa: E402
+from benchmarks.sites import PostgresSite, Site, SqliteSite, install  # noqa: E402
 from benchmarks.trials import (  # noqa: E402
-    Crew,
     Sizes,
     Table,
+    WorkerRuns,
     bare_naps,
     commit,
     cost_of_claims,
@@ -58,9 +58,9 @@ LATER = "first tier: measured; later "
 class Conditions:
     """Each method named in NAMES is one condition."""
 
-    def __init__(self, server: PostgresServer, folder: Path, crew: Crew, table: Table, sizes: Sizes) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, workers: WorkerRuns, table: Table, sizes: Sizes) -> None:
         self._server, self._folder = server, folder
-        self._crew, self._table, self._sizes = crew, table, sizes
+        self._workers, self._table, self._sizes = workers, table, sizes
 
     async def history(self) -> None:
         """Completed jobs are kept."""
@@ -95,7 +95,7 @@ class Conditions:
         for case in ("no snapshot", "snapshot held"):
             site = await self._postgres()
             condition = nullcontext() if case == "no snapshot" else site.snapshot()
-            found = await self._crew.sustain(site, self._sizes.jobs, self._sizes.held, condition)
+            found = await self._workers.sustain(site, self._sizes.jobs, self._sizes.held, condition)
             for number, (rate, cpu) in enumerate(found):
                 since, until = (round(self._sizes.held * (number + more) / 6, 1) for more in (0, 1))
                 when = f"snapshot: second {since:g} to {until:g}"
@@ -138,7 +138,7 @@ class Conditions:
             rate = await commit(site, self._sizes.enqueued, notifies=False)
             self._table.add(measure, "without notifications", rate, bound)
             self._table.add(measure, "notifying, nobody listens", await commit(site, self._sizes.enqueued))
-            async with self._crew.idle(site):
+            async with self._workers.idle(site):
                 await asyncio.sleep(1.0)
                 rate = await commit(site, self._sizes.enqueued)
                 self._table.add(measure, "notifying a worker, idle", rate)
@@ -195,7 +195,7 @@ class Conditions:
                 await self._drain(name, case, site, jobs, first if until_gone else None, bound)
 
     async def _drain(self, name: str, case: str, site: Site, jobs: int, first: int | None, bound: str) -> None:
-        rate, cpu = await self._crew.drain(site, jobs, first)
+        rate, cpu = await self._workers.drain(site, jobs, first)
         self._table.add(f"{name}: drain, jobs/s", case, rate, bound)
         self._table.add(f"{name}: processor time, us a job", case, cpu)
 
@@ -205,10 +205,10 @@ class Conditions:
             self._table.add(measure, "all that there can be", 10_000, "first tier: >= 0.95x; later >= 0.98x")
             self._table.add(measure, "the event loop alone", await bare_naps(jobs // 3))
             site.fill(jobs, task="nap")
-            rate, _ = await self._crew.drain(site, jobs, None, app="benchmarks.stage:app", slots=100)
+            rate, _ = await self._workers.drain(site, jobs, None, app="benchmarks.sites:app", slots=100)
             self._table.add(measure, "a worker", rate)
             self._table.add(
-                f"{name}: slots busy (rate x real length / slots)", "a worker", rate * self._crew.lasted / 100
+                f"{name}: slots busy (rate x real length / slots)", "a worker", rate * self._workers.lasted / 100
             )
 
     async def _postgres(self, *, history: bool = False) -> PostgresSite:
@@ -239,7 +239,7 @@ def main(only: tuple[str, ...], quick: bool, postgres: int | None) -> None:
         stack.enter_context(server)
         probes = folder / "probes"
         probes.mkdir()
-        conditions = Conditions(server, folder, Crew(probes), table, sizes)
+        conditions = Conditions(server, folder, WorkerRuns(probes), table, sizes)
         print(f"Python {platform.python_version()}; PostgreSQL {server.version}, fsync on; {_load()}", file=sys.stderr)
         asyncio.run(_measure(conditions, only or NAMES))
     click.echo("\n".join(table.lines()))

@@ -57,7 +57,7 @@ class Course:
         with self.workers(processes) as workers:
             _wait(lambda: look(self._probes).count > 0, 60.0, workers)
             cpu, spent = _cpu(workers), self._ground.spent()
-            _wait(lambda: look(self._probes).count >= jobs * self.contender.steps, 300.0, workers, glance=0.01)
+            _wait(lambda: look(self._probes).count >= jobs * self.contender.steps, 300.0, workers, every=0.01)
             _wait(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
             seconds = time.monotonic() - look(self._probes).first
             cpu, spent = _cpu(workers) - cpu, self._ground.spent() - spent
@@ -144,7 +144,7 @@ def go_round(
 
 
 def _wait(
-    reached: Callable[[], bool], seconds: float, workers: list[subprocess.Popen[bytes]], *, glance: float = 0.003
+    reached: Callable[[], bool], seconds: float, workers: list[subprocess.Popen[bytes]], *, every: float = 0.003
 ) -> None:
     deadline = time.monotonic() + seconds
     while not reached():
@@ -152,7 +152,7 @@ def _wait(
             raise RuntimeError("a worker ended by itself")
         if time.monotonic() > deadline:
             raise TimeoutError(f"not done within {seconds:g} s")
-        time.sleep(glance)
+        time.sleep(every)
 
 
 def _cpu(workers: list[subprocess.Popen[bytes]]) -> float:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.stage import NAP, PostgresSite, Site, new_store
+from benchmarks.sites import NAP, PostgresSite, Site, new_store
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.bench import probe
-from stowhand.cli.bench.workers import GLANCE, Workers
+from stowhand.cli.bench.workers import LOOK_EVERY, Workers
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import QueueStore
@@ -78,7 +78,7 @@ class Table:
                 yield f"  {case:<34}{median:>12,.5g}{ratio}   ({', '.join(f'{run:,.4g}' for run in runs)})"
 
 
-class Crew:
+class WorkerRuns:
     """Real worker processes, and what they leave in the probes."""
 
     def __init__(self, probes: Path) -> None:
@@ -101,9 +101,9 @@ class Crew:
         """Jobs a second, from the beginning of the first handler until none from ``first`` on is left (``None``: until
         so many have begun); and the microseconds of processor time of the workers and the server that one job took."""
         async with self._at_work(site, app, slots) as workers:
-            await workers.until(lambda: self.begun > 0, TO_START, "the first job begins", glance=GLANCE)
+            await workers.until(lambda: self.begun > 0, TO_START, "the first job begins", every=LOOK_EVERY)
             cpu, early = _cpu(), self.begun
-            await workers.until(lambda: self.begun >= jobs, TO_END, "all jobs have begun", glance=0.01)
+            await workers.until(lambda: self.begun >= jobs, TO_END, "all jobs have begun", every=0.01)
             if first is not None:
                 await workers.until(lambda: not site.left(first), TO_END, "all jobs are settled")
             seconds = time.monotonic() - probe.look(self._probes).first

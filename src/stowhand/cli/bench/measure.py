@@ -20,7 +20,7 @@ from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.cli.bench import probe
 from stowhand.cli.bench.plan import Plan, Row
 from stowhand.cli.bench.tasks import app, noop
-from stowhand.cli.bench.workers import GLANCE, Workers
+from stowhand.cli.bench.workers import LOOK_EVERY, Workers
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
@@ -115,11 +115,9 @@ class Bench:
     async def _time_drain(self, store: QueueStore, workers: Workers) -> float:
         wanted = self._plan.jobs
         await workers.until(lambda: probe.look(self._folder).count > 0, TO_START, "the first job begins")
-        await workers.until(
-            lambda: probe.look(self._folder).count >= wanted, TO_END, "every job has begun", glance=0.01
-        )
+        await workers.until(lambda: probe.look(self._folder).count >= wanted, TO_END, "every job has begun", every=0.01)
         while await _live(store):
-            await self._clock.sleep(GLANCE)
+            await self._clock.sleep(LOOK_EVERY)
         return wanted / (self._clock.monotonic() - probe.look(self._folder).first)
 
     # -- one idle worker -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from stowhand.events import Events
 from stowhand.protocols.store import Heartbeats
 from stowhand.service.supervisor import Supervisor
 
-GLANCE = 0.002
+LOOK_EVERY = 0.002
 """Seconds between two looks at something that is awaited."""
 
 
@@ -39,7 +39,7 @@ class Workers:
         self._supervisor.request_stop()
         await self._running
 
-    async def until(self, reached: Callable[[], bool], seconds: float, what: str, *, glance: float = GLANCE) -> None:
+    async def until(self, reached: Callable[[], bool], seconds: float, what: str, *, every: float = LOOK_EVERY) -> None:
         """Wait for what only the workers can bring about. Raises StoreError when it takes too long."""
         assert self._running is not None
         deadline = self._clock.monotonic() + seconds
@@ -48,7 +48,7 @@ class Workers:
                 raise StoreError(f"the worker processes ended by themselves, with code {self._running.result()}")
             if self._clock.monotonic() > deadline:
                 raise StoreError(f"gave up waiting {seconds:g} s for this: {what}")
-            await self._clock.sleep(glance)
+            await self._clock.sleep(every)
 
     def memory(self) -> float:
         """Megabytes (10^6 bytes) resident in the largest of them."""
