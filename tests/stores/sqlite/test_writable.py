@@ -50,13 +50,13 @@ def test_a_disk_that_is_full_is_met_in_every_journal_mode(journal: str, tmp_path
     program = f"""
 import resource, sqlite3
 from pathlib import Path
-from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.errors import StoreUnreachable
 
 path = Path({str(tmp_path / "own.db")!r})
 sqlite3.connect(path).execute("PRAGMA journal_mode = {journal}")
-probe = WriteProbe(Connection(path, lambda: sqlite3.connect(path, isolation_level=None), lambda: 0))
+probe = WriteProbe(SqliteConnection(path, lambda: sqlite3.connect(path, isolation_level=None), lambda: 0))
 probe.look()
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:

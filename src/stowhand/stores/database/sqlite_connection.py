@@ -29,7 +29,7 @@ BUSY_DEADLINE = 60.0
 """Seconds to wait for other writers before giving up."""
 
 
-class Connection(Generic[M]):
+class SqliteConnection(Generic[M]):
     """A lazily opened connection that threads use one at a time.
 
     ``dial`` makes one, ``prepare`` is called with it first; ``now`` is read in every transaction, once the lock is
@@ -169,9 +169,9 @@ class Connection(Generic[M]):
 
 
 FORK_PATIENCE = 2.0
-_all: WeakSet[Connection[Any]] = WeakSet()
-_held: list[Connection[Any]] = []
-_not_held: list[Connection[Any]] = []
+_all: WeakSet[SqliteConnection[Any]] = WeakSet()
+_held: list[SqliteConnection[Any]] = []
+_not_held: list[SqliteConnection[Any]] = []
 _never_closed: list[sqlite3.Connection] = []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from stowhand.clock import SystemClock
 from stowhand.protocols.sleepers import Sleepers
-from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_trouble import is_busy
 
 TICK = 0.02
@@ -27,7 +27,7 @@ LIVELY = 2.0
 class Wake:
     """Wakes sleepers. The connection is its own: a connection does not see its own commits."""
 
-    def __init__(self, connection: Connection[Any]) -> None:
+    def __init__(self, connection: SqliteConnection[Any]) -> None:
         self._connection = connection
         self._clock = SystemClock()
         self._sleepers = Sleepers(self._clock)

@@ -6,14 +6,14 @@ import sqlite3
 from typing import Any
 
 from stowhand.errors import StoreUnreachable
-from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_trouble import is_busy
 
 
 class WriteProbe:
     """The connection is its own: it keeps hardly a page in memory."""
 
-    def __init__(self, connection: Connection[Any]) -> None:
+    def __init__(self, connection: SqliteConnection[Any]) -> None:
         self._connection = connection
 
     def look(self) -> None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from stowhand.errors import SchemaMissing
 from stowhand.stores.database import sqlite_file
-from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_wake import Wake
@@ -45,12 +45,14 @@ class Connections:
         self.wake = Wake(self.connect(patience=0.0))
         self._threads = OwnThreads()
 
-    def connect(self, patience: float | None = None) -> Connection[Moment]:
+    def connect(self, patience: float | None = None) -> SqliteConnection[Moment]:
         """A further connection, for a thread of the caller's. It checks the schema when it opens."""
         return self._connection(lambda raw: schema.prepare(raw, self.path), patience)
 
     @contextmanager
-    def unchecked(self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None) -> Iterator[Connection[Moment]]:
+    def unchecked(
+        self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None
+    ) -> Iterator[SqliteConnection[Moment]]:
         """For work on the schema itself: a connection that requires none."""
         with closing(self._connection(prepare)) as connection:
             yield connection
@@ -94,8 +96,8 @@ class Connections:
 
     def _connection(
         self, prepare: Callable[[sqlite3.Connection], None], patience: float | None = None
-    ) -> Connection[Moment]:
-        return Connection(
+    ) -> SqliteConnection[Moment]:
+        return SqliteConnection(
             self.path,
             self._dial,
             self.now,

@@ -15,7 +15,7 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.operating import FORGOTTEN_AFTER, WorkerCard
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY, Foreign, Pulse, Refusal
-from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.queue import finish, flow_tables, operating, schema
@@ -48,7 +48,7 @@ class SqliteHeartbeats:
 
     def __init__(
         self,
-        connection: Connection[Moment],
+        connection: SqliteConnection[Moment],
         probe: WriteProbe,
         history: float | None,
         failed_retention: float | None = None,

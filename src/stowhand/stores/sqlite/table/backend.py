@@ -22,7 +22,7 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Reply
 from stowhand.stores.database import sqlite_file, sqlite_trouble
-from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_wake import Wake
@@ -257,7 +257,7 @@ class SqliteTable:
             connection.create_function("stowhand_micros", 1, moments.stored_micros, deterministic=True)
 
         # The file is the application's: it may put another one in its place, from a backup, say.
-        return Connection(
+        return SqliteConnection(
             self._path,
             dial,
             self._now,

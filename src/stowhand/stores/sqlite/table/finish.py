@@ -29,7 +29,7 @@ WITH_MESSAGE = (State.ERRORED, State.FAILED)
 NO_JOBS = "a user's table cannot enqueue further jobs: ctx.then must stay empty; insert them with SQL of your own"
 
 
-class Held(msgspec.Struct, frozen=True):
+class CurrentRecord(msgspec.Struct, frozen=True):
     """A record as it is now."""
 
     state: str
@@ -53,10 +53,10 @@ def mark(lease: Lease) -> dict[str, Any]:
     return {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
 
 
-def find(connection: sqlite3.Connection, table: Table, lease: Lease) -> Held | None:
+def find(connection: sqlite3.Connection, table: Table, lease: Lease) -> CurrentRecord | None:
     """The record, if there is one."""
     row = connection.execute(table.statements.record["held"], mark(lease)).fetchone()
-    return None if row is None else Held(*row)
+    return None if row is None else CurrentRecord(*row)
 
 
 def no_lease(key: JobId) -> Lease:
@@ -72,12 +72,12 @@ def settle(connection: sqlite3.Connection, table: Table, now: int, batch: Batch,
 def _settle_one(
     connection: sqlite3.Connection, table: Table, now: int, lease: Lease, settlement: Settlement, *, repeat: bool
 ) -> Reply:
-    held = find(connection, table, lease)
-    if held is None or not held.valid:
-        return _trace(held, settlement, repeat=repeat)
+    record = find(connection, table, lease)
+    if record is None or not record.valid:
+        return _trace(record, settlement, repeat=repeat)
     if settlement.then:
         return Unwritten(NO_JOBS)
-    goal = _goal(settlement.state, held)
+    goal = _goal(settlement.state, record)
     given = {**mark(lease), "error": settlement.error}
 
     def write() -> None:
@@ -89,8 +89,8 @@ def _settle_one(
     return recorded(settlement, goal)
 
 
-def _goal(state: State, held: Held) -> State:
-    return State.CANCELED if held.cancel and state is not State.COMPLETED else state
+def _goal(state: State, record: CurrentRecord) -> State:
+    return State.CANCELED if record.cancel and state is not State.COMPLETED else state
 
 
 def each(
@@ -119,23 +119,23 @@ def is_of_a_record(error: sqlite3.Error) -> bool:
     return is_refusal(error) or error_code(error) == sqlite3.SQLITE_ERROR
 
 
-def _trace(held: Held | None, asked: Settlement, *, repeat: bool) -> Reply:
+def _trace(record: CurrentRecord | None, asked: Settlement, *, repeat: bool) -> Reply:
     """Why a lease holds nothing: settled by this very settlement, lost, or without a trace."""
-    if held is None:
+    if record is None:
         return untraced(repeat=repeat)
-    if not held.matches or asked.state is State.QUEUED:
+    if not record.matches or asked.state is State.QUEUED:
         return Verdict.LOST
-    if held.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
+    if record.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
         return turned(asked, State.CANCELED)
-    is_written = held.state == asked.state and (asked.state not in WITH_MESSAGE or held.message == asked.error)
+    is_written = record.state == asked.state and (asked.state not in WITH_MESSAGE or record.message == asked.error)
     return Verdict.ALREADY_SETTLED if is_written else Verdict.LOST
 
 
 def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lease) -> None:
     """Unspent, as if it had never been claimed; to canceled, if that was asked for."""
-    held = find(connection, table, lease)
-    if held is not None and held.valid:
-        name = "given_back_canceled" if held.cancel else "given_back"
+    record = find(connection, table, lease)
+    if record is not None and record.valid:
+        name = "given_back_canceled" if record.cancel else "given_back"
         check_written(table.run(connection, name, now, mark(lease)))
 
 
@@ -146,16 +146,16 @@ def reset(
 
     ``None``: it is not running, or not under that lease.
     """
-    held = find(connection, table, lease or no_lease(key))
-    if held is None or held.state != State.PROCESSING or (lease is not None and not held.matches):
+    record = find(connection, table, lease or no_lease(key))
+    if record is None or record.state != State.PROCESSING or (lease is not None and not record.matches):
         return None
     options = table.options
     state = lifecycle.reset(
-        resets=held.resets, max_resets=options.max_resets, max_attempts=options.max_num_retries + 1
+        resets=record.resets, max_resets=options.max_resets, max_attempts=options.max_num_retries + 1
     ).state
-    state = State.CANCELED if held.cancel else state
+    state = State.CANCELED if record.cancel else state
     name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
     given: dict[str, Any] = {"id": key, "error": options.reset_failure_message}
     check_written(table.run(connection, name, now, given))
-    age = None if held.beaten is None else (now - held.beaten) / SECOND
-    return ResetJob(key, options.name, state, held.worker or None, age)
+    age = None if record.beaten is None else (now - record.beaten) / SECOND
+    return ResetJob(key, options.name, state, record.worker or None, age)

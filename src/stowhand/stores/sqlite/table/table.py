@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.stores.database.sqlite_connection import Connection
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.sqlite.table.moments import parameters
 from stowhand.stores.sqlite.table.selecting import Selecting
 from stowhand.stores.sqlite.table.statements import Kinds, Statements
@@ -64,5 +64,5 @@ class Abandoned:
             del self._tokens[next(iter(self._tokens))]
 
 
-TableConnection = Connection[int]
+TableConnection = SqliteConnection[int]
 """A connection whose clock gives microseconds since 1970."""
