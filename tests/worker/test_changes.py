@@ -94,7 +94,7 @@ async def test_a_side_task_that_is_ended_with_the_worker_reports_nothing() -> No
 
 
 def test_the_first_moment_of_a_stop_counts_and_its_haste_stays() -> None:
-    duty = Duty(("act",))
+    duty = Duty(("act",), changes_of(FakeClock()))
     duty.stop(1.0, at_once=False)
     duty.stop(2.0, at_once=True)
     duty.stop(3.0, at_once=False)

@@ -397,7 +397,7 @@ async def test_a_bug_in_a_slot_ends_the_worker_in_order_with_the_plain_error(mon
         def broken(*args: Any) -> None:
             raise ZeroDivisionError("a bug of ours")
 
-        monkeypatch.setattr(harness.worker._judge, "settle", broken)
+        monkeypatch.setattr(harness.worker._executor._judge, "settle", broken)
         await harness.add("act")
         with pytest.raises(ZeroDivisionError, match="a bug of ours"):
             await harness.ended()
@@ -455,7 +455,7 @@ def test_what_a_last_tick_hears_when_the_loop_is_closed_concerns_nobody() -> Non
     """As one does that the store has kept waiting until the worker had ended."""
     worker = Worker(FaultyStore(SystemClock()), handler_of(nothing), WorkerOptions(once=True))
     asyncio.run(worker.run())
-    assert asyncio.run(worker._tick(worker._heartbeater.tick)) > 0
+    assert asyncio.run(worker._heartbeater.tick()) > 0
 
 
 async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:

@@ -14,12 +14,14 @@ from stowhand.clock import SystemClock
 from stowhand.events import Events, JobEnded, JobLost, LoopBlocked
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, Policy
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
+from stowhand.worker.basis import Basis
 from stowhand.worker.internals import Host
+from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
@@ -61,7 +63,8 @@ def block_for(clock: RunningClock, seconds: float) -> None:
 
 def watchdog_on(clock: FakeClock, events: Events, on_hang: Callable[[], None]) -> LoopWatchdog:
     """No handler is at work."""
-    return LoopWatchdog(Executing(), lambda claim: None, on_hang, WorkerOptions(lease=10.0), events, clock, "w")
+    basis = Basis("w", WorkerOptions(lease=10.0), events, clock)
+    return LoopWatchdog(Executing(), Judge(handler_of(nothing), Policy(), events), on_hang, basis)
 
 
 async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept() -> None:

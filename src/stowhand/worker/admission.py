@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events, HookFailed, HookRan, StoreRecovered, StoreTrouble
+from stowhand.events import HookFailed, HookRan, StoreRecovered, StoreTrouble
 from stowhand.jobs.outcomes import awaitable, describe
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Asking, Claimable, Handler
-from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.protocols.options import OUTAGE
+from stowhand.worker.basis import Basis
 from stowhand.worker.flags import LAST_WORDS, FlagsUnknown, ForbiddenFlags
 
 PreClaim = Callable[[Asking], Awaitable[object]]
@@ -41,20 +41,18 @@ class Pause(msgspec.Struct, frozen=True):
 class Admission:
     """Of one worker."""
 
-    def __init__(self, handler: Handler, options: WorkerOptions, events: Events, clock: Clock, worker: str) -> None:
-        self._options = options
-        self._events = events
-        self._clock = clock
-        self._worker = worker
-        flags = options.forbidden_flags
+    def __init__(self, handler: Handler, basis: Basis) -> None:
+        self._options = basis.options
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
+        flags = basis.options.forbidden_flags
         self._fixed_flags = () if callable(flags) else flags
-        self._flags = ForbiddenFlags(flags, clock) if callable(flags) else None
+        self._flags = ForbiddenFlags(flags, basis.clock) if callable(flags) else None
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
-        self._logger = AttemptLogger(events.emit, worker, "pre_claim", None)
+        self._logger = AttemptLogger(basis.events.emit, basis.worker, "pre_claim", None)
         self._refusals = 0
-        self.asks = self._pre_claim is not None
-        """There is a ``pre_claim``: its answer may change with every record that begins or ends."""
-        self.one_by_one = self._flags is not None or self.asks
+        self.one_by_one = self._flags is not None or self._pre_claim is not None
         """The last record must have begun, and been counted by the application, before the next claim."""
 
     async def ask(self, *, free: int, running: int, limit: int) -> Permit | Pause:

@@ -4,14 +4,15 @@
     wake         the store may have work; ``wakes`` grows, so that "woken while I asked" is seen
 
 One event carries both. What a signal means is seen in the state of the parts, by its reader, after it wakes: the
-claimer, and after the claimer's end the worker's stop; never both. On the loop only: another thread goes through
-``call_soon_threadsafe``.
+claimer, and after the claimer's end the worker's stop; never both. On the loop only: another thread comes in by
+``from_thread``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from stowhand.clock import Clock
 
@@ -24,11 +25,22 @@ class Changes:
     def __init__(self, clock: Clock, *, asks_handler: bool) -> None:
         self._clock = clock
         self._asks_handler = asks_handler
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
         self.wakes = 0
         """How often the store was said to have work."""
         self.count = 0
         """How often anything changed, wake-ups included."""
+
+    def open(self) -> None:
+        """The running loop is the worker's."""
+        self._loop = asyncio.get_running_loop()
+
+    def from_thread(self, call: Callable[..., None], *args: object) -> None:
+        """Call it on the worker's loop."""
+        with suppress(RuntimeError):  # a last tick may outlive the loop; nothing depends on it then
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(call, *args)
 
     def look_again(self) -> None:
         """Something changed in this worker."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.clock import Clock
-from stowhand.protocols.options import LOOK_AHEAD_SECONDS, WorkerOptions
+from stowhand.protocols.options import LOOK_AHEAD_SECONDS
+from stowhand.worker.basis import Basis
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.leases import Held
 from stowhand.worker.load import Load
@@ -16,19 +16,17 @@ from stowhand.worker.slots import Slots
 class ClaimSize:
     """Of one worker. ``one_by_one``: the application counts each record before the next claim."""
 
-    def __init__(
-        self, slots: Slots, load: Load, hooks: Hooks, options: WorkerOptions, clock: Clock, *, one_by_one: bool
-    ) -> None:
+    def __init__(self, slots: Slots, load: Load, hooks: Hooks, basis: Basis, *, one_by_one: bool) -> None:
         self._slots = slots
         self._load = load
         self._hooks = hooks
-        self._options = options
-        self._clock = clock
+        self._options = basis.options
+        self._clock = basis.clock
         self._one_by_one = one_by_one
         self._rate = 0.0
         self._ended = 0
         self._worked = 0.0
-        self._measured_at = clock.monotonic()
+        self._measured_at = basis.clock.monotonic()
 
     def limit(self) -> int:
         """How many to claim now."""

@@ -11,13 +11,13 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.errors import SchemaError, StoreError
-from stowhand.events import Claimed, Claiming, Events, StoreRecovered, StoreTrouble
+from stowhand.events import Claimed, Claiming, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Claim, ClaimRequest, Store
 from stowhand.worker.admission import Permit
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
 from stowhand.worker.duty import Duty
 from stowhand.worker.heartbeater import Heartbeater
@@ -46,10 +46,7 @@ class Claims:
         load: Load,
         duty: Duty,
         changes: Changes,
-        options: WorkerOptions,
-        events: Events,
-        clock: Clock,
-        worker: str,
+        basis: Basis,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -57,14 +54,14 @@ class Claims:
         self._load = load
         self._duty = duty
         self._changes = changes
-        self._options = options
-        self._events = events
-        self._clock = clock
-        self._worker = worker
+        self._options = basis.options
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
         self._failures = 0
         self._foresaw_at = float("-inf")
         """When a claim last asked for foreign leases."""
-        self.call = Call(clock)
+        self.call = Call(basis.clock)
 
     async def claim(
         self,

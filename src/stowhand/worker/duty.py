@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from stowhand.worker.changes import Changes
+
 
 class Duty:
-    """Changed by the worker alone; read by its claimer, and from any thread."""
+    """Changed on the worker's loop, which signals it; read from any thread."""
 
-    def __init__(self, tasks: tuple[str, ...] | None) -> None:
+    def __init__(self, tasks: tuple[str, ...] | None, changes: Changes) -> None:
+        self._changes = changes
         self.tasks = tasks
         """Claim only these; ``None``: any."""
         self.is_quiet = False
@@ -20,17 +23,20 @@ class Duty:
         self.at_once = False
         """It stops without a grace."""
 
-    def quiet(self, *, on: bool) -> None:
-        """Rest, or claim again."""
-        self.is_quiet = on
-
     def retask(self, tasks: tuple[str, ...] | None) -> None:
         """Claim jobs of these from now on."""
         self.tasks = tasks
+        self._changes.wake()
+
+    def quiet(self, *, on: bool) -> None:
+        """Rest, or claim again."""
+        self.is_quiet = on
+        self._changes.wake()
 
     def end(self) -> None:
         """The active time is over."""
         self.is_over = True
+        self._changes.look_again()
 
     def stop(self, now: float, *, at_once: bool) -> None:
         """May be repeated: the first moment stands."""
@@ -38,3 +44,4 @@ class Duty:
         if not self.is_stopping:
             self.is_stopping = True
             self.stopped_at = now
+        self._changes.look_again()

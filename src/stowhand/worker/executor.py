@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.errors import StoreError
-from stowhand.events import Events, JobLeft, JobLost, JobSaid, JobStarted, ThreadAbandoned
+from stowhand.events import JobLeft, JobLost, JobSaid, JobStarted, ThreadAbandoned
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Attempt, Stop, Transaction, control_of
 from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.store import Claim
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
@@ -43,9 +43,7 @@ class Executor:
         supervisor: Supervisor,
         changes: Changes,
         isolate: Isolate | None,
-        events: Events,
-        clock: Clock,
-        worker: str,
+        basis: Basis,
     ) -> None:
         self._hooks = hooks
         self._judge = judge
@@ -55,9 +53,9 @@ class Executor:
         self._supervisor = supervisor
         self._changes = changes
         self._isolate = isolate
-        self._events = events
-        self._clock = clock
-        self._worker = worker
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
         self.occupying: set[Attempt[Any]] = set()
         """They have ended, and still hold their slots: for the store's answer, and for post_handle."""
         self.unfinished: list[Lease] = []

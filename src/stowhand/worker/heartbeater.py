@@ -12,17 +12,20 @@ the worker's loop watches (``Worker._guard``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
-from stowhand.clock import Clock
+from stowhand.clock import Clock, Ticker
 from stowhand.errors import SchemaTooNew, StoreError
-from stowhand.events import Beaten, Events, JobsReturned, StoreRecovered, StoreTrouble
+from stowhand.events import Beaten, JobsReturned, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
-from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Foreign, Heartbeats
+from stowhand.worker.basis import Basis
+from stowhand.worker.changes import Changes
+from stowhand.worker.duty import Duty
 from stowhand.worker.leases import Held, Leases, leases_of
 from stowhand.worker.registration import RETRY_AFTER, Registration
+from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.sweeper import Sweeper
 from stowhand.worker.watchdog import LoopWatchdog
 
@@ -41,7 +44,7 @@ CHECK_FOR = 60.0
 
 
 class Heartbeater:
-    """Used by one other thread, whose loop calls ``tick`` until the end. Answers go back through two callbacks.
+    """A thread whose loop calls ``tick`` until the end.
 
     While the ``watchdog`` sees the worker's loop hang for too long, nothing is renewed.
     """
@@ -50,27 +53,27 @@ class Heartbeater:
         self,
         heartbeats: Heartbeats,
         leases: Leases,
-        options: WorkerOptions,
-        events: Events,
-        clock: Clock,
-        worker: str,
-        registration: Registration,
         watchdog: LoopWatchdog,
-        on_lost: Callable[[list[Held]], None],
-        on_canceled: Callable[[list[Held]], None],
+        registration: Registration,
+        duty: Duty,
+        changes: Changes,
+        supervisor: Supervisor,
+        basis: Basis,
     ) -> None:
         self._heartbeats = heartbeats
         self._leases = leases
-        self._options = options
-        self._events = events
-        self._clock = clock
-        self._worker = worker
-        self._on_lost = on_lost
-        self._on_canceled = on_canceled
-        self._sweeper = _sweeper_of(worker, options, heartbeats, events, clock)
-        self.registration = registration
         self._watchdog = watchdog
-        self._write_check = WriteCheck(heartbeats, clock)
+        self._registration = registration
+        self._duty = duty
+        self._changes = changes
+        self._supervisor = supervisor
+        self._options = basis.options
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
+        self._sweeper = _sweeper_of(heartbeats, basis)
+        self._write_check = WriteCheck(heartbeats, basis.clock)
+        self._ticker: Ticker | None = None
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._lost_tokens: list[str] = []
@@ -82,12 +85,29 @@ class Heartbeater:
         """How many leases were given back so far."""
         self.beats = 0
         """Good beats so far: after a store's restart the worker waits for one before it claims again."""
-        self.is_leaving = False
-        """Nothing is left to do but to remove this worker from the list of workers."""
-        self.ticked = clock.monotonic()
+        self.ticked = basis.clock.monotonic()
         """When a tick last began or ended: older than two seconds only while a call to the store hangs."""
 
-    # -- called by the loop ----------------------------------------------------------------------
+    # -- called by the worker's loop -------------------------------------------------------------
+
+    def start(self) -> None:
+        """The thread; the caller's is the one that it watches."""
+        self._watchdog.watch_this_thread()
+        ticks = (self._supervisor.watch_tick(tick) for tick in (self._watchdog.look, self.tick))
+        self._ticker = self._clock.ticker("stowhand heartbeat", *ticks, on_end=self._heartbeats.close)
+
+    def hurry(self) -> None:
+        """Call ``tick`` now."""
+        if self._ticker is not None:
+            self._ticker.poke()
+
+    async def close(self) -> None:
+        """End the thread, and close the connection."""
+        if self._ticker is None:
+            await self._heartbeats.close()
+        else:
+            self._ticker.stop()
+            await self._ticker.ended()
 
     def give_back(self, held: list[Held], why: str) -> None:
         """Return these at the next tick without using an attempt. They are already out of ``Leases``."""
@@ -127,13 +147,10 @@ class Heartbeater:
 
     def deregister(self) -> float:
         """Remove the worker's entry at the next tick, unless the store is away. Gives the seconds to wait for that."""
-        self.is_leaving = True
-        self.registration.removing = not self._failures
-        return DEREGISTER_WITHIN if self.registration.removing else 0.0
-
-    async def close(self) -> None:
-        """Close the connection, after the last tick and on its loop."""
-        await self._heartbeats.close()
+        if self._failures:
+            return 0.0
+        self._registration.remove()
+        return DEREGISTER_WITHIN
 
     @property
     def errands(self) -> int:
@@ -152,13 +169,15 @@ class Heartbeater:
             await self._run_errands()
             await self._sweeper.tick(worked=self._worked(now), ours=self.own_leases)
             await self._write_check.tick(now)
-            await self.registration.tick(now)
+            await self._registration.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
             return self._failed(error, now)
         finally:
             self.ticked = self._clock.monotonic()
+            if self._duty.is_stopping:
+                self._changes.from_thread(self._changes.look_again)  # the stop waits for errands
         if self._failures and self._is_written:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
@@ -179,7 +198,7 @@ class Heartbeater:
     @property
     def _is_written(self) -> bool:
         """The last write succeeded. A tick without an error may mean only that there was nothing to write."""
-        return self.registration.recorded and self._write_check.succeeded
+        return self._registration.recorded and self._write_check.succeeded
 
     def _worked(self, now: float) -> float:
         """When there was work last."""
@@ -218,10 +237,10 @@ class Heartbeater:
         self._leases.renewed((held for held in due if held.pair not in not_renewed), sent)
         for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
             self._leases.kept_busy(held, sent + self._options.every_beat)
-        if pulse.lost:
-            self._on_lost(self._leases.find(pulse.lost))
-        if pulse.canceled:
-            self._on_canceled(self._leases.find(pulse.canceled))
+        for held in self._leases.find(pulse.lost):
+            self._changes.from_thread(self._leases.lose, held)
+        for held in self._leases.find(pulse.canceled):
+            self._changes.from_thread(self._leases.cancel, held)
 
     def _worth_keeping(self, held: Held, now: float) -> bool:
         """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""
@@ -252,12 +271,13 @@ class Heartbeater:
                 self._events.emit(JobsReturned(self._worker, returned, why))
 
 
-def _sweeper_of(worker: str, options: WorkerOptions, heartbeats: Heartbeats, events: Events, clock: Clock) -> Sweeper:
+def _sweeper_of(heartbeats: Heartbeats, basis: Basis) -> Sweeper:
+    options = basis.options
     return Sweeper(
         heartbeats,
-        events,
-        clock,
-        name=worker,
+        basis.events,
+        basis.clock,
+        name=basis.worker,
         interval=options.sweep_interval,
         slack=slack(options.lease),
         memory=options.lease + options.every_beat + options.sweep_interval,

@@ -17,7 +17,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import copy_context
 from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events, HookFailed, HookRan
 from stowhand.jobs.lifecycle import Retry, Snooze
@@ -25,6 +24,7 @@ from stowhand.jobs.outcomes import awaitable, describe, hopeless
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.handler import Attempt, Handler, control_of
 from stowhand.protocols.store import Store
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
 from stowhand.worker.supervisor import Supervisor
 
@@ -38,21 +38,14 @@ class Hooks:
     """Of one handler, on one store."""
 
     def __init__(
-        self,
-        handler: Handler,
-        store: Store[Any],
-        changes: Changes,
-        supervisor: Supervisor,
-        events: Events,
-        clock: Clock,
-        worker: str,
+        self, handler: Handler, store: Store[Any], changes: Changes, supervisor: Supervisor, basis: Basis
     ) -> None:
         self._handler = handler
         self._changes = changes
         self._supervisor = supervisor
-        self._events = events
-        self._clock = clock
-        self._worker = worker
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
         self._around = None if store.enclosing is None else store.enclosing.around
         self._pre: Hook | None = getattr(handler, "pre_handle", None)
         self._post: Hook | None = getattr(handler, "post_handle", None)
@@ -61,8 +54,8 @@ class Hooks:
         """A job holds a slot from the claim to the end of post_handle; so nothing is claimed ahead."""
         wraps = self._around is not None or self.holds_slots or self._retryable is not None
         is_async = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
-        is_bare = is_async and not wraps and not events.wants(HookRan)
-        self.handle: Run = enclosed(handler.handle if is_bare else self._handle, events, worker)
+        is_bare = is_async and not wraps and not basis.events.wants(HookRan)
+        self.handle: Run = enclosed(handler.handle if is_bare else self._handle, basis.events, basis.worker)
         """The handler and all that is around it."""
         self.has_post = self._post is not None
         self.preparing = 0

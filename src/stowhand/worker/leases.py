@@ -220,6 +220,10 @@ class Leases:
         with self._lock:
             return list(self._held.values())
 
+    def list_all(self) -> list[Lease]:
+        """Their leases. From any thread."""
+        return leases_of(self.all())
+
 
 def leases_of(held: Iterable[Held]) -> list[Lease]:
     """Their leases, in the order of ids, in which rows are locked everywhere."""

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList
-from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Heartbeats
+from stowhand.worker.basis import Basis
+from stowhand.worker.duty import Duty
 
 RETRY_AFTER = 2.0
 """Seconds until an entry is written again that the store has not accepted."""
 
 
 class Registration:
-    """Used by the heartbeat thread. With a store that keeps no list of workers it does nothing.
+    """Used by the heartbeat thread. With a store that keeps no list of workers it does nothing."""
 
-    ``status`` gives the tasks that the worker claims just now, and whether it is stopping.
-    """
-
-    def __init__(
-        self,
-        heartbeats: Heartbeats,
-        worker: str,
-        options: WorkerOptions,
-        status: Callable[[], tuple[tuple[str, ...] | None, bool]],
-    ) -> None:
+    def __init__(self, heartbeats: Heartbeats, duty: Duty, basis: Basis) -> None:
         self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
-        self._worker = worker
-        self._options = options
-        self._status = status
+        self._duty = duty
+        self._worker = basis.worker
+        self._options = basis.options
         self.removing = False
         """The entry is to be removed, and has not been yet."""
         self.recorded = True
         """The store has accepted the last entry."""
         self._written_at = float("-inf")
         self._written: WorkerCard | None = None
+
+    def remove(self) -> None:
+        """At the next tick."""
+        self.removing = True
 
     async def tick(self, now: float) -> None:
         """Write what is due: a new entry, one that is getting old or has changed, or its removal.
@@ -61,15 +56,14 @@ class Registration:
             self.recorded = True
 
     def _card(self) -> WorkerCard:
-        tasks, stopping = self._status()
         return WorkerCard(
             name=self._worker,
             host=socket.gethostname(),
             pid=os.getpid(),
             version=_version(),
-            tasks=tasks,
+            tasks=self._duty.tasks,
             concurrency=self._options.concurrency,
-            stopping=stopping,
+            stopping=self._duty.is_stopping or self._duty.is_quiet,
             forbidden_flags=flags if isinstance(flags := self._options.forbidden_flags, tuple) else None,
         )
 

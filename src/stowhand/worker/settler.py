@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.errors import StoreError
-from stowhand.events import Events, JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
+from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.handler import Attempt, Transaction, control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Reply, Store, Unwritten, Verdict
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
@@ -56,18 +56,16 @@ class Settler:
         judge: Judge,
         changes: Changes,
         supervisor: Supervisor,
-        events: Events,
-        clock: Clock,
-        worker: str,
+        basis: Basis,
     ) -> None:
         self._store = store
         self._leases = leases
         self._judge = judge
         self._changes = changes
         self._supervisor = supervisor
-        self._events = events
-        self._clock = clock
-        self._worker = worker
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
         self._pile: list[Ended] = []
         self._in_flight: list[Ended] = []
         self._apart: set[Ended] = set()
@@ -75,7 +73,7 @@ class Settler:
         self._arrived = asyncio.Event()
         self._failures = 0
         self.settled = 0
-        self.call = Call(clock)
+        self.call = Call(basis.clock)
 
     def add(self, ended: Ended) -> None:
         """Put one on the pile."""

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.handler import Stop
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
 from stowhand.worker.executor import Executor
 from stowhand.worker.judge import End, end_of
@@ -51,16 +51,15 @@ class Slots:
         executing: Executing,
         changes: Changes,
         supervisor: Supervisor,
-        clock: Clock,
-        concurrency: int,
+        basis: Basis,
     ) -> None:
         self._executor = executor
         self._leases = leases
         self._executing = executing
         self._changes = changes
         self._supervisor = supervisor
-        self._clock = clock
-        self._slots = [Slot() for _ in range(concurrency)]
+        self._clock = basis.clock
+        self._slots = [Slot() for _ in range(basis.options.concurrency)]
         self._idle: list[asyncio.Future[None]] = []
         self._unstarted = list(reversed(self._slots))
         """They get their tasks as they are first needed."""

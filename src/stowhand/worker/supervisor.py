@@ -6,8 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 
+from stowhand.clock import Tick
 from stowhand.worker.changes import Changes
 from stowhand.worker.flags import LAST_WORDS
+
+TICK_AGAIN = 1.0
+"""Seconds until a tick is called again that has raised."""
 
 
 class Supervisor:
@@ -35,6 +39,18 @@ class Supervisor:
             await loop()
         except Exception as error:  # noqa: BLE001 - boundary: the top of each of our own loops
             self.report(error)
+
+    def watch_tick(self, tick: Tick) -> Tick:
+        """The same for what the heartbeat thread calls: it goes on while the worker stops."""
+
+        async def watched() -> float:
+            try:
+                return await tick()
+            except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
+                self._changes.from_thread(self.report, error)
+                return TICK_AGAIN
+
+        return watched
 
     def report(self, error: BaseException) -> None:
         """Stop the worker, in order; its ``run`` raises the first of these errors."""

@@ -10,9 +10,8 @@ Between two suspects for which it made way, other jobs get at least as long as t
 
 from __future__ import annotations
 
-from stowhand.clock import Clock
-from stowhand.events import DrainEnded, DrainStarted, Events
-from stowhand.protocols.options import WorkerOptions
+from stowhand.events import DrainEnded, DrainStarted
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import NEVER, Changes
 from stowhand.worker.duty import Duty
 from stowhand.worker.heartbeater import Heartbeater
@@ -37,10 +36,7 @@ class Suspects:
         heartbeater: Heartbeater,
         duty: Duty,
         changes: Changes,
-        options: WorkerOptions,
-        events: Events,
-        clock: Clock,
-        worker: str,
+        basis: Basis,
         *,
         can_isolate: bool,
     ) -> None:
@@ -50,16 +46,16 @@ class Suspects:
         self._heartbeater = heartbeater
         self._duty = duty
         self._changes = changes
-        self._options = options
-        self._events = events
-        self._clock = clock
-        self._worker = worker
+        self._options = basis.options
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
         self.can_isolate = can_isolate
         self._held: Held | None = None
         """The last one."""
         self._cleared_at: float | None = None
         """When the worker began to make way for it; ``None``: it did not."""
-        self._asked_at = clock.monotonic()
+        self._asked_at = basis.clock.monotonic()
         self._others_until = float("-inf")
         """Until when other jobs have their turn, because of those before it."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.errors import StoreError
-from stowhand.events import Events, StoreRecovered, StoreTrouble
-from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.events import StoreRecovered, StoreTrouble
+from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Store
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
 from stowhand.worker.liveness import Call
 
@@ -19,23 +19,20 @@ class Wakeups:
     def __init__(
         self,
         store: Store[Any],
-        options: WorkerOptions,
-        events: Events,
-        clock: Clock,
-        worker: str,
         changes: Changes,
+        basis: Basis,
         *,
         polls: bool,
     ) -> None:
         self._store = store
-        self._options = options
-        self._events = events
-        self._clock = clock
-        self._worker = worker
+        self._options = basis.options
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
         self._changes = changes
         self._polls = polls
         self._failures = 0
-        self.call = Call(clock)
+        self.call = Call(basis.clock)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -8,12 +8,10 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
-from stowhand.clock import Clock
-from stowhand.events import Events, LoopBlocked
-from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Claim
+from stowhand.events import LoopBlocked
+from stowhand.worker.basis import Basis
+from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
 
 BLOCKED_AFTER = 1.0
@@ -29,33 +27,24 @@ class LoopWatchdog:
     ``on_hang`` is called once per hang, from the thread that looks.
     """
 
-    def __init__(
-        self,
-        executing: Executing,
-        timeout_of: Callable[[Claim[Any]], float | None],
-        on_hang: Callable[[], None],
-        options: WorkerOptions,
-        events: Events,
-        clock: Clock,
-        worker: str,
-    ) -> None:
-        self._events = events
-        self._clock = clock
-        self._worker = worker
-        self._options = options
+    def __init__(self, executing: Executing, judge: Judge, on_hang: Callable[[], None], basis: Basis) -> None:
+        self._executing = executing
+        self._judge = judge
+        self._on_hang = on_hang
+        self._events = basis.events
+        self._clock = basis.clock
+        self._worker = basis.worker
+        self._options = basis.options
         self._thread = threading.get_ident()
-        self.last_alive = clock.monotonic()
-        self.interval = min(ALIVE_EVERY, options.lease / 20)
+        self.last_alive = self._clock.monotonic()
+        self.interval = min(ALIVE_EVERY, self._options.lease / 20)
         """Seconds between two calls of ``alive``."""
-        self._pause = min(LOOK_EVERY, options.every_beat / 2)
+        self._pause = min(LOOK_EVERY, self._options.every_beat / 2)
         self._lag = 0.0
         self._next_report = BLOCKED_AFTER
         self._hang_reported = False
         self._doubted = False
         """The last look believed it blocked only if the next one does: the whole process may have stood still."""
-        self._executing = executing
-        self._timeout_of = timeout_of
-        self._on_hang = on_hang
         self.hangs = False
         """Blocked for longer than the job's timeout and three leases: its leases are no longer renewed."""
 
@@ -82,16 +71,16 @@ class LoopWatchdog:
         blocked = self._clock.monotonic() - self.last_alive
         if blocked >= self._next_report:
             self._next_report = max(blocked, self._next_report) * 2
-            self._judge(blocked)
+            self._report(blocked)
         elif blocked < BLOCKED_AFTER:
             self._next_report = BLOCKED_AFTER
             self._hang_reported = False
         return self._pause
 
-    def _judge(self, blocked: float) -> None:
+    def _report(self, blocked: float) -> None:
         held = self._executing.held
         claim = held.claim if held is not None else None
-        patience = 3 * self._options.lease + (self._timeout_of(claim) or 0.0 if claim is not None else 0.0)
+        patience = 3 * self._options.lease + (self._judge.timeout(claim) or 0.0 if claim is not None else 0.0)
         if not self._doubted and (held is None or blocked > patience):
             self._doubted = True
             self._next_report = blocked

@@ -20,17 +20,17 @@ import os
 import socket
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from stowhand.clock import Clock, SystemClock, Tick, Ticker
+from stowhand.clock import Clock, SystemClock
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Function, Handler, Policy, Stop, handler_of
 from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.store import Store
 from stowhand.worker.admission import Admission
+from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
 from stowhand.worker.claim_size import ClaimSize
 from stowhand.worker.claimer import Claimer
@@ -42,7 +42,7 @@ from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.internals import Host, Internals
 from stowhand.worker.judge import Judge
-from stowhand.worker.leases import Executing, Held, Leases, Phase
+from stowhand.worker.leases import Executing, Leases, Phase
 from stowhand.worker.liveness import Liveness
 from stowhand.worker.load import Load
 from stowhand.worker.program_groups import GUARDED
@@ -91,51 +91,52 @@ class Worker:
         self.id = self._given_options.name or new_identity()
         self._store = store
         self._clock = clock or SystemClock()
-        self._loop: asyncio.AbstractEventLoop
-        self._ticker: Ticker | None = None
         self._claiming: asyncio.Task[None] | None = None
-        self._duty = Duty(self._given_options.tasks)
-        liveness = Liveness(self._clock)
-        self.internals = Internals(liveness, self._quiet, self._retask, self._held, self._give_up)
+        self._changes = Changes(self._clock, asks_handler=getattr(self._handler, "pre_claim", None) is not None)
+        self._duty = Duty(self._given_options.tasks, self._changes)
+        self._supervisor = Supervisor(self._changes, partial(self.stop, now=True))
+        self._liveness = Liveness(self._clock)
         self._terms = store.terms
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """All parts, under the terms of the store. Raises ConfigurationError where the options contradict them."""
-        store, handler, duty, terms = self._store, self._handler, self._duty, self._terms
-        events, clock, name = self.events, self._clock, self.id
-        isolate = self._host.isolate
+        """Each part of those above it. Raises ConfigurationError where the options contradict the store's terms."""
+        store, handler, host, terms = self._store, self._handler, self._host, self._terms
+        changes, duty, supervisor = self._changes, self._duty, self._supervisor
         self.options = options = self._given_options.under(terms)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        admission = Admission(handler, options, events, clock, name)
-        self._changes = changes = Changes(clock, asks_handler=admission.asks)
-        self._supervisor = supervisor = Supervisor(changes, self._stop_crashed)
-        self._judge = judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), events)
-        self._leases = leases = Leases(options.lease, changes, clock)
-        self._executing = Executing()
-        self._watchdog = watchdog = LoopWatchdog(
-            self._executing, judge.timeout, self._host.on_hang, options, events, clock, name
+        basis = Basis(self.id, options, self.events, self._clock)
+        judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), self.events)
+
+        heartbeats = store.heartbeats()
+        executing = Executing()
+        self._leases = leases = Leases(options.lease, changes, self._clock)
+        self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, basis)
+        self._registration = registration = Registration(heartbeats, duty, basis)
+        self._heartbeater = heartbeater = Heartbeater(
+            heartbeats, leases, watchdog, registration, duty, changes, supervisor, basis
         )
-        self._heartbeater = heartbeater = self._make_heartbeater()
-        self._settler = settler = Settler(store, leases, judge, changes, supervisor, events, clock, name)
-        hooks = Hooks(handler, store, changes, supervisor, events, clock, name)
+
+        self._settler = settler = Settler(store, leases, judge, changes, supervisor, basis)
+        hooks = Hooks(handler, store, changes, supervisor, basis)
         self._executor = executor = Executor(
-            hooks, judge, leases, settler, heartbeater, supervisor, changes, isolate, events, clock, name
+            hooks, judge, leases, settler, heartbeater, supervisor, changes, host.isolate, basis
         )
-        self._slots = slots = Slots(executor, leases, self._executing, changes, supervisor, clock, options.concurrency)
+        self._slots = slots = Slots(executor, leases, executing, changes, supervisor, basis)
         self._load = load = Load(slots, executor, settler, supervisor, heartbeater)
-        claims = Claims(store, leases, heartbeater, load, duty, changes, options, events, clock, name)
-        claim_size = ClaimSize(slots, load, hooks, options, clock, one_by_one=admission.one_by_one)
-        suspects = Suspects(
-            slots, load, leases, heartbeater, duty, changes, options, events, clock, name,
-            can_isolate=isolate is not None,
-        )  # fmt: skip
+
+        admission = Admission(handler, basis)
+        claims = Claims(store, leases, heartbeater, load, duty, changes, basis)
+        claim_size = ClaimSize(slots, load, hooks, basis, one_by_one=admission.one_by_one)
+        can_isolate = host.isolate is not None
+        suspects = Suspects(slots, load, leases, heartbeater, duty, changes, basis, can_isolate=can_isolate)
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, duty, changes, options)
-        polls = terms is not None and terms.polls
-        self._wakeups = Wakeups(store, options, events, clock, name, changes, polls=polls)
+        self._wakeups = Wakeups(store, changes, basis, polls=terms is not None and terms.polls)
+
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": lambda: heartbeater.ticked}
-        self.internals.liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
+        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
+        self.internals = Internals(self._liveness, self._quiet, duty.retask, leases.list_all, settler.give_up)
 
     # -- run and stop ----------------------------------------------------------------------------
 
@@ -148,14 +149,8 @@ class Worker:
         if self._logs_by_default:
             log_by_default(self.events)
         await self._validate()
-        self._loop = asyncio.get_running_loop()
-        self._watchdog.watch_this_thread()
-        self._ticker = self._clock.ticker(
-            "stowhand heartbeat",
-            partial(self._tick, self._watchdog.look),
-            partial(self._tick, self._heartbeater.tick),
-            on_end=self._heartbeater.close,
-        )
+        self._changes.open()
+        self._heartbeater.start()
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
             async with asyncio.TaskGroup() as group:
@@ -164,7 +159,7 @@ class Worker:
                 loops = (self._settler.run, self._wakeups.run, self._guard)
                 others = [group.create_task(watch(loop)) for loop in loops]
                 if self.options.max_active_time is not None:
-                    self._clock.call_later(self.options.max_active_time, self._retire)
+                    self._clock.call_later(self.options.max_active_time, self._duty.end)
                 try:
                     await asyncio.wait([claiming])
                 except asyncio.CancelledError:
@@ -177,8 +172,7 @@ class Worker:
         finally:
             await self._supervisor.close()
             await self._slots.close()
-            self._ticker.stop()
-            await self._ticker.ended()
+            await self._heartbeater.close()
             GUARDED.dismiss()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
         if self._supervisor.crash is not None:
@@ -189,7 +183,7 @@ class Worker:
         if self._store.enclosing is not None:
             await self._store.enclosing.validate(self.events)
         terms = self._store.terms
-        if terms != self._terms and self._ticker is None:
+        if terms != self._terms:
             self._terms = terms
             await self._heartbeater.close()
             self._make_parts()
@@ -209,7 +203,6 @@ class Worker:
             self._return_unstarted()
             if self._claiming is not None:
                 self._clock.call_later(LAST_CLAIM, self._cancel_claim)
-        self._changes.look_again()
 
     def wake(self) -> None:
         """Look for jobs now instead of at the next poll: flags are allowed again. On the worker's own loop."""
@@ -231,74 +224,12 @@ class Worker:
         self.events.emit(WorkerQuieted(self.id, self.running, on))
         self._duty.quiet(on=on)
         self._slots.resume()  # no slot is kept free for a suspect that will not be claimed
-        self._changes.wake()
         if on:
             self._return_unstarted()
-
-    def _retask(self, tasks: tuple[str, ...] | None) -> None:
-        self._duty.retask(tasks)
-        self._changes.wake()
-
-    def _retire(self) -> None:
-        self._duty.end()
-        self._changes.look_again()
 
     def _cancel_claim(self) -> None:
         assert self._claiming is not None
         self._claiming.cancel()
-
-    def _held(self) -> list[Lease]:
-        return [held.claim.lease for held in self._leases.all()]
-
-    def _give_up(self) -> None:
-        self._settler.give_up()
-
-    def _stop_crashed(self) -> None:
-        self.stop(now=True)
-
-    # -- beat ------------------------------------------------------------------------------------
-
-    def _make_heartbeater(self) -> Heartbeater:
-        heartbeats = self._store.heartbeats()
-        return Heartbeater(
-            heartbeats,
-            self._leases,
-            self.options,
-            self.events,
-            self._clock,
-            self.id,
-            Registration(heartbeats, self.id, self.options, self._status),
-            self._watchdog,
-            self._on_loop(self._leases.lose),
-            self._on_loop(self._leases.cancel),
-        )
-
-    def _status(self) -> tuple[tuple[str, ...] | None, bool]:
-        return self._duty.tasks, self._duty.is_stopping or self._duty.is_quiet
-
-    async def _tick(self, tick: Tick) -> float:
-        """Beats go on while the worker stops because of an error in one of them."""
-        try:
-            return await tick()
-        except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
-            self._call_on_loop(self._supervisor.report, error)
-            return 1.0
-        finally:
-            if self._duty.is_stopping or self._heartbeater.is_leaving:
-                self._call_on_loop(self._changes.look_again)
-
-    def _on_loop(self, act: Callable[[Held], None]) -> Callable[[list[Held]], None]:
-        """A callback for the heartbeat thread; the loop acts on it."""
-
-        def call(held: list[Held]) -> None:
-            for one in held:
-                self._call_on_loop(act, one)
-
-        return call
-
-    def _call_on_loop(self, call: Callable[..., None], *args: Any) -> None:
-        with suppress(RuntimeError):  # a last tick may outlive the loop; nothing depends on it then
-            self._loop.call_soon_threadsafe(call, *args)
 
     async def _guard(self) -> None:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
@@ -314,8 +245,7 @@ class Worker:
 
     async def _finish(self, claiming: asyncio.Task[None]) -> None:
         """Return what has not started, let the rest end within the grace, then return that too."""
-        duty, clock, slots, load = self._duty, self._clock, self._slots, self._load
-        heartbeater = self._heartbeater
+        duty, clock, slots, load, heartbeater = self._duty, self._clock, self._slots, self._load, self._heartbeater
         await asyncio.wait([claiming])
         self._return_unstarted()
         duty.stop(clock.monotonic(), at_once=False)
@@ -325,11 +255,11 @@ class Worker:
         slots.stop_all(Stop.RETURNED)
         await self._until(lambda: not slots.running, last - LAST_CALLS)
         self.unfinished.extend(held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING)
-        self._tick_soon()
+        heartbeater.hurry()
         await self._until(lambda: not (load.is_unrecorded or heartbeater.errands), last)
         patience = min(clock.monotonic() + heartbeater.deregister(), last)
-        self._tick_soon()
-        await self._until(lambda: not heartbeater.registration.removing, patience)
+        heartbeater.hurry()
+        await self._until(lambda: not self._registration.removing, patience)
 
     async def _until(self, reached: Callable[[], bool], deadline: float) -> None:
         await self._changes.until(reached, deadline - self._clock.monotonic())
@@ -337,8 +267,4 @@ class Worker:
     def _return_unstarted(self) -> None:
         unstarted = self._leases.pull_ahead(float("inf"), waiting=True)
         self._heartbeater.give_back(unstarted, "the worker stopped before it was started")
-        self._tick_soon()
-
-    def _tick_soon(self) -> None:
-        if self._ticker is not None:
-            self._ticker.poke()
+        self._heartbeater.hurry()

@@ -1,0 +1,19 @@
+"""What all parts of one worker rest on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.events import Events
+from stowhand.protocols.options import WorkerOptions
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """Of one worker, under the terms of its store."""
+
+    worker: str
+    """Its name."""
+    options: WorkerOptions
+    events: Events
+    clock: Clock
