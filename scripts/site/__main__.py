@@ -7,6 +7,7 @@ import functools
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from scripts.site.pages import ROOT, BrokenLinks, collect
 from scripts.site.versions import publish
 
 SETTINGS = Path(__file__).parent / "zensical.toml"
+STYLE = Path(__file__).parent / "site.css"
 
 
 def main() -> int:
@@ -53,6 +55,7 @@ def build(stage: Path) -> list[str]:
         file = stage / "pages" / page.place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page.text)
+    shutil.copy(STYLE, stage / "pages" / STYLE.name)
     name, description = project["name"].title(), project["description"]
     head = f"site_name = {json.dumps(name)}\nsite_description = {json.dumps(description)}\nnav = {as_toml(entries)}\n"
     (stage / "zensical.toml").write_text(SETTINGS.read_text().replace("[project]\n", f"[project]\n{head}", 1))

@@ -99,7 +99,8 @@ def _text(root: Path, source: PurePosixPath) -> str:
         return text
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`+", text)), 3)
     shown = f"{fence}{_LANGUAGES.get(path.suffix, 'text')}\n{text.rstrip()}\n{fence}\n"
-    return f"---\nsearch:\n  exclude: true\n---\n\n# {source}\n\n{shown}"
+    name = source.name if source.is_relative_to("docs") else source
+    return f"---\nsearch:\n  exclude: true\n---\n\n# {name}\n\n{shown}"
 
 
 def _targets(root: Path, source: PurePosixPath, text: str) -> Iterator[tuple[str, PurePosixPath | None]]:
