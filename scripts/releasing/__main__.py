@@ -1,0 +1,68 @@
+"""Make a release: ``python -m scripts.releasing VERSION [--check | --dry-run]``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.releasing import artifacts, trial
+from scripts.releasing.readiness import obstacles, section
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    """Exit code 1 if anything is wrong; then there is no tag and no file in ``dist``."""
+    parser = argparse.ArgumentParser(prog="scripts/release", description="Make a release of what is committed.")
+    parser.add_argument("version", help="three numbers, as in pyproject.toml and in the first section of CHANGELOG.md")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--check", action="store_true", help="say what stands in the way, and do nothing else")
+    only.add_argument("--dry-run", action="store_true", help="build and try too, whatever stands in the way; no tag")
+    given = parser.parse_args()
+    said = obstacles(ROOT, given.version)
+    for line in said:
+        print(f"not ready: {line}", file=sys.stderr)
+    if given.check or (said and not given.dry_run):
+        return 1 if said else 0
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            built = _build_and_try(Path(folder), given.version)
+        except trial.Unfit as error:
+            print(error, file=sys.stderr)
+            return 1
+        if said or given.dry_run:
+            print("nothing was tagged")
+            return 1 if said else 0
+        dist = ROOT / "dist" / given.version
+        shutil.copytree(built, dist)
+    _tag(given.version)
+    print(f"now: git push origin v{given.version}, upload {dist}, and publish the site (scripts/docs)")
+    return 0
+
+
+def _build_and_try(folder: Path, version: str) -> Path:
+    wheel, sdist = artifacts.build(ROOT, folder)
+    found = artifacts.faults(ROOT, wheel, sdist, version)
+    if found:
+        raise trial.Unfit("\n".join(found))
+    for artifact in (wheel, sdist):
+        bare = folder / f"bare-{artifact.suffix[1:]}"
+        bare.mkdir()
+        trial.run(artifact, bare, version)
+        print(f"{artifact.name}: installed in a bare environment, and a job ran")
+    return wheel.parent
+
+
+def _tag(version: str) -> None:
+    message = f"Stowhand {version}\n\n{section(ROOT, version)}\n"
+    subprocess.run(
+        ["git", "tag", "--annotate", f"v{version}", "--file", "-"], cwd=ROOT, input=message, text=True, check=True
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
