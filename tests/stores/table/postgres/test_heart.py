@@ -112,11 +112,12 @@ async def test_a_beat_that_comes_between_finding_and_resetting_wins(jobs: Jobs) 
     """The reset's second statement writes only what is still as the first has found it."""
     job_id = running(jobs)
     async with jobs.served() as served:
-        found = await served.heartbeats._rows("find_stalled", age=30.0, page=10)  # type: ignore[attr-defined]
+        found = await served.heartbeats._find("find_stalled", slack=0.0)  # type: ignore[attr-defined]
+        assert found
         jobs.sql("update jobs set last_heartbeat_at = now()")
-        assert list(await served.heartbeats._reset(found, 30.0)) == []  # type: ignore[attr-defined]
+        assert list(await served.heartbeats._reset(found, 0.0)) == []  # type: ignore[attr-defined]
         jobs.sql("update jobs set last_heartbeat_at = now() - interval '1 hour', started_at = now()")
-        assert list(await served.heartbeats._reset(found, 30.0)) == []  # type: ignore[attr-defined]
+        assert list(await served.heartbeats._reset(found, 0.0)) == []  # type: ignore[attr-defined]
     assert jobs.row(job_id)["state"] == "processing"
 
 

@@ -49,7 +49,8 @@ def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]
         "limit": 1,
         "mark": "w",
         "token": "00000000-0000-0000-0000-000000000000",
-        "age": 30.0,
+        "stalled": 30.0,
+        "slack": 0.0,
         "page": 1000,
         "ids": ["1"],
     }

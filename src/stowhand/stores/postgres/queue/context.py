@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from importlib.resources import files
@@ -11,6 +12,7 @@ from typing import Any
 import psycopg
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
+from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.limits import RESERVED
 from stowhand.protocols.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 from stowhand.stores.database import trouble
@@ -19,7 +21,7 @@ from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool, Row, Values
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.stores.postgres.queue.roles import role_fillings, role_names
-from stowhand.stores.postgres.queue.rows import column_fillings
+from stowhand.stores.postgres.queue.rows import column_fillings, pairs
 from stowhand.stores.postgres.shared.plan import translating
 
 QUOTES = "$stowhand$"
@@ -72,6 +74,23 @@ class PostgresContext:
         """The worker that claims through this store: part of the names of its connections."""
         self.patience = DEADLINE
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
+
+    def statement(self, name: str) -> bytes:
+        """By its name in statements.sql."""
+        return self.statements[name]
+
+    def values(self, **values: object) -> Mapping[str, object]:
+        """Parameters of a statement that has them by name."""
+        return values | {"keep": self.keep, "now": self.now()}
+
+    def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """Each once, in id order: that is the order of locking."""
+        ids, tokens = pairs(sorted(set(leases), key=_job_id))
+        return {"ids": ids, "tokens": tokens}
+
+    def job_id(self, key: int) -> JobId:
+        """Itself."""
+        return key
 
     def now(self) -> datetime | None:
         """The frozen time of a test, else None: the server's clock."""
@@ -146,6 +165,10 @@ class PostgresContext:
                 "run `stowhand migrate`, or start a worker, which installs it"
             )
         return StoreError(f"{self.address}: {text}")
+
+
+def _job_id(lease: Lease) -> JobId:
+    return lease.job_id
 
 
 def _checked(schema: str) -> str:

@@ -61,4 +61,5 @@ class QueuePlan:
                 return (job_id, token), recorded_before(asked[job_id, token], State(state))
             return (job_id, token), _FOUND.get(found)
 
-        return Query(self._context.statements["look"], pairs([lease for lease, _ in entries]), read)
+        values = self._context.values(**self._context.leases([lease for lease, _ in entries]))
+        return Query(self._context.statement("look"), values, read)

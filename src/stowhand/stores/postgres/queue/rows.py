@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Claim
 
 Row = tuple[Any, ...]
@@ -106,15 +106,6 @@ def pairs(leases: Sequence[Lease]) -> tuple[str, str]:
         "{" + ",".join([str(lease.job_id) for lease in leases]) + "}",
         "{" + ",".join([lease.token for lease in leases]) + "}",
     )
-
-
-def in_id_order(leases: Iterable[Lease]) -> list[Lease]:
-    """Each once, in the order in which rows are locked everywhere."""
-    return sorted(set(leases), key=_job_id)
-
-
-def _job_id(lease: Lease) -> JobId:
-    return lease.job_id
 
 
 def text_array(texts: Iterable[str | None]) -> str:

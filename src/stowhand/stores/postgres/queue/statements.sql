@@ -20,29 +20,43 @@ select id, token::text, state from {schema}.settle(%s::bigint[], %s::uuid[], %s:
   %s::text[], %s::text[], %s, %s::timestamptz)
 
 -- name: look
-select id, token::text, found, state from {schema}.look(%s::bigint[], %s::uuid[])
+select id, token::text, found, state from {schema}.look(%(ids)s::bigint[], %(tokens)s::uuid[])
 
 -- name: beat
-select id, token::text, found from {schema}.beat(%s::bigint[], %s::uuid[], %s::float8, %s::timestamptz)
+select id, token::text, found from {schema}.beat(%(ids)s::bigint[], %(tokens)s::uuid[], %(lease)s::float8,
+  %(now)s::timestamptz)
 
 -- name: release
-select * from {schema}.release(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
+select * from {schema}.release(%(ids)s::bigint[], %(tokens)s::uuid[], %(keep)s, %(now)s::timestamptz)
 
 -- name: abandon
-select {schema}.abandon(%s::uuid, %s, %s::timestamptz)
+select {schema}.abandon(%(token)s::uuid, %(keep)s, %(now)s::timestamptz)
 
 -- name: foreign_leases
-select late, ends_in from {schema}.foreign_leases(%s::bigint[], %s::float8, %s::timestamptz)
+select late, ends_in from {schema}.foreign_leases(%(ids)s::bigint[], %(slack)s::float8, %(now)s::timestamptz)
+
+-- Columns as a user's table gives them: there the claim's epoch, and the age of the last heartbeat, are something.
+-- part: stalled
+id, token, null::bigint, task, worker, resets, max_resets, max_attempts, null::float8
 
 -- name: find_stalled
-select id, token, task, worker, resets, max_resets, max_attempts
-from {schema}.find_stalled(%s::float8, %s, %s::bigint, %s::uuid, %s::int, %s::timestamptz)
+select {stalled}
+from {schema}.find_stalled(%(slack)s::float8, null, null, null, %(page)s::int, %(now)s::timestamptz)
+
+-- name: find_held_by_worker
+select {stalled}
+from {schema}.find_stalled(null, %(worker)s, null, null, %(page)s::int, %(now)s::timestamptz)
+
+-- name: find_held_by_lease
+select {stalled}
+from {schema}.find_stalled(null, null, %(id)s::bigint, %(token)s::uuid, %(page)s::int, %(now)s::timestamptz)
 
 -- name: reset
-select id, state from {schema}.reset(%s::bigint[], %s::uuid[], %s::text[], %s::text[], %s::float8, %s, %s::timestamptz)
+select id, state from {schema}.reset(%(ids)s::bigint[], %(marks)s::uuid[], %(states)s::text[], %(errors)s::text[],
+  %(slack)s::float8, %(keep)s, %(now)s::timestamptz)
 
 -- name: maintain
-select {schema}.maintain(%s::float8, %s::timestamptz, %s::float8)
+select {schema}.maintain(%(history)s::float8, %(now)s::timestamptz, %(failed_retention)s::float8)
 
 -- name: next_due
 select {schema}.next_due(%s::text[], %s::timestamptz),
@@ -397,10 +411,11 @@ select name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, 
 from {schema}.workers order by name collate "C"
 
 -- name: worker_seen
-select {schema}.worker_seen(%s, %s, %s::bigint, %s, %s::text[], %s::int, %s, %s::timestamptz, %s::text[])
+select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
+  %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[])
 
 -- name: worker_gone
-select {schema}.worker_gone(%s)
+select {schema}.worker_gone(%(name)s)
 
 -- What explain needs of a live job beside the job: its queue, and who holds that.
 -- name: circumstances

@@ -1,19 +1,21 @@
 """What differs between the queue and a user's table, as seen by the parts that serve both: statements and words.
 
-A plan decides nothing and opens nothing: it names the statement, gives its values, and reads its rows.
+A plan decides nothing and opens nothing: it names the statement, gives its values, and reads its rows. About leases the
+statements of both have the same names, values and columns (the two files statements.sql), so they need no plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import psycopg
 
 from stowhand.errors import StoreError
 from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
 from stowhand.protocols.store import Reply
 from stowhand.stores.database.link import Dialer, Row, Values
 from stowhand.stores.verdicts import Entry, Pair
@@ -43,9 +45,23 @@ class SettlePlan(Protocol):
 
 
 class Context(Protocol):
-    """Where the store is, and how its errors are called."""
+    """Where the store is, its statements, and how its errors are called."""
 
     dialer: Dialer
+    patience: float
+    """Seconds that a heartbeat waits for an answer."""
+
+    def statement(self, name: str) -> bytes:
+        """By its name in statements.sql."""
+
+    def values(self, **values: object) -> Mapping[str, object]:
+        """A statement's parameters, and those that are the same for every statement."""
+
+    def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """As parameters of a statement, for a join on the pair (id, token)."""
+
+    def job_id(self, key: Any) -> JobId:
+        """The id as leases have it, of what a statement gave."""
 
     def role(self, role: str) -> str:
         """The application_name of a connection."""

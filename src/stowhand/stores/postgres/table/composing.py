@@ -240,7 +240,7 @@ class Composer:
         }
         found = {f"{short[name]}_now": self._in(name, _NOW) for name in MOMENTS if self._shape.has(name)}
         found |= {f"{short[name]}_read": self._read(name) for name in MOMENTS}
-        ago = f"{_NOW} - %(age)s::float8 * interval '1 second'"
+        ago = f"{_NOW} - (%(stalled)s::float8 + %(slack)s::float8) * interval '1 second'"
         beat, start = f"j.{plain(self._shape['last_heartbeat_at'])}", f"j.{plain(self._shape['started_at'])}"
         # A row without any time belongs to no worker.
         found["stale"] = (

@@ -45,6 +45,13 @@ class TableContext:
             self.address = self.pool.address
             self.dialer = Dialer(self.address, self.pool.prepared)
         self._pinned = pinned
+        self._options = {
+            "task": options.name,
+            "stalled": options.stalled,
+            "max_resets": options.max_resets,
+            "max_attempts": options.max_num_retries + 1,
+            "reset_failure_message": options.reset_failure_message,
+        }
         self._composer: Composer | None = None
         self._key = Key.TEXT
         self.names: tuple[str, ...] = ()
@@ -77,8 +84,16 @@ class TableContext:
         return self.composer.statements[name]
 
     def values(self, **values: object) -> Mapping[str, object]:
-        """A statement's parameters, with the time that a test pins, or NULL."""
-        return values | {"now": self._pinned() if self._pinned is not None else None}
+        """A statement's parameters, with those of the options, and the time that a test pins, or NULL."""
+        return self._options | values | {"now": self._pinned() if self._pinned is not None else None}
+
+    def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
+        """As three lists. The statements lock in id order, whatever order these have."""
+        return {
+            "ids": [str(lease.job_id) for lease in leases],
+            "tokens": [lease.token for lease in leases],
+            "epochs": [lease.epoch for lease in leases],
+        }
 
     def job_id(self, key: str) -> JobId:
         """The id as leases have it; statements give and take it as text."""
@@ -112,15 +127,6 @@ class TableContext:
         return StoreError(f"{self}: {text}")
 
 
-def marks(leases: Sequence[Lease]) -> dict[str, list[Any]]:
-    """Leases as three lists, for a join. The statements lock in id order, whatever order these have."""
-    return {
-        "ids": [str(lease.job_id) for lease in leases],
-        "tokens": [lease.token for lease in leases],
-        "epochs": [lease.epoch for lease in leases],
-    }
-
-
 def mark_of(lease: Lease) -> dict[str, Any]:
-    """The same of one."""
+    """One lease as parameters."""
     return {"id": str(lease.job_id), "token": lease.token, "epoch": lease.epoch}

@@ -9,7 +9,7 @@ from stowhand.jobs.lifecycle import turned
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.shared.plan import Query
-from stowhand.stores.postgres.table.context import TableContext, marks
+from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.verdicts import Entry, Pair, pair
 
 _FOUND = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
@@ -35,7 +35,7 @@ class TablePlan:
         """Of the statement ``settle``."""
         leases, settlements = zip(*entries, strict=True)
         return self._context.values(
-            **marks(leases),
+            **self._context.leases(leases),
             states=[settlement.state.value for settlement in settlements],
             delays=[settlement.delay for settlement in settlements],
             errors=[settlement.error for settlement in settlements],
@@ -46,7 +46,7 @@ class TablePlan:
         leases, settlements = zip(*entries, strict=True)
         asked = {pair(entry): entry[1] for entry in entries}
         values = self._context.values(
-            **marks(leases),
+            **self._context.leases(leases),
             states=[settlement.state.value for settlement in settlements],
             errors=[settlement.error for settlement in settlements],
         )

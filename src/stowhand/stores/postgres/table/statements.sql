@@ -221,13 +221,17 @@ where j.{state} = 'processing' and {marked}{identified}
 -- name: foreign_leases
 select coalesce(bool_or({stale}), false),
   extract(epoch from min(coalesce({beat_read}, {started_read})) filter (where not {stale}) - {now})::float8
-    + %(age)s::float8
+    + %(stalled)s::float8 + %(slack)s::float8
 from {table} as j
 where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id)){identified}
 
+-- What lifecycle.reset judges a record by; the columns are those of the queue.
+-- part: stalled_record
+{key}, j.{worker_hostname}, {epoch}, %(task)s::text, {bare}, coalesce(j.{num_resets}, 0), %(max_resets)s::int,
+  %(max_attempts)s::int, extract(epoch from {now} - {beat_read})::float8
+
 -- name: find_stalled
-select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
-  extract(epoch from {now} - {beat_read})::float8
+select {stalled_record}
 from {table} as j
 where j.{state} = 'processing' and {stale}{identified}
 order by j.{id}
@@ -235,8 +239,7 @@ limit %(page)s
 for update of j skip locked
 
 -- name: find_held_by_worker
-select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
-  extract(epoch from {now} - {beat_read})::float8
+select {stalled_record}
 from {table} as j
 where j.{state} = 'processing' and {bare} = %(worker)s{identified}
 order by j.{id}
@@ -244,8 +247,7 @@ limit %(page)s
 for update of j skip locked
 
 -- name: find_held_by_lease
-select {key}, j.{worker_hostname}, {epoch}, coalesce(j.{num_resets}, 0), {bare},
-  extract(epoch from {now} - {beat_read})::float8
+select {stalled_record}
 from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
 where {held} and j.{id} = %(id)s::text::{id_type}
 for update of j skip locked
@@ -253,20 +255,21 @@ for update of j skip locked
 -- Only where it is still what was found, and no transaction holds it.
 -- name: reset
 with given as (
-  select * from unnest(%(ids)s::text[]::{id_type}[], %(marks)s::text[], %(epochs)s::bigint[], %(states)s::text[],
-    %(errors)s::text[]) as g(id, mark, epoch, state, error)
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(marks)s::text[], %(epochs)s::bigint[], %(states)s::text[])
+    as g(id, mark, epoch, state)
 ), locked as (
-  select j.{id} as id, case when {cancel} then 'canceled' else g.state end as state, g.error
+  select j.{id} as id, case when {cancel} then 'canceled' else g.state end as state
   from given g join {table} as j on j.{id} = g.id and j.{state} = 'processing'
     and j.{worker_hostname} is not distinct from g.mark and {epoch} is not distinct from g.epoch
-    and (%(age)s::float8 is null or {stale})
+    and (%(slack)s::float8 is null or {stale})
   order by j.{id}
   for update of j skip locked
 )
 update {table} as j
 set {state} = l.state::{state_type},
   {num_resets} = coalesce(j.{num_resets}, 0) + (l.state = 'queued')::int,
-  {failure_message} = case when l.state = 'failed' then l.error::{message_type} else j.{failure_message} end,
+  {failure_message} = case when l.state = 'failed' then %(reset_failure_message)s::text::{message_type}
+    else j.{failure_message} end,
   {finished_at} = case when l.state = 'queued' then j.{finished_at} else {finished_now} end,
   {started_at} = case when l.state = 'queued' then null else j.{started_at} end,
   {worker_hostname} = {bare}{queue_up}{drop_token}

@@ -1,0 +1,153 @@
+"""Leases: renewed, handed back, and taken back from the dead. On a connection for the heartbeater's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from stowhand.clock import SystemClock
+from stowhand.jobs import lifecycle
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.stores.database import trouble
+from stowhand.stores.database.link import Link, Row
+from stowhand.stores.database.refused_rows import halved
+from stowhand.stores.database.repeating import repeated
+from stowhand.stores.postgres.shared.plan import Context
+from stowhand.stores.verdicts import Pair
+
+C = TypeVar("C", bound=Context)
+PAGE = 1000
+
+
+class Leaser(Generic[C]):
+    """What the heartbeats of the queue and of a user's table do alike; each adds what it alone has.
+
+    What differs is in the two files statements.sql: the same names, the same columns in the answers, other SQL. One
+    call at a time, on one loop. Every method raises StoreUnreachable, and may be repeated.
+    """
+
+    def __init__(self, context: C) -> None:
+        self._context = context
+        self._link = Link(context.dialer, lambda: context.role("heart"))
+        self._clock = SystemClock()
+        self._refused: list[Refusal] = []
+
+    async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew for ``lease`` seconds from now; a table's option says how long, whatever ``lease`` is."""
+        if not leases:
+            return Pulse()
+        answers: dict[str, set[Pair]] = {"lost": set(), "canceled": set(), "busy": set(), "refused": set()}
+
+        async def beat(part: Sequence[Lease]) -> list[Row]:
+            return await self._ask("beat", **self._context.leases(part), lease=lease)
+
+        def refused(one: Lease, error: Exception) -> None:
+            answers["refused"].add((one.job_id, one.token))
+            self._refuse(one.job_id, "beat", error)
+
+        with self._context.translated():
+            for key, token, found in await halved(leases, beat, refused):
+                if found != "renewed":
+                    answers[found].add((self._context.job_id(key), token))
+        return Pulse(**{name: frozenset(found) for name, found in answers.items()})
+
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Hand back unspent. Returns the leases whose rows another transaction has locked."""
+        if not leases:
+            return []
+        done: set[JobId] = set()
+
+        async def release(part: Sequence[Lease]) -> list[Row]:
+            return await self._ask("release", **self._context.leases(part))
+
+        def refused(one: Lease, error: Exception) -> None:
+            done.add(one.job_id)
+            self._refuse(one.job_id, "release", error)
+
+        with self._context.translated():
+            done |= {self._context.job_id(row[0]) for row in await halved(leases, release, refused)}
+            missed = [lease for lease in leases if lease.job_id not in done]
+            if not missed:
+                return []
+            nothing = [""] * len(missed)
+            looked = await self._ask("look", **self._context.leases(missed), states=nothing, errors=nothing)
+        found = {(self._context.job_id(key), token): what for key, token, what, *_ in looked}
+        return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
+
+    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        """All leases but these."""
+        with self._context.translated():
+            ((late, ends_in),) = await self._ask("foreign_leases", **self._context.leases(ours), slack=slack)
+        return Foreign(late=late, ends_in=ends_in)
+
+    async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
+        """Take back what has not been renewed in time."""
+        return await self._reset(await self._find("find_stalled", slack=slack), slack)
+
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        """Take back all that this worker holds, but for what another transaction has locked."""
+        taken: list[ResetJob] = []
+        while page := await self._reset(await self._find("find_held_by_worker", worker=worker)):
+            taken += page
+        return taken
+
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        """Take back this one."""
+        about = {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
+        return await self._reset(await self._find("find_held_by_lease", **about))
+
+    def refused(self) -> Sequence[Refusal]:
+        """What the database refused to change since the last call."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    async def check_writable(self) -> None:
+        """Nothing: a server that cannot write its log ends, and a claim locks rows, which a standby refuses."""
+        # Where only the tables are on a full disk, a write that needs another page fails.
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._link.close()
+
+    async def _find(self, name: str, **values: object) -> list[Row]:
+        with self._context.translated():
+            return await self._ask(name, page=PAGE, **values)
+
+    async def _reset(self, found: Sequence[Row], slack: float | None = None) -> Sequence[ResetJob]:
+        """Decide by ``lifecycle.reset``, and write: only where the row is still what was found."""
+        if not found:
+            return []
+
+        async def reset(part: Sequence[Row]) -> list[Row]:
+            decided = [lifecycle.reset(resets=row[5], max_resets=row[6], max_attempts=row[7]) for row in part]
+            return await self._ask(
+                "reset",
+                ids=[row[0] for row in part],
+                marks=[row[1] for row in part],
+                epochs=[row[2] for row in part],
+                states=[each.state.value for each in decided],
+                errors=[each.error for each in decided],
+                slack=slack,
+            )
+
+        def refused(row: Row, error: Exception) -> None:
+            self._refuse(self._context.job_id(row[0]), "reset", error)
+
+        with self._context.translated():
+            became = {key: State(state) for key, state in await halved(found, reset, refused)}
+        return [
+            ResetJob(self._context.job_id(key), task, became[key], worker or None, age)
+            for key, _, _, task, worker, _, _, _, age in found
+            if key in became
+        ]
+
+    def _refuse(self, job_id: JobId, doing: str, error: Exception) -> None:
+        self._refused.append(Refusal(job_id, doing, clean(trouble.first_line(error))))
+
+    async def _ask(self, name: str, /, **values: object) -> list[Row]:
+        """Repeated a few times after errors by which nothing was done. Raises what psycopg raises."""
+        statement, given = self._context.statement(name), self._context.values(**values)
+        return await repeated(lambda: self._link.rows(statement, given, self._context.patience), self._clock)
