@@ -4,10 +4,13 @@ A worker is a generic process configured with a Store (where jobs are kept) and 
 
     wake     learn that there may be work (wakeups.py)
     claim    at most the free slots, and a little ahead in proportion to the measured rate (claimer.py)
-    run      the handler in a slot (executor.py); whatever it returns or raises becomes an Outcome (jobs/outcomes.py)
+    run      the handler in a slot (slots.py, executor.py): what it returns or raises is an Outcome (jobs/outcomes.py)
     settle   judge the outcome (judge.py, jobs/lifecycle.py); record all that have piled up in one call (settler.py)
     beat     meanwhile, from another thread, renew the leases (heartbeater.py, leases.py)
     stop     claim nothing new; give running jobs their grace; return the rest without using an attempt; always bounded
+
+Its parts know each other by their constructors. What another part may wait for is signalled in changes.py, errors go to
+supervisor.py, and duty.py says what the worker is to do.
 
 Everything here is free of policy: states are decided in jobs/lifecycle.py, delays in retry.py, storage in stores/, and
 what is printed in observe/.
@@ -188,6 +191,16 @@ class Worker:
             await self._heartbeater.close()
             self._make_parts()
 
+    async def _guard(self) -> None:
+        """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
+        while True:
+            self._watchdog.alive()
+            for held in self._leases.expired(self._clock.monotonic()):
+                if held.phase is Phase.RUNNING:
+                    self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
+                self._leases.lose(held)
+            await self._clock.sleep(self._watchdog.interval)
+
     def stop(self, *, now: bool = False) -> None:
         """Claim nothing new and let running jobs end within the grace; ``now``: return them at once.
 
@@ -230,16 +243,6 @@ class Worker:
     def _cancel_claim(self) -> None:
         assert self._claiming is not None
         self._claiming.cancel()
-
-    async def _guard(self) -> None:
-        """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
-        while True:
-            self._watchdog.alive()
-            for held in self._leases.expired(self._clock.monotonic()):
-                if held.phase is Phase.RUNNING:
-                    self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
-                self._leases.lose(held)
-            await self._clock.sleep(self._watchdog.interval)
 
     # -- the end ---------------------------------------------------------------------------------
 
