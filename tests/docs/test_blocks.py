@@ -1,0 +1,86 @@
+"""Blocks of every language can be read by it, and what the blocks of Python call is there, with these arguments.
+
+That the names of a block are known and imported from public modules is in `test_python_blocks.py`; `test_pages.py` runs
+the blocks that are marked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import textwrap
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from mypy import api
+
+from tests.docs.pages import DOCS, ROOT
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+BLOCKS = [(page, *found) for page in PAGES for found in _BLOCK.findall(page.read_text())]
+SHOWN = {"python", "sql", "console", "text", "nginx"}
+"""Python is checked below; the others are run by the pages' own tests, or are no input of a program that is here."""
+
+
+def read_shell(text: str) -> None:
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert not done.stderr, done.stderr
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "json": json.loads,
+    "sh": read_shell,
+    "toml": tomllib.loads,
+    "yaml": yaml.safe_load,
+}
+
+
+def test_every_language_of_the_pages_is_known() -> None:
+    assert {language for _, language, _ in BLOCKS} == SHOWN | READERS.keys()
+
+
+@pytest.mark.parametrize("language", READERS)
+def test_a_block_can_be_read(language: str) -> None:
+    for page, written, text in BLOCKS:
+        if written == language:
+            try:
+                READERS[language](text)
+            except (ValueError, yaml.YAMLError, AssertionError) as error:
+                raise AssertionError(f"{page.relative_to(ROOT)}: {error}\n{text}") from error
+
+
+def test_what_the_blocks_of_python_call_takes_what_they_give(tmp_path: Path) -> None:
+    """The blocks of a page are one function, since they await. Modules of the reader's (``shop``) may hold anything."""
+    for page in PAGES:
+        blocks = [text for where, language, text in BLOCKS if (where, language) == (page, "python")]
+        name = re.sub(r"\W+", "_", page.relative_to(ROOT).as_posix().removesuffix(".md"))
+        if blocks:
+            body = textwrap.indent("\n".join(blocks), "    ")
+            (tmp_path / f"page_{name}.py").write_text(f"async def page() -> None:\n{body}")
+    assert complaints(tmp_path) == ""
+
+
+def test_a_call_that_does_not_fit_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "page_wrong.py").write_text("from stowhand import App\nApp(shema='x')\nApp().tsk\n")
+    found = complaints(tmp_path)
+    assert 'Unexpected keyword argument "shema"' in found
+    assert '"App" has no attribute "tsk"' in found
+
+
+def complaints(folder: Path) -> str:
+    """What mypy says, less what a page leaves to its reader: None where a row is certain, one name for two things."""
+    options = ["no-redef", "union-attr", "index"]
+    said, wrong, _ = api.run(
+        [
+            "--config-file=", "--python-version=3.11", "--ignore-missing-imports", "--allow-redefinition-new",
+            "--local-partial-types", "--check-untyped-defs", "--no-error-summary",
+            f"--cache-dir={ROOT / '.state' / 'mypy-of-pages'}",
+            *(f"--disable-error-code={name}" for name in options), *map(str, sorted(folder.glob("*.py"))),
+        ]
+    )  # fmt: skip
+    return said + wrong
