@@ -122,7 +122,7 @@ class Dialer:
             await client.aclose()
 
     def _client(self, deadline: float, gate: AbstractAsyncContextManager[Any] | None = None) -> Client:
-        client = self._new(self._options(None) | {"retry": Retry(NoBackoff(), 0)})
+        client = self._new(self._options() | {"retry": Retry(NoBackoff(), 0)})
         client.deadline, client.gate = deadline, gate or nullcontext()
         self._open.append(client)
         return client
@@ -142,14 +142,14 @@ class Dialer:
         ((host, port),) = address.hosts
         return _OneServer(host=host, port=port, db=address.db, **options)
 
-    def _options(self, deadline: float | None) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         """The driver repeats nothing: whether a call may be repeated, only its caller knows."""
         tls = {"ssl": True, **self._address.tls_options} if self._address.tls else {}
         return {
             "username": self._address.username,
             "password": self._address.password,
             "socket_connect_timeout": CONNECT_TIMEOUT,
-            "socket_timeout": deadline,
+            "socket_timeout": None,  # see _InTime
             "decode_responses": True,
             "encoding_errors": "surrogateescape",
             "protocol": 2,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.jobs.conditions import sql
 from stowhand.protocols.store import Verdict
@@ -93,6 +95,41 @@ def proxy(jobs: Jobs) -> Iterator[Proxy]:
         direct, jobs.url = jobs.url, proxy.url
         yield proxy
         jobs.url = direct
+
+
+async def test_a_beat_on_a_connection_that_died_silently_costs_no_lease(jobs: Jobs, proxy: Proxy) -> None:
+    """It is given up after a quarter of the lease, and the server is not asked to cancel first."""
+    jobs.add()
+    async with jobs.served(stalled_max_age=4.0, heartbeat_interval=1.0) as served:
+        lease = await served.take()
+        await served.heartbeats.beat([lease], 4.0)
+        proxy.silence_next_request("heart")
+        began = stopwatch()
+        with pytest.raises(StoreUnreachable, match="no answer in time"):
+            await served.heartbeats.beat([lease], 4.0)
+        assert 1.0 <= stopwatch() - began < 4.0
+        await served.heartbeats.beat([lease], 4.0)
+
+
+async def test_a_beat_that_hangs_at_the_end_of_its_ticker_leaves_no_connection(jobs: Jobs, proxy: Proxy) -> None:
+    jobs.add()
+    async with jobs.served() as served:
+        lease = await served.take()
+        heartbeats = served.table.heartbeats()
+
+        async def beat() -> float:
+            await heartbeats.beat([lease], 30.0)
+            return 0.0
+
+        proxy.silence_next_request("heart")
+        ticker = SystemClock().ticker("a hanging beat", beat, on_end=heartbeats.close)
+        await asyncio.to_thread(proxy.lost.wait, 20)
+        ticker.stop(0.01)
+        began = stopwatch()
+        await ticker.ended()
+        assert stopwatch() - began < 4.0
+        await until(lambda: all(thread.name != "a hanging beat" for thread in threading.enumerate()))
+        assert not heartbeats._link.connected  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("reply", [b"skip locked", b"COMMIT\0"])
