@@ -1,4 +1,5 @@
-"""Every test of this folder runs once per store; a coroutine is a test here, run with its harness opened."""
+"""Every test of this folder runs once for each store that offers what it needs (needs.py); a coroutine is a test here,
+run with its harness opened."""
 
 from __future__ import annotations
 
@@ -11,22 +12,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.contract import flow_offers, table_offers
 from tests.contract.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend
 from tests.contract.flow_backend import FlowBackend
 from tests.contract.lent_backend import LentBackend
-from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
+from tests.contract.needs import generate
 from tests.contract.store_harness import StoreHarness, harness_at
 from tests.contract.table_backend import PostgresRows, SqliteRows, TableBackend
 from tests.stores.postgres.verbs import make_claims_patient
 from tests.support.databases import Databases
 from tests.support.lent import SharedServer
 
-STORES = ("memory", "sqlite", "postgres", "http", "table", "table_sqlite", "redis")
 DEADLINE = 90.0
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Where one store keeps its jobs; there are none yet."""
     backend: Backend = request.getfixturevalue(f"{request.param}_backend")
@@ -144,27 +143,10 @@ def contract_database(postgres_server: Databases) -> Iterator[PostgresBackend]:
     postgres_server.drop_database(url)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What cannot be over HTTP, on a table, or in a flow, is not even collected; ``…offers.py`` say why."""
-    gone = {item for item in items if isinstance(item, pytest.Function) and _is_excepted(item)}
-    items[:] = [item for item in items if item not in gone]
-    config.hook.pytest_deselected(items=list(gone))
-
-
-def _is_excepted(item: pytest.Function) -> bool:
-    if item.path.parent != Path(__file__).parent or not hasattr(item, "callspec"):
-        return False
-    store, _, case = item.callspec.id.partition("-")
-    match store:
-        case "http":
-            return item.path.stem in HTTP_SKIPS_FILES or item.originalname in HTTP_SKIPS
-        case "table" | "table_sqlite":
-            named = {item.originalname, f"{item.originalname}[{case}]"}
-            return item.path.stem in table_offers.FILES or not named.isdisjoint(table_offers.TESTS)
-        case "redis":
-            named = {item.originalname, f"{item.originalname}[{case}]"}
-            return item.path.stem in flow_offers.FILES or not named.isdisjoint(flow_offers.TESTS)
-    return False
+@pytest.hookimpl(tryfirst=True)  # the store is the first of a test's parameters
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "backend" in metafunc.fixturenames:
+        generate(metafunc)
 
 
 @pytest.hookimpl(tryfirst=True)

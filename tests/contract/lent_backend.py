@@ -1,7 +1,7 @@
 """The place "http": a store in memory (or PostgreSQL), lent by a real server; what is offered there goes over HTTP.
 
-What is not (``offers.py``) goes straight to the lent store, so that a test can bring about what a remote worker meets:
-a reset, a cancellation, a look at the row.
+What is not (``capabilities.absent``) goes straight to the lent store, so that a test can bring about what a remote
+worker meets: a reset, a cancellation, a look at the row.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ CHANNEL = "jobs_wake"
 
 
 class NotOffered(AssertionError):
-    """A test asks for what a table's store leaves to the application, or has not: it belongs into ``offers.py``."""
+    """A test asks for what a table's store leaves to the application, or has not: it lacks a mark (``needs.py``)."""
 
 
 class Rows(Protocol):

@@ -12,7 +12,10 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, turned
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.protocols.store import Verdict
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, StoreHarness
+
+pytestmark = needs("admin")
 
 Q, P, E, C, F, X = State.QUEUED, State.PROCESSING, State.ERRORED, State.COMPLETED, State.FAILED, State.CANCELED
 

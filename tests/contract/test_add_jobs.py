@@ -10,7 +10,10 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob, State
 from tests.contract.backends import payload_of
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness
+
+pytestmark = needs("jobs")
 
 
 async def test_they_come_back_as_they_were_committed_in_the_order_given(harness: StoreHarness) -> None:

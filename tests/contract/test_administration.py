@@ -20,7 +20,10 @@ from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import Reschedule
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, StoreHarness, judged
+
+pytestmark = needs("admin")
 
 Q, P, E, C, F, X = State.QUEUED, State.PROCESSING, State.ERRORED, State.COMPLETED, State.FAILED, State.CANCELED
 ATTEMPTED = Reschedule(attempts=0)

@@ -9,9 +9,11 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import State
+from tests.contract.needs import cases, excepted, needs
 from tests.contract.store_harness import ERRORED, StoreHarness, new_token
 
 
+@needs("epochs")
 async def test_a_claim_moves_the_job_to_processing_under_its_lease(harness: StoreHarness) -> None:
     job = await harness.add("mail", payload='{"to": "ann"}')
     token = new_token()
@@ -24,6 +26,7 @@ async def test_a_claim_moves_the_job_to_processing_under_its_lease(harness: Stor
     assert running.started_at == harness.now
 
 
+@needs("keys")
 async def test_the_claimed_record_is_the_row_as_it_was_committed(harness: StoreHarness) -> None:
     await harness.add("mail", queue="q", key="k", priority=3, flags=("a", "b"), max_attempts=4, max_resets=2)
     (claim,) = await harness.claim()
@@ -31,6 +34,7 @@ async def test_the_claimed_record_is_the_row_as_it_was_committed(harness: StoreH
     assert claim.queue == "q"
 
 
+@excepted(redis="by priority, then as they stand in the list")
 async def test_jobs_are_claimed_by_priority_then_run_time_then_id(harness: StoreHarness) -> None:
     late = await harness.add(priority=5)
     soon = await harness.add(priority=1, run_at=harness.now - timedelta(seconds=1))
@@ -48,6 +52,7 @@ async def test_a_claim_takes_no_more_than_its_limit_and_leaves_the_rest_untouche
     assert [await harness.job(job.id) for job in jobs[3:]] == jobs[3:]
 
 
+@excepted(table="it takes conditions")
 async def test_a_claim_with_conditions_is_refused_and_takes_nothing(harness: StoreHarness) -> None:
     job = await harness.add(priority=9)
     for suspects in (False, True):
@@ -75,6 +80,7 @@ async def test_an_empty_store_gives_nothing(harness: StoreHarness) -> None:
     assert list(await harness.claim(10)) == []
 
 
+@needs("clock")
 async def test_a_future_job_waits_until_its_moment(harness: StoreHarness) -> None:
     job = await harness.add(run_at=harness.now + timedelta(seconds=60))
     await harness.pass_time(59.9)
@@ -83,6 +89,7 @@ async def test_a_future_job_waits_until_its_moment(harness: StoreHarness) -> Non
     assert (await harness.take()).job_id == job.id
 
 
+@needs("epochs")
 async def test_an_errored_job_is_claimed_again_when_it_is_due(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED)
     await harness.pass_time(59.9)
@@ -92,7 +99,11 @@ async def test_an_errored_job_is_claimed_again_when_it_is_due(harness: StoreHarn
     assert (claim.lease.job_id, claim.attempts, claim.lease.epoch) == (job.id, 2, 2)
 
 
-@pytest.mark.parametrize("state", [State.PROCESSING, State.FAILED, State.CANCELED, State.COMPLETED])
+@cases(
+    "state",
+    [State.PROCESSING, State.FAILED, State.CANCELED, State.COMPLETED],
+    needs={State.PROCESSING: "expired_leases"},
+)
 async def test_only_waiting_jobs_are_claimed(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     await harness.pass_time(86_000)
@@ -113,6 +124,7 @@ async def test_no_tasks_named_means_any_and_none_known_means_none(harness: Store
     assert len(await harness.claim(tasks=None)) == 1
 
 
+@needs("flags")
 async def test_jobs_with_a_forbidden_flag_stay(harness: StoreHarness) -> None:
     free = await harness.add()
     flagged = await harness.add(flags=("other", "heavy"))
@@ -123,6 +135,7 @@ async def test_jobs_with_a_forbidden_flag_stay(harness: StoreHarness) -> None:
     assert (await harness.take()).job_id == flagged.id
 
 
+@needs("tokens")
 async def test_an_abandoned_token_claims_nothing(harness: StoreHarness) -> None:
     job = await harness.add()
     token = new_token()
@@ -131,6 +144,7 @@ async def test_an_abandoned_token_claims_nothing(harness: StoreHarness) -> None:
     assert await harness.job(job.id) == job
 
 
+@needs("limits")
 async def test_the_last_attempt_is_counted_and_no_more(harness: StoreHarness) -> None:
     job = await harness.add(max_attempts=1)
     await harness.settle(await harness.take(), ERRORED)
@@ -139,6 +153,7 @@ async def test_the_last_attempt_is_counted_and_no_more(harness: StoreHarness) ->
     assert (await harness.job(job.id)).attempts == 1
 
 
+@needs("messages")
 async def test_the_error_of_an_earlier_attempt_stays_while_the_next_one_runs(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED)
     await harness.pass_time(60)

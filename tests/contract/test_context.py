@@ -10,8 +10,11 @@ from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.propagation import load, unload
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, StoreHarness
 from tests.support.spans import Spans, facts_of, traceparent_of
+
+pytestmark = needs("jobs")
 
 NEW = NewJob(task="t", flags=("mine",))
 

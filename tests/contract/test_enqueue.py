@@ -13,7 +13,10 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import JobFilter
 from tests.contract.backends import payload_of
+from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
+
+pytestmark = needs("jobs")
 
 
 async def test_a_new_job_has_the_documented_defaults(harness: StoreHarness) -> None:

@@ -10,7 +10,10 @@ import pytest
 from stowhand.jobs.job import State
 from stowhand.protocols.operating import Reason, WorkerCard, WorkerList
 from stowhand.stores import explaining
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness
+
+pytestmark = needs("inspect")
 
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
 

@@ -8,10 +8,11 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import Verdict
+from tests.contract.needs import cases, excepted, needs
 from tests.contract.store_harness import SETTLEMENTS, StoreHarness, new_token
 
 
-@pytest.mark.parametrize("how", SETTLEMENTS)
+@cases("how", SETTLEMENTS, needs={"snooze": "marks"})
 async def test_a_repeat_of_a_recorded_settlement_is_known_as_one(harness: StoreHarness, how: str) -> None:
     lease = await harness.start()
     assert await harness.settle(lease, SETTLEMENTS[how]) is Verdict.SETTLED
@@ -21,6 +22,7 @@ async def test_a_repeat_of_a_recorded_settlement_is_known_as_one(harness: StoreH
     assert await harness.image(lease.job_id) == image
 
 
+@excepted(table="lost, not already settled: the row says another thing")
 async def test_another_outcome_for_a_settled_lease_changes_nothing(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.settle(lease, SETTLEMENTS["retry"])
@@ -71,12 +73,15 @@ async def test_a_lease_on_a_removed_job_is_lost_and_a_repeat_of_it_unknown(harne
     assert await harness.settle(lease, repeat=True) is Verdict.UNKNOWN
 
 
+@needs("history")
+@excepted(table="records stay")
 async def test_without_a_history_a_repeat_leaves_no_trace_and_is_unknown(forgetful_harness: StoreHarness) -> None:
     lease = await forgetful_harness.start()
     assert await forgetful_harness.settle(lease) is Verdict.SETTLED
     assert await forgetful_harness.settle(lease, repeat=True) is Verdict.UNKNOWN
 
 
+@needs("retry")
 async def test_a_settled_job_that_was_retried_still_knows_its_settlement(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.settle(lease, SETTLEMENTS["fail"])
@@ -144,6 +149,7 @@ async def test_the_guard_is_the_pair_and_not_two_lists(harness: StoreHarness) ->
     assert [await harness.image(lease.job_id) for lease in (first, second)] == images
 
 
+@needs("expired_leases")
 async def test_one_token_on_two_jobs_guards_each_of_them(harness: StoreHarness) -> None:
     await harness.add()
     await harness.add()
@@ -159,12 +165,14 @@ async def test_one_token_on_two_jobs_guards_each_of_them(harness: StoreHarness) 
     assert (await harness.job(first.job_id)).state is State.PROCESSING
 
 
+@needs("expired_leases")
 async def test_an_expired_lease_that_nobody_has_taken_may_still_settle(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.pass_time(3600)
     assert await harness.settle(lease) is Verdict.SETTLED
 
 
+@needs("epochs")
 async def test_the_epoch_grows_at_every_claim_and_every_take_away(harness: StoreHarness) -> None:
     lease = await harness.start()
     assert lease.epoch == 1
@@ -176,6 +184,7 @@ async def test_the_epoch_grows_at_every_claim_and_every_take_away(harness: Store
     assert (await harness.take()).epoch == 4
 
 
+@needs("keys")
 async def test_a_revived_job_goes_on_counting_epochs(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.settle(lease, SETTLEMENTS["fail"])
@@ -183,6 +192,7 @@ async def test_a_revived_job_goes_on_counting_epochs(harness: StoreHarness) -> N
     assert (await harness.take()).epoch == 2
 
 
+@needs("retry")
 async def test_a_canceled_job_that_came_back_goes_on_counting_epochs(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.settle(lease, SETTLEMENTS["cancel"])
@@ -190,6 +200,8 @@ async def test_a_canceled_job_that_came_back_goes_on_counting_epochs(harness: St
     assert (await harness.take()).epoch == 2
 
 
+@needs("cancel")
+@excepted(table="attempts of a canceled record are not kept")
 async def test_a_lease_named_twice_in_one_release_is_released_once(harness: StoreHarness) -> None:
     plain, asked = await harness.start("a"), await harness.start("b")
     await harness.store.admin.cancel(asked.job_id)
@@ -205,7 +217,7 @@ async def test_a_lease_named_twice_in_one_beat_is_renewed(harness: StoreHarness)
     assert (await harness.heartbeats.beat([lease, lease], 30)).lost == frozenset()
 
 
-@pytest.mark.parametrize("how", SETTLEMENTS)
+@cases("how", SETTLEMENTS, needs={"snooze": "marks"})
 async def test_a_lease_settled_twice_in_one_batch_is_settled_once(harness: StoreHarness, how: str) -> None:
     lease, other = await harness.start("a"), await harness.start("b")
     batch = [(lease, SETTLEMENTS[how]), (other, COMPLETED), (lease, SETTLEMENTS[how])]

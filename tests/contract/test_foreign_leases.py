@@ -6,7 +6,10 @@ import pytest
 
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.store import Foreign
+from tests.contract.needs import excepted, needs
 from tests.contract.store_harness import LEASE, StoreHarness
+
+pytestmark = needs("foreign")
 
 SLACK = slack(LEASE)
 
@@ -49,6 +52,7 @@ async def test_a_lease_that_is_over_is_late_and_names_nothing(harness: StoreHarn
     assert await harness.heartbeats.foreign((), SLACK) == Foreign()
 
 
+@excepted(table="its heart looks")
 async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked(harness: StoreHarness) -> None:
     lease = await harness.start()
     assert harness.store.foreign() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Pulse
+from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness, new_token
 
 
@@ -30,6 +31,7 @@ async def test_a_beat_changes_nothing_but_the_deadline(harness: StoreHarness) ->
     assert await harness.job(lease.job_id) == before
 
 
+@needs("expired_leases")
 async def test_an_expired_lease_that_was_not_reset_is_renewed(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.pass_time(300)
@@ -63,6 +65,7 @@ async def test_a_beat_names_what_is_lost_and_renews_the_rest(harness: StoreHarne
     assert list(await harness.heartbeats.reset_stalled(0)) == []
 
 
+@needs("cancel")
 async def test_a_beat_tells_who_was_asked_to_cancel_and_still_renews_it(harness: StoreHarness) -> None:
     asked, other = await harness.start("a"), await harness.start("b")
     await harness.store.admin.cancel(asked.job_id)
@@ -74,6 +77,7 @@ async def test_a_beat_tells_who_was_asked_to_cancel_and_still_renews_it(harness:
     assert (await harness.job(asked.job_id)).state is State.PROCESSING
 
 
+@needs("keys")
 async def test_a_running_job_whose_key_was_removed_is_not_interrupted(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.admin.remove_key("k")

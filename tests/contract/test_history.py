@@ -6,7 +6,10 @@ import pytest
 
 from stowhand.jobs.job import State
 from stowhand.protocols.store import DAY
+from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
+
+pytestmark = needs("inspect")
 
 ENDED = (State.COMPLETED, State.CANCELED)
 

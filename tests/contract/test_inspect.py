@@ -14,7 +14,10 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import Verdict
+from tests.contract.needs import needs
 from tests.contract.store_harness import FAILED, STATES, StoreHarness
+
+pytestmark = needs("inspect")
 
 
 @pytest.mark.parametrize("state", STATES)

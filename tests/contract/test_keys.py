@@ -12,7 +12,10 @@ from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import turned
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, SNOOZED, StoreHarness
+
+pytestmark = needs("jobs")
 
 REPLACE, PRESERVE, DEDUPE = KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT, KeyMode.UNSAFE_DEDUPE
 UPDATING = (REPLACE, PRESERVE)

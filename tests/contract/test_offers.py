@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,16 +107,3 @@ def test_the_page_of_stores_says_no_where_a_part_is_absent_and_nowhere_else(name
 
 def test_heartbeats_have_all_that_heartbeats_have() -> None:
     assert methods(Heartbeats) <= set(dir(RedisHeartbeats))
-
-
-def test_every_exception_names_a_test_of_this_suite() -> None:
-    from tests.contract import flow_offers, table_offers
-    from tests.contract.offers import HTTP_SKIPS, HTTP_SKIPS_FILES
-
-    folder = Path(__file__).parent
-    files = {path.stem for path in folder.glob("test_*.py")}
-    text = "".join(path.read_text() for path in folder.glob("test_*.py"))
-    tests = set(re.findall(r"^async def (test_\w+)", text, re.MULTILINE))
-    named = {name.partition("[")[0] for name in (*table_offers.TESTS, *flow_offers.TESTS, *HTTP_SKIPS)}
-    assert named <= tests
-    assert files >= table_offers.FILES | flow_offers.FILES | HTTP_SKIPS_FILES

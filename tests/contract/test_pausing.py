@@ -9,8 +9,11 @@ from stowhand.jobs.job import State
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import QueueChange, TaskChange
 from stowhand.protocols.store import Verdict
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, SETTLEMENTS, StoreHarness
 from tests.contract.test_wake import asleep, woken
+
+pytestmark = needs("operate")
 
 
 async def test_no_job_of_a_paused_queue_is_claimed_and_every_other_is(harness: StoreHarness) -> None:

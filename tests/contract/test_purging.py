@@ -11,7 +11,10 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.operating import Ages, Purged
 from stowhand.protocols.store import DAY, StoreOptions
 from tests.contract.backends import Backend
+from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
+
+pytestmark = needs("operate")
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
 LIVE = (State.QUEUED, State.ERRORED, State.PROCESSING)

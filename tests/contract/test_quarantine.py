@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowhand.jobs.job import State
+from tests.contract.needs import excepted, needs
 from tests.contract.store_harness import ERRORED, StoreHarness
 
 
@@ -27,6 +28,7 @@ async def test_one_death_makes_no_suspect(harness: StoreHarness) -> None:
     assert (await harness.take()).job_id == job.id
 
 
+@needs("epochs")
 async def test_a_claim_of_suspects_takes_nothing_else(harness: StoreHarness) -> None:
     await harness.add(priority=-5)
     suspect = await harness.make_suspect()
@@ -35,6 +37,7 @@ async def test_a_claim_of_suspects_takes_nothing_else(harness: StoreHarness) -> 
     assert (claims[0].attempts, claims[0].lease.epoch) == (1, 5)
 
 
+@needs("flags")
 async def test_a_suspect_obeys_tasks_flags_and_run_time(harness: StoreHarness) -> None:
     await harness.make_suspect("killer", flags=("heavy",))
     assert list(await harness.claim(suspects=True, tasks=("other",))) == []
@@ -42,6 +45,7 @@ async def test_a_suspect_obeys_tasks_flags_and_run_time(harness: StoreHarness) -
     assert len(await harness.claim(suspects=True, tasks=("killer",))) == 1
 
 
+@needs("forgiving")
 async def test_a_suspect_that_settles_is_one_no_longer(harness: StoreHarness) -> None:
     suspect = await harness.make_suspect()
     await harness.settle(await harness.take(suspects=True), ERRORED)
@@ -49,6 +53,7 @@ async def test_a_suspect_that_settles_is_one_no_longer(harness: StoreHarness) ->
     assert (await harness.take()).job_id == suspect.id
 
 
+@needs("retry")
 async def test_a_suspect_that_is_retried_by_hand_is_one_no_longer(harness: StoreHarness) -> None:
     suspect = await harness.make_suspect()
     await harness.store.admin.retry(suspect.id)
@@ -62,6 +67,8 @@ async def test_a_suspect_that_is_released_stays_one(harness: StoreHarness) -> No
     assert len(await harness.claim(suspects=True)) == 1
 
 
+@needs("cancel")
+@excepted(table="a cancel is obeyed when the record's turn comes, or by the next sweep")
 async def test_a_suspect_can_be_canceled(harness: StoreHarness) -> None:
     suspect = await harness.make_suspect()
     await harness.store.admin.cancel(suspect.id)
@@ -80,6 +87,7 @@ async def test_who_is_to_make_way_is_given_what_has_been_due_for_so_long(harness
 
 
 @pytest.mark.usefixtures("unhurried")
+@excepted(redis="counted by queue: tests/flows/redis/test_sweep.py")
 async def test_one_worker_in_four_is_to_make_way_at_once(harness: StoreHarness) -> None:
     suspects = [await harness.make_suspect() for _ in range(4)]
     for _ in range(7):

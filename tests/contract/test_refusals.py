@@ -6,7 +6,10 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.store import Refusal, Unwritten, Verdict
+from tests.contract.needs import excepted, needs
 from tests.contract.store_harness import ERRORED, FAILED, SNOOZED, StoreHarness
+
+pytestmark = needs("refusals")
 
 
 async def start_many(harness: StoreHarness, count: int = 4) -> list[Lease]:
@@ -85,6 +88,7 @@ async def test_what_a_cancellation_has_made_of_an_error_is_told(harness: StoreHa
     assert (again.state, again.ended, again.error) == (State.CANCELED, "canceled", "it failed")
 
 
+@excepted(table="a record has no key")
 async def test_a_running_job_whose_key_is_taken_or_removed_and_which_fails_is_told_as_recorded(
     harness: StoreHarness,
 ) -> None:

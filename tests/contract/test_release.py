@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from stowhand.jobs.job import State
 from stowhand.protocols.store import Verdict
+from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, StoreHarness, new_token
 
 
+@needs("keys")
 async def test_a_released_job_is_as_it_was_before_its_claim(harness: StoreHarness) -> None:
     job = await harness.add(key="k", queue="q", flags=("a",), priority=2)
     lease = await harness.take()
@@ -18,6 +20,7 @@ async def test_a_released_job_is_as_it_was_before_its_claim(harness: StoreHarnes
     assert (back.resets, back.last_error, back.revision, back.finished_at) == (0, None, 0, None)
 
 
+@needs("epochs")
 async def test_a_released_job_is_due_at_once(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.heartbeats.release([lease])
@@ -26,6 +29,7 @@ async def test_a_released_job_is_due_at_once(harness: StoreHarness) -> None:
     assert (await harness.job(lease.job_id)).attempts == 1
 
 
+@needs("messages")
 async def test_releasing_a_retry_gives_back_that_attempt_only(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED)
     await harness.pass_time(60)
@@ -58,6 +62,7 @@ async def test_releasing_nothing_or_twice_is_harmless(harness: StoreHarness) -> 
     assert await harness.image(lease.job_id) == before
 
 
+@needs("keys")
 async def test_a_release_of_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.admin.cancel(lease.job_id)
@@ -67,6 +72,7 @@ async def test_a_release_of_a_job_that_was_asked_to_cancel_cancels_it(harness: S
     assert (await harness.add(key="k")).id != job.id
 
 
+@needs("keys")
 async def test_a_release_of_a_job_whose_key_was_removed_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.admin.remove_key("k")
@@ -74,6 +80,7 @@ async def test_a_release_of_a_job_whose_key_was_removed_cancels_it(harness: Stor
     assert (await harness.job(lease.job_id)).state is State.CANCELED
 
 
+@needs("keys")
 async def test_a_release_of_a_job_whose_key_was_taken_runs_it_again(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     newer = await harness.add("newer", key="k")
@@ -98,6 +105,7 @@ async def test_abandoning_a_token_gives_back_all_it_holds_and_nothing_else(harne
     assert (await harness.job(other.lease.job_id)).state is State.PROCESSING
 
 
+@needs("epochs")
 async def test_an_abandoned_token_never_claims_again(harness: StoreHarness) -> None:
     await harness.add()
     token = new_token()
@@ -116,6 +124,7 @@ async def test_abandoning_twice_or_a_token_that_never_claimed_is_harmless(harnes
     assert await harness.settle(await harness.start()) is Verdict.SETTLED
 
 
+@needs("cancel")
 async def test_abandoning_a_job_that_was_asked_to_cancel_cancels_it(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.store.admin.cancel(lease.job_id)

@@ -10,9 +10,13 @@ from msgspec.structs import replace
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import ResetJob
 from stowhand.protocols.store import Verdict
+from tests.contract.needs import cases, needs
 from tests.contract.store_harness import ERRORED, StoreHarness
 
+pytestmark = needs("sweeps")
 
+
+@needs("expired_leases")
 async def test_a_lease_is_stalled_only_after_its_deadline_and_the_slack(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.pass_time(30)
@@ -24,6 +28,7 @@ async def test_a_lease_is_stalled_only_after_its_deadline_and_the_slack(harness:
     assert replace(reset, heartbeat_age=None) == ResetJob(lease.job_id, "t", State.QUEUED, "w1")
 
 
+@needs("keys")
 async def test_a_reset_gives_the_attempt_back_and_counts_the_death(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED, key="k", queue="q")
     await harness.pass_time(60)
@@ -44,7 +49,11 @@ async def test_what_was_reset_is_not_reset_again(harness: StoreHarness) -> None:
     assert list(await harness.heartbeats.reset_stalled(0)) == []
 
 
-@pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.FAILED, State.CANCELED, State.COMPLETED], ids=str)
+@cases(
+    "state",
+    [State.QUEUED, State.ERRORED, State.FAILED, State.CANCELED, State.COMPLETED],
+    needs={State.ERRORED: "quiet_sweeps"},
+)
 async def test_only_running_jobs_are_reset(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     await harness.pass_time(3600)
@@ -57,6 +66,7 @@ DEATHS = [(25, None, 6), (25, 5, 6), (25, 0, 1), (25, 1, 2), (1, None, 1), (1, 3
 
 
 @pytest.mark.parametrize(("max_attempts", "max_resets", "fatal"), DEATHS)
+@needs("limits")
 async def test_a_job_that_kills_its_worker_too_often_fails_with_the_reason(
     harness: StoreHarness, max_attempts: int, max_resets: int | None, fatal: int
 ) -> None:
@@ -72,6 +82,7 @@ async def test_a_job_that_kills_its_worker_too_often_fails_with_the_reason(
     assert (dead.state, dead.attempts, dead.finished_at, dead.worker) == (State.FAILED, 1, harness.now, None)
 
 
+@needs("limits")
 async def test_deaths_are_counted_from_the_last_attempt_that_settled(harness: StoreHarness) -> None:
     job = await harness.add(max_resets=1)
     await harness.lose(await harness.take())
@@ -81,6 +92,7 @@ async def test_deaths_are_counted_from_the_last_attempt_that_settled(harness: St
     assert (await harness.job(job.id)).state is State.QUEUED
 
 
+@needs("keys")
 async def test_a_job_that_was_asked_to_cancel_is_canceled_by_its_reset(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.admin.cancel(lease.job_id)
@@ -91,6 +103,7 @@ async def test_a_job_that_was_asked_to_cancel_is_canceled_by_its_reset(harness: 
     assert (await harness.add(key="k")).id != lease.job_id
 
 
+@needs("keys")
 async def test_a_job_whose_key_was_removed_is_canceled_by_its_reset(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.store.admin.remove_key("k")
@@ -98,6 +111,7 @@ async def test_a_job_whose_key_was_removed_is_canceled_by_its_reset(harness: Sto
     assert reset.state is State.CANCELED
 
 
+@needs("keys")
 async def test_a_job_whose_key_was_taken_runs_again_after_its_reset(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.add("newer", key="k")
@@ -146,6 +160,7 @@ async def test_after_a_reset_the_old_holder_cannot_settle(harness: StoreHarness)
     assert (await harness.job(lease.job_id)).state is State.QUEUED
 
 
+@needs("leases", "clock")
 async def test_a_short_lease_is_honoured_exactly(harness: StoreHarness) -> None:
     await harness.add()
     lease = await harness.take(lease=0.25)

@@ -6,8 +6,11 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import State
+from tests.contract.needs import needs
 from tests.contract.store_harness import STATES, StoreHarness
 from tests.contract.test_wake import asleep, woken
+
+pytestmark = needs("admin")
 
 
 async def test_of_many_only_those_that_have_failed_are_retried(harness: StoreHarness) -> None:

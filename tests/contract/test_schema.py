@@ -9,7 +9,10 @@ import pytest
 from stowhand.errors import SchemaMissing
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import SchemaStatus
+from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
+
+pytestmark = needs("schema")
 
 
 async def test_an_installed_schema_is_current(bare_harness: StoreHarness) -> None:

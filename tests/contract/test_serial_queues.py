@@ -10,7 +10,10 @@ import pytest
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
+from tests.contract.needs import needs
 from tests.contract.store_harness import CANCELED, ERRORED, FAILED, SNOOZED, StoreHarness
+
+pytestmark = needs("queues")
 
 
 async def test_a_claim_takes_at_most_one_job_of_a_queue(harness: StoreHarness) -> None:

@@ -12,9 +12,11 @@ from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import Unwritten, Verdict
 from tests.contract.backends import payload_of
+from tests.contract.needs import excepted, needs
 from tests.contract.store_harness import CANCELED, ERRORED, FAILED, SETTLEMENTS, SNOOZED, StoreHarness
 
 
+@needs("keys")
 async def test_completed_goes_to_the_history_with_its_result(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.pass_time(5)
@@ -25,6 +27,7 @@ async def test_completed_goes_to_the_history_with_its_result(harness: StoreHarne
     assert [listed.id for listed in await harness.store.inspect.list(JobFilter())] == []
 
 
+@needs("messages")
 async def test_a_completed_job_keeps_the_error_of_an_earlier_attempt(harness: StoreHarness) -> None:
     job = await harness.in_state(State.ERRORED)
     await harness.pass_time(60)
@@ -33,6 +36,7 @@ async def test_a_completed_job_keeps_the_error_of_an_earlier_attempt(harness: St
     assert (done.state, done.last_error, done.attempts) == (State.COMPLETED, "it failed", 2)
 
 
+@needs("keys")
 async def test_completing_frees_the_key(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.settle(lease)
@@ -41,6 +45,7 @@ async def test_completing_frees_the_key(harness: StoreHarness) -> None:
     assert following.state is State.QUEUED
 
 
+@needs("keys")
 async def test_errored_waits_for_its_delay_by_the_stores_clock(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.pass_time(5)
@@ -52,6 +57,7 @@ async def test_errored_waits_for_its_delay_by_the_stores_clock(harness: StoreHar
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.25, 22026.465795])
+@excepted(redis="to the millisecond")
 async def test_a_delay_is_kept_to_the_microsecond(harness: StoreHarness, delay: float) -> None:
     lease = await harness.start()
     await harness.settle(lease, Settlement(State.ERRORED, Ended.RETRY, delay=delay, error="x"))
@@ -59,6 +65,7 @@ async def test_a_delay_is_kept_to_the_microsecond(harness: StoreHarness, delay: 
     assert abs((job.run_at - harness.now).total_seconds() - delay) < 0.000_002
 
 
+@needs("keys")
 async def test_failed_stays_among_the_living_with_its_key(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.pass_time(5)
@@ -68,6 +75,7 @@ async def test_failed_stays_among_the_living_with_its_key(harness: StoreHarness)
     assert (job.finished_at, job.worker, job.attempts, job.resets) == (harness.now, None, 1, 0)
 
 
+@needs("keys")
 async def test_a_snooze_gives_the_attempt_back(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     assert await harness.settle(lease, SNOOZED) is Verdict.SETTLED
@@ -76,6 +84,7 @@ async def test_a_snooze_gives_the_attempt_back(harness: StoreHarness) -> None:
     assert (job.run_at, job.worker) == (harness.now + timedelta(seconds=60), None)
 
 
+@needs("keys")
 async def test_canceled_goes_to_the_history_with_its_reason_and_frees_the_key(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     assert await harness.settle(lease, CANCELED) is Verdict.SETTLED
@@ -85,6 +94,7 @@ async def test_canceled_goes_to_the_history_with_its_reason_and_frees_the_key(ha
 
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
+@needs("forgiving")
 async def test_every_settlement_takes_the_resets_back_to_nought(harness: StoreHarness, how: str) -> None:
     job = await harness.make_suspect(times=1)
     lease = await harness.take()
@@ -93,6 +103,7 @@ async def test_every_settlement_takes_the_resets_back_to_nought(harness: StoreHa
     assert (await harness.job(job.id)).resets == 0
 
 
+@needs("forgiving")
 async def test_completing_several_at_once_takes_their_resets_back_too(harness: StoreHarness) -> None:
     jobs = [await harness.make_suspect(task=task, times=1) for task in ("a", "b")]
     claims = await harness.claim(2)
@@ -107,6 +118,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("how", LEFT)
+@needs("keys")
 async def test_what_is_left_of_a_batch_takes_the_payloads_place(harness: StoreHarness, how: str) -> None:
     lease = await harness.start(payload='[{"n": 1}, {"n": 2}]', key="k", queue="q")
     other = await harness.start("other", payload="[1]")
@@ -118,6 +130,7 @@ async def test_what_is_left_of_a_batch_takes_the_payloads_place(harness: StoreHa
     assert payload_of((await harness.job(other.job_id)).payload_text) == [1]
 
 
+@needs("keys")
 async def test_what_is_left_of_a_batch_is_what_the_next_attempt_gets(harness: StoreHarness) -> None:
     lease = await harness.start(payload="[1, 2]", key="k")
     await harness.settle(lease, LEFT["errored"])
@@ -126,6 +139,7 @@ async def test_what_is_left_of_a_batch_is_what_the_next_attempt_gets(harness: St
     assert payload_of(claim.record.payload_text) == [{"n": 2}, 3]
 
 
+@needs("retry")
 async def test_what_is_left_of_a_batch_that_was_asked_to_cancel_is_what_comes_back(harness: StoreHarness) -> None:
     lease = await harness.start(payload="[1, 2]")
     await harness.store.admin.cancel(lease.job_id)
@@ -136,6 +150,10 @@ async def test_what_is_left_of_a_batch_that_was_asked_to_cancel_is_what_comes_ba
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELED, State.QUEUED])
+@excepted(
+    redis="such a settlement is refused: that job fails",
+    http="no worker sends such endings, and the server refuses them",
+)
 async def test_no_other_settlement_changes_the_payload(harness: StoreHarness, state: State) -> None:
     lease = await harness.start(payload="[1, 2]")
     await harness.settle(lease, Settlement(state, Ended.OK, payload="[]"))
@@ -151,6 +169,8 @@ async def test_a_stale_lease_changes_no_payload(harness: StoreHarness) -> None:
 
 
 @pytest.mark.parametrize("payload", ['[{"n"', "[1, NaN]", '["\\ud800"]', f'["{"x" * 1024 * 1024}"]'])
+@needs("rests")
+@excepted(table="its payload is its own")
 async def test_a_rest_that_cannot_be_stored_is_unwritten_alone_and_changes_nothing(
     harness: StoreHarness, payload: str
 ) -> None:
@@ -169,6 +189,7 @@ async def test_an_empty_batch_settles_nothing(harness: StoreHarness) -> None:
     assert list(await harness.store.settle([])) == []
 
 
+@excepted(redis="the mark of a settlement is of the whole call")
 async def test_verdicts_come_in_the_order_of_the_batch(harness: StoreHarness) -> None:
     leases = [await harness.start(f"t{number}") for number in range(6)]
     await harness.settle(leases[1])
@@ -195,6 +216,7 @@ async def test_a_large_batch_is_settled_whole(harness: StoreHarness) -> None:
     assert (await harness.store.inspect.counts())[State.COMPLETED] == 700
 
 
+@needs("follow_ups")
 async def test_what_follows_is_enqueued_with_the_settlement(harness: StoreHarness) -> None:
     lease = await harness.start()
     then = (NewJob(task="next", payload='{"n": 1}', queue="q"), NewJob(task="later", delay=60.0, key="k"))
@@ -209,6 +231,7 @@ async def test_what_follows_is_enqueued_with_the_settlement(harness: StoreHarnes
     assert (second.task, second.key, second.run_at) == ("later", "k", harness.now + timedelta(seconds=60))
 
 
+@needs("keys")
 async def test_what_follows_obeys_the_rules_of_keys(harness: StoreHarness) -> None:
     waiting = await harness.add("old", key="k", run_at=harness.now + timedelta(hours=1))
     lease = await harness.start()
@@ -225,6 +248,7 @@ async def test_nothing_follows_a_settlement_that_was_not_accepted(harness: Store
     assert [job.task for job in await harness.everything()] == ["t"]
 
 
+@needs("follow_ups")
 async def test_a_repeated_settlement_enqueues_what_follows_once(harness: StoreHarness) -> None:
     lease = await harness.start()
     what = Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="next"),))
@@ -245,6 +269,8 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("why", UNWRITABLE)
+@needs("moments")
+@excepted(table="no result is kept")
 async def test_a_settlement_that_cannot_be_written_is_unwritten_alone(harness: StoreHarness, why: str) -> None:
     before, bad, after = [await harness.start(f"t{number}") for number in range(3)]
     replies = await harness.store.settle([(before, COMPLETED), (bad, UNWRITABLE[why]), (after, ERRORED)])
@@ -258,6 +284,8 @@ async def test_a_settlement_that_cannot_be_written_is_unwritten_alone(harness: S
     assert await harness.settle(bad, ERRORED) is Verdict.SETTLED
 
 
+@needs("history")
+@excepted(table="records stay")
 async def test_without_a_history_what_completed_is_gone(forgetful_harness: StoreHarness) -> None:
     harness = forgetful_harness
     lease = await harness.start(key="k")
@@ -266,6 +294,8 @@ async def test_without_a_history_what_completed_is_gone(forgetful_harness: Store
     assert (await harness.add(key="k")).id != lease.job_id
 
 
+@needs("history")
+@excepted(table="records stay")
 async def test_without_a_history_what_was_canceled_is_gone(forgetful_harness: StoreHarness) -> None:
     harness = forgetful_harness
     lease = await harness.start()
@@ -276,6 +306,7 @@ async def test_without_a_history_what_was_canceled_is_gone(forgetful_harness: St
     assert await harness.store.jobs.get(waiting.id) is None
 
 
+@needs("follow_ups")
 async def test_without_a_history_what_follows_is_enqueued_all_the_same(forgetful_harness: StoreHarness) -> None:
     harness = forgetful_harness
     lease = await harness.start()

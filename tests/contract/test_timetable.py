@@ -14,7 +14,10 @@ from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import LEDGER_DAYS, Entered, KnownItem, QueueStore, Tick
 from stowhand.protocols.store import DAY
 from tests.contract.backends import payload_of
+from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
+
+pytestmark = needs("timetable")
 
 
 def tick(at: datetime, identifier: str = "report", *, spec: str = "0 4 * * *", **details: object) -> Tick:

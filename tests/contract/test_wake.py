@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import QueueStore
+from tests.contract.needs import cases
 from tests.contract.store_harness import ERRORED, SNOOZED, StoreHarness
 
 LONG = 40.0
@@ -101,9 +100,16 @@ CAUSES = [
     by_a_queue_freed_by_an_error,
     by_a_queue_freed_by_a_snooze,
 ]
+NEEDED = {
+    by_retry: "retry",
+    by_key: "keys",
+    by_a_freed_queue: "queues",
+    by_a_queue_freed_by_an_error: "queues",
+    by_a_queue_freed_by_a_snooze: "queues",
+}
 
 
-@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.__name__)
+@cases("cause", CAUSES, needs=NEEDED)
 async def test_a_sleeper_in_another_process_is_woken(
     harness: StoreHarness, cause: Callable[[StoreHarness], Awaitable[Callable[[], Awaitable[object]]]]
 ) -> None:

@@ -9,7 +9,10 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.figures import MINUTES, NAMES, Amount
 from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, WorkerCard, WorkerList
+from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
+
+pytestmark = needs("inspect")
 
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4)
 
