@@ -115,6 +115,7 @@ class Executor:
         self._changes.recount()
 
     def _leave_unrecorded(self, held: Held, attempt: Attempt[Any], why: Stop) -> None:
+        """Undo its transaction first, if it has one: a record that goes back must be as it was after its claim."""
         control = control_of(attempt)
         transaction, control.transaction = control.transaction, None
         if transaction is None:

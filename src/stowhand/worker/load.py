@@ -41,7 +41,7 @@ class Load:
 
     @property
     def is_unrecorded(self) -> bool:
-        """Something has ended, and the store has not been told, or has not answered."""
+        """Something has ended, and its end is not recorded yet."""
         return bool(self._settler.backlog or self._supervisor.pending)
 
     @property
