@@ -7,7 +7,6 @@ that call them. Here they get a lock, a clock and a way to wake workers.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.queue_store import SchemaStatus
+from stowhand.protocols.sleepers import Sleepers
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.foreign_leases import ForeignLeases
@@ -66,8 +66,9 @@ class MemoryStore:
         self._rows = Rows(self._options.history, self._options.max_attempts)
         self._foreign_leases = ForeignLeases()
         self._lock = threading.RLock()
-        self._sleepers: dict[asyncio.Future[bool], asyncio.AbstractEventLoop] = {}
-        self._rung = False
+        self._sleepers = Sleepers(self._clock)
+        self._wakes_before = 0
+        """When ``wait`` was last called: a hint that came since is kept for the next call."""
         self.jobs = Producer(self.transaction)
         self.inspect = Inspector(self.transaction)
         self.admin = Administrator(self.transaction)
@@ -106,20 +107,8 @@ class MemoryStore:
         return self._foreign_leases.take_answer()
 
     async def wait(self, timeout: float) -> bool:
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[bool] = loop.create_future()
-        with self._lock:
-            if self._rung:
-                self._rung = False
-                return True
-            self._sleepers[woken] = loop
-        timer = self._clock.call_later(timeout, lambda: answer(woken, False))
-        try:
-            return await woken
-        finally:
-            timer.cancel()
-            with self._lock:
-                del self._sleepers[woken]
+        since, self._wakes_before = self._wakes_before, self._sleepers.wakes
+        return await self._sleepers.wait(since, timeout)
 
     @property
     def failed_retention(self) -> float | None:
@@ -146,18 +135,12 @@ class MemoryStore:
                 raise SchemaMissing("nothing is installed in this memory store: call install()")
             yield self._rows, self._now()
             if self._rows.take_news():
-                self._wake()
+                self._sleepers.wake()
 
     def _erase(self) -> None:
         with self._lock:
             self._rows = Rows(self._options.history, self._options.max_attempts)
             self.flows.clear()
-
-    def _wake(self) -> None:
-        # Kept for a worker about to sleep: one wake-up too many costs an empty claim, a lost one a poll interval.
-        self._rung = True
-        for woken, loop in self._sleepers.items():
-            loop.call_soon_threadsafe(answer, woken, True)
 
     def _now(self) -> datetime:
         if self._options.pinned is not None:
@@ -207,9 +190,3 @@ def claimed(row: Row) -> Claim[Job]:
     """What a worker receives."""
     lease = Lease(row.id, str(row.token), row.epoch)
     return Claim(lease, row.job(), row.task, row.attempts, row.max_attempts, row.queue, row.resets)
-
-
-def answer(woken: asyncio.Future[bool], worth: bool) -> None:
-    """Wake a sleeper that has not been woken yet."""
-    if not woken.done():
-        woken.set_result(worth)
