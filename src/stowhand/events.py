@@ -459,6 +459,9 @@ class RequestBroken(Event, frozen=True):
 
 
 Listener = Callable[[Any], None]
+REPORTER = ("stowhand.observe.listener", "report_to_log")
+"""What is called with what a listener raised where ``on_listener_error`` is not set. It is named, and imported then:
+what writes lines is above the events, and a program that listens by itself may never need it."""
 
 
 class Events:
@@ -498,9 +501,5 @@ class Events:
     def _report(self, listener: Listener, event: Event, error: BaseException) -> None:
         """To ``on_listener_error``; else to the log, even where the program's own listeners write no log lines."""
         with suppress(Exception):  # where reporting fails too, nothing is left to report it to
-            if self.on_listener_error is not None:
-                self.on_listener_error(listener, event, error)
-            else:
-                # By name: what formats lines is above the core, which does not import it.
-                logger = import_module("stowhand.observe.job_logger").core_logger()
-                import_module("stowhand.observe.listener").complain(logger, listener, event, error)
+            report = self.on_listener_error or getattr(import_module(REPORTER[0]), REPORTER[1])
+            report(listener, event, error)

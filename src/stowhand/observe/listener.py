@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from stowhand.events import (
@@ -52,7 +52,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import about_job_of
-from stowhand.observe.job_logger import LineLogger, ScopedLogger
+from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger
 from stowhand.observe.logs import Scope
 from stowhand.observe.phrases import (
     ERROR_WIDTH,
@@ -104,7 +104,7 @@ class LogListener:
                     kind, _about_its_job(listener) if kind in OF_A_JOB else listener, success=self._core.enabled("info")
                 )
         if events.on_listener_error is None:
-            events.on_listener_error = self._listener_failed
+            events.on_listener_error = partial(report_to_log, logger=self._core)
 
     def _listeners(self) -> dict[type[Event], tuple[str, Callable[[Any], None]]]:
         """For each event the most severe level at which it may be written."""
@@ -353,9 +353,6 @@ class LogListener:
         else:
             logger.info("Stopped")
 
-    def _listener_failed(self, listener: object, event: Event, error: BaseException) -> None:
-        complain(self._core, listener, event, error)
-
     def _worker(self, name: str) -> LineLogger:
         logger = self._workers.get(name)
         if logger is None:
@@ -363,11 +360,11 @@ class LogListener:
         return logger
 
 
-def complain(logger: LineLogger, listener: object, event: Event, error: BaseException) -> None:
+def report_to_log(listener: object, event: Event, error: BaseException, logger: LineLogger | None = None) -> None:
     """A listener raised."""
     name = getattr(listener, "__qualname__", type(listener).__name__)
     words = f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}"
-    logger.log_event("error", words, {"event": type(event).__name__}, traceback_of(describe(error)))
+    (logger or core_logger()).log_event("error", words, {"event": type(event).__name__}, traceback_of(describe(error)))
 
 
 def _about_its_job(report: Callable[[Any], None]) -> Callable[[Any], None]:
