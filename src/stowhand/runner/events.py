@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, cast, overload
 
-import msgspec
-
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
 from stowhand.runner.payloads import (
@@ -113,9 +111,13 @@ class WorkerEvents:
         """Is there a listener to one of them?"""
         return any(self._listeners.get(name) for name in names)
 
-    def emit(self, name: str, payload: msgspec.Struct) -> None:
-        """Call the listeners. Never raises."""
-        for listener in tuple(self._listeners.get(name, ())):
+    def emit(self, name: str, *facts: object) -> None:
+        """Call the listeners, with the record of this name made of the facts. Raises nothing that a listener raises."""
+        listeners = self._listeners.get(name)
+        if not listeners:
+            return
+        payload = PAYLOADS[name](*facts)
+        for listener in tuple(listeners):
             try:
                 result = listener(payload)
                 if inspect.isawaitable(result):

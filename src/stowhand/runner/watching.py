@@ -1,4 +1,8 @@
-"""From the core's events to ``WorkerEvents``. Nothing is watched without a listener."""
+"""From the core's events to ``WorkerEvents``. Nothing is watched without a listener.
+
+The names are those that programs written for graphile-worker know. Some have no event of the core (a run, its pool),
+and ``job:…`` gives what a task raised, which no event carries; so they are made here, and not renamed from a table.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,8 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.runner import payloads as names
 from stowhand.runner.events import WorkerEvents
-from stowhand.runner.payloads import Tasks
+from stowhand.runner.payloads import TaskFailed, Tasks
 from stowhand.runner.pool import PoolWorker, WorkerPool
 from stowhand.tasks.dispatch import TaskHandler
 
@@ -50,17 +53,17 @@ class RunObserver:
         """The pool and its workers are there."""
         self._core.on(WorkerStopping, lambda event: self._release())
         self._emitter.watch(self._attach)
-        self._emitter.emit("pool:create", names.PoolEvent(self._pool))
+        self._emitter.emit("pool:create", self._pool)
         for worker in self._pool.workers:
-            self._emitter.emit("worker:create", names.WorkerCreated(worker, self._tasks))
+            self._emitter.emit("worker:create", worker, self._tasks)
 
     def shutdown(self, message: str) -> None:
         """It was asked to stop."""
-        self._emitter.emit("pool:gracefulShutdown", names.PoolShutdown(self._pool, message))
+        self._emitter.emit("pool:gracefulShutdown", self._pool, message)
 
     def terminated(self, signal: str) -> None:
         """By a signal."""
-        self._emitter.emit("gracefulShutdown", names.Terminated(signal))
+        self._emitter.emit("gracefulShutdown", signal)
         self.shutdown(f"worker shutdown due to {signal}")
 
     async def end(self, error: BaseException | None, *, asked: bool) -> None:
@@ -68,13 +71,13 @@ class RunObserver:
         self._release()
         emit = self._emitter.emit
         if error is not None and asked:
-            emit("pool:gracefulShutdown:error", names.PoolShutdownError(self._pool, error))
+            emit("pool:gracefulShutdown:error", self._pool, error)
         for worker in self._pool.workers:
             if error is not None:
-                emit("worker:fatalError", names.WorkerFatal(worker, error))
-            emit("worker:stop", names.WorkerStop(worker, error))
-        emit("pool:release", names.PoolEvent(self._pool))
-        emit("stop", names.Stopped())
+                emit("worker:fatalError", worker, error)
+            emit("worker:stop", worker, error)
+        emit("pool:release", self._pool)
+        emit("stop")
         self._emitter.unwatch(self._attach)
         await self._emitter.settled()
 
@@ -82,7 +85,7 @@ class RunObserver:
         if not self._released:
             self._released = True
             for worker in self._pool.workers:
-                self._emitter.emit("worker:release", names.WorkerEvent(worker))
+                self._emitter.emit("worker:release", worker)
 
     # -- listening -------------------------------------------------------------------------------
 
@@ -94,11 +97,11 @@ class RunObserver:
                 self._core.emit(Listening(self._pool.worker_id, state, None if error is None else str(error)))
             match state:
                 case "connecting":
-                    self._emitter.emit("pool:listen:connecting", names.PoolEvent(self._pool))
+                    self._emitter.emit("pool:listen:connecting", self._pool)
                 case "success":
-                    self._emitter.emit("pool:listen:success", names.PoolListens(self._pool, client))
+                    self._emitter.emit("pool:listen:success", self._pool, client)
                 case _ if error is not None:
-                    self._emitter.emit("pool:listen:error", names.PoolListenError(self._pool, error, client))
+                    self._emitter.emit("pool:listen:error", self._pool, error, client)
 
         store.notices.on_listening(emit)
 
@@ -125,12 +128,12 @@ class RunObserver:
             self._core.on(kind, listener)
 
     def _of_worker(self, name: str) -> None:
-        self._emitter.emit(name, names.WorkerEvent(self._pool.idle_worker()))
+        self._emitter.emit(name, self._pool.idle_worker())
 
     def _trouble(self, event: StoreTrouble) -> None:
         if event.doing == "claim":
             error = StoreError(event.error)
-            self._emitter.emit("worker:getJob:error", names.WorkerError(self._pool.idle_worker(), error))
+            self._emitter.emit("worker:getJob:error", self._pool.idle_worker(), error)
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -138,7 +141,7 @@ class RunObserver:
         """One attempt, with its record and what it raises kept until the store has recorded its end."""
         job = attempt.record
         run = self._jobs[job.id] = _Run(self._pool.begin(job), job)
-        self._emitter.emit("job:start", names.JobEvent(run.worker, job))
+        self._emitter.emit("job:start", run.worker, job)
         try:
             return await handler.handle(attempt, attempt.record)
         except BaseException as error:
@@ -154,14 +157,14 @@ class RunObserver:
         emit, worker, job = self._emitter.emit, run.worker, run.job
         error: BaseException | None = None
         if event.ended is Ended.OK:
-            emit("job:success", names.JobEvent(worker, job))
+            emit("job:success", worker, job)
         elif event.ended is not Ended.SNOOZED:
             error = run.why(event.error)
         if error is not None and event.ended is not Ended.CANCELED:
-            emit("job:error", names.JobErred(worker, job, error))
+            emit("job:error", worker, job, error)
             if event.ended in (Ended.FAILED, Ended.POISON):
-                emit("job:failed", names.JobErred(worker, job, error))
-        emit("job:complete", names.JobDone(worker, job, error))
+                emit("job:failed", worker, job, error)
+        emit("job:complete", worker, job, error)
 
     def _forget(self, event: JobLost | JobUnknown) -> None:
         self._jobs.pop(event.job_id, None)
@@ -183,7 +186,7 @@ class _Run:
         """What the task raised; not a cancellation from outside, nor what it returned."""
         if isinstance(self.error, Exception):
             return self.error
-        return names.TaskFailed((text or "failed").partition("\n")[0])
+        return TaskFailed((text or "failed").partition("\n")[0])
 
 
 class WatchedHandler:
