@@ -54,7 +54,7 @@ def build(stage: Path) -> list[str]:
     for page in pages.values():
         file = stage / "pages" / page.place
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(page.text)
+        file.write_text(page.for_zensical)
     shutil.copy(STYLE, stage / "pages" / STYLE.name)
     name, description = project["name"].title(), project["description"]
     head = f"site_name = {json.dumps(name)}\nsite_description = {json.dumps(description)}\nnav = {as_toml(entries)}\n"

@@ -15,6 +15,10 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
 _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^(?=  )", re.MULTILINE)
+_ITEM_AFTER = re.compile(r"((?:\A|(?<=\n\n))(?![*-] |\d+\. )(?:(?!\n\n).)*?\n)(?=(?:[*-]|\d+\.) )", re.DOTALL)
+"""A block that begins with a paragraph and goes on with an item: what is before the item."""
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _LANGUAGES = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".sh": "sh", ".json": "json", ".service": "ini"}
 
@@ -33,6 +37,14 @@ class Page:
     """The page's own file, relative to the site's first page."""
     text: str
     """Markdown whose links are those of the site."""
+
+    @property
+    def for_zensical(self) -> str:
+        """Its Markdown wants more than CommonMark, and ours: four spaces where a block goes on with an item of a list,
+        and an empty line between a paragraph and the item that follows it."""
+        pieces = _FENCED.split(self.text)
+        pieces[::2] = [_ITEM_AFTER.sub(r"\1\n", _INDENTED.sub("  ", piece)) for piece in pieces[::2]]
+        return "".join(pieces)
 
     @property
     def title(self) -> str:

@@ -77,6 +77,15 @@ def test_a_row_of_a_table_has_as_many_cells_as_its_head(place: PurePosixPath) ->
         assert cells == head, line
 
 
+def test_what_goes_on_with_an_item_of_a_list_is_indented_for_the_site() -> None:
+    text = "* one,\n  wrapped\n\n  | a |\n  |---|\n\n  More.\n* two\n\nA paragraph\n* three\n\n```\n  code\n```\n"
+    page = Page(PurePosixPath("docs/a.md"), PurePosixPath("a.md"), text)
+    assert page.for_zensical == (
+        "* one,\n    wrapped\n\n    | a |\n    |---|\n\n    More.\n\n* two\n\n"
+        "A paragraph\n\n* three\n\n```\n  code\n```\n"
+    )
+
+
 def test_the_first_page_says_in_one_screen_what_it_is() -> None:
     text = (DOCS / "index.md").read_text()
     first, _, _ = text.partition("\n## ")
