@@ -247,6 +247,16 @@ BROKEN = {
         "which says what state may be, lacks: errored, completed, failed, canceled",
         True,
     ),
+    "enum of other words": (
+        (
+            "create type job_state as enum ('new', 'completed');"
+            "drop index jobs_next, jobs_stalled, jobs_state_process_after, jobs_suspects;"
+            "alter table jobs alter state drop default;"
+            "alter table jobs alter state type job_state using state::job_state"
+        ),
+        "of column state has no queued: it says something else of a row; the worker gets a column of its own",
+        True,
+    ),
     "enum": (
         ("create type job_state as enum ('queued', 'processing', 'completed', 'failed');"
         "drop index jobs_next, jobs_stalled, jobs_state_process_after, jobs_suspects;"
