@@ -118,6 +118,7 @@ class Rounds:
             self.stop(self._patience)
             await asyncio.wait(rounds, timeout=self._patience)
         finally:
+            self.stop(self._patience)  # first: a call that is cancelled is not made again
             for one in (stopped, *rounds):
                 one.cancel()
             await asyncio.wait(rounds, timeout=LAST_CALL / 2)
@@ -131,7 +132,10 @@ class Rounds:
     async def _repeat(self, tick: Tick, poked: asyncio.Event) -> None:
         while not self._stopped.is_set():
             poked.clear()  # before the call: a poke during it asks for one more
-            timer = self._clock.call_later(await tick(), poked.set)
+            pause = LAST_TICK
+            with suppress(asyncio.CancelledError):  # also what a driver waits for may be: no reason to end in silence
+                pause = await tick()
+            timer = self._clock.call_later(pause, poked.set)
             await poked.wait()
             timer.cancel()
 

@@ -105,6 +105,25 @@ async def test_a_call_that_hangs_is_cancelled_and_the_end_comes_after_it() -> No
     assert named("a ticker") == []
 
 
+async def test_a_call_whose_driver_was_cancelled_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAST_TICK", 0.01)
+    called = Called()
+
+    async def tick() -> float:
+        called.note("tick")
+        cut = asyncio.get_running_loop().create_future()
+        cut.cancel()
+        await cut
+        return 0.0
+
+    ticker = SystemClock().ticker("a ticker", tick, on_end=called.on_end)
+    await until(lambda: len(called.names) > 2)
+    ticker.stop()
+    await ticker.ended()
+    assert called.names[-1] == "end"
+    assert named("a ticker") == []
+
+
 async def test_a_call_that_blocks_its_thread_is_left_behind_and_the_end_comes_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

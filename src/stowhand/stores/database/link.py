@@ -334,17 +334,14 @@ class _NoAnswer(Exception):
 
 def _until(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
     """``gen``, resumed by psycopg whenever the socket is ready or an interval has passed; but not past the deadline."""
-    wanted: Any = None
+    ready = None
     try:
-        wanted = next(gen)
         while True:
-            ready = yield wanted
+            ready = yield gen.send(ready)
             if not ready and stopwatch() > deadline:
                 raise _NoAnswer
-            wanted = gen.send(ready)
     except StopIteration as end:
-        result: _T = end.value
-        return result
+        return end.value  # type: ignore[no-any-return]
 
 
 def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
