@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from stowhand.events import JobEnded, JobsReset, JobStarted
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.isolation import ChildCrashed
+from stowhand.protocols.store import Reply
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
@@ -48,6 +52,26 @@ async def test_without_a_child_a_suspect_waits_until_nothing_else_runs() -> None
         assert [event.task for event in harness.events(JobStarted)] == ["act"]
         await clock.advance(15)
         assert [event.task for event in harness.events(JobEnded)] == ["act", "suspect"]
+
+
+async def test_an_idle_worker_runs_one_suspect_after_another() -> None:
+    clock = FakeClock()
+
+    class Slow(FaultyStore):
+        async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+            await clock.sleep(0.1)  # meanwhile a claim is answered: the store has no other jobs
+            return await super().settle(batch, repeat=repeat)
+
+    store = Slow(clock)
+    for _ in range(5):
+        job = await store.jobs.enqueue(NewJob(task="suspect"))
+        store._rows.live[job.id].resets = 2
+    async with at_work(nothing, clock=clock, store=store) as harness:
+        await clock.advance(2)
+        assert len(harness.events(JobEnded)) == 5
+        claims = len(store.called("claim"))
+        await clock.advance(5)
+        assert len(store.called("claim")) <= claims + 4, "there is none left: it is not asked again and again"
 
 
 async def test_once_does_not_end_before_a_suspect_has_had_its_turn() -> None:

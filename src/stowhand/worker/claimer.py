@@ -57,6 +57,8 @@ class Claimer:
         """The number of the wake-up after which the last claim brought nothing."""
         self._found_jobs = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
+        self._found_suspect = False
+        """The last claim of suspects brought one: there may be more, for which an idle worker need not wait."""
 
     async def run(self) -> None:
         """Claim and start jobs until stopped, or, with ``once``, until nothing is due and nothing runs."""
@@ -177,7 +179,8 @@ class Claimer:
             if not apart:
                 await suspects.make_way(held)
             self._start([held], first=True)
-        return bool(claimed)
+        self._found_suspect = bool(claimed)
+        return self._found_suspect
 
     # -- wait ------------------------------------------------------------------------------------
 
@@ -185,10 +188,12 @@ class Claimer:
         """The store had nothing: until a wake-up, or until there may be something without one."""
         await self._changes.until(self._is_woken, await self._claims.next_due())
         self._empty_since = None
+        self._found_suspect = False  # else one that may not be claimed now would be asked for again and again
 
     def _is_woken(self) -> bool:
-        """With ``once``, also when all is done: before the end the store is asked once more."""
-        is_done = self._once and self._load.is_idle
+        """With ``once``, also when all is done: before the end the store is asked once more. After a suspect too: the
+        next one was not claimed while the end of this one was not recorded."""
+        is_done = (self._once or self._found_suspect) and self._load.is_idle
         return not self._store_is_empty or is_done or self._is_spent or self._duty.is_stopping
 
     async def _wait(self, seen: int) -> None:

@@ -22,14 +22,14 @@ heartbeats = store.heartbeats()
 
 async def before():
     await store.open()
-    await store.enqueue(NewJob(task="parent"))
+    await store.jobs.enqueue(NewJob(task="parent"))
     await heartbeats.maintain()
 
 asyncio.run(before())
 pid = os.fork()
 
 async def after():
-    await store.enqueue(NewJob(task="child" if pid == 0 else "parent again"))
+    await store.jobs.enqueue(NewJob(task="child" if pid == 0 else "parent again"))
     await heartbeats.reset_stalled(1.0)
     # A lock that was inherited in memory only would not be in the kernel's table.
     assert any(is_locked() for look in range(20)), "no lock is held"
