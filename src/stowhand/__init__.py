@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from stowhand.jobs.conditions import Where, sql
     from stowhand.jobs.execution_log import ExecutionLogEntry
     from stowhand.jobs.job import Job, KeyMode, NewJob, State
-    from stowhand.jobs.lease import Lease
-    from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+    from stowhand.jobs.lease import Lease, ResetJob
+    from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Settlement, Snooze
     from stowhand.observe.correlation import CorrelationFilter
     from stowhand.observe.flow_metrics import FlowMetrics
     from stowhand.observe.listener import LogListener
@@ -50,7 +50,20 @@ if TYPE_CHECKING:
     from stowhand.protocols.operating import Ages
     from stowhand.protocols.options import WorkerOptions
     from stowhand.protocols.queue_store import Answer, Done, JobFilter, Reschedule
-    from stowhand.protocols.store import Store, StoreOptions
+    from stowhand.protocols.store import (
+        Capabilities,
+        Claim,
+        ClaimRequest,
+        Foreign,
+        Heartbeats,
+        Pulse,
+        Refusal,
+        Store,
+        StoreOptions,
+        Terms,
+        Unwritten,
+        Verdict,
+    )
     from stowhand.remote.client.options import HttpOptions
     from stowhand.remote.client.store import HttpStore
     from stowhand.service.run_all import run_all
@@ -74,8 +87,8 @@ _ROOMS = {
     "jobs.conditions": "Where sql",
     "jobs.execution_log": "ExecutionLogEntry",
     "jobs.job": "Job KeyMode NewJob State",
-    "jobs.lease": "Lease",
-    "jobs.lifecycle": "Cancel Complete Fail Outcome Retry Snooze",
+    "jobs.lease": "Lease ResetJob",
+    "jobs.lifecycle": "Cancel Complete Fail Outcome Retry Settlement Snooze",
     "observe.correlation": "CorrelationFilter",
     "observe.flow_metrics": "FlowMetrics",
     "observe.listener": "LogListener",
@@ -88,7 +101,8 @@ _ROOMS = {
     "protocols.operating": "Ages",
     "protocols.options": "WorkerOptions",
     "protocols.queue_store": "Answer Done JobFilter Reschedule",
-    "protocols.store": "Store StoreOptions",
+    "protocols.store": "Capabilities Claim ClaimRequest Foreign Heartbeats Pulse Refusal Store StoreOptions Terms "
+    "Unwritten Verdict",
     "remote.client.options": "HttpOptions",
     "remote.client.store": "HttpStore",
     "service.run_all": "run_all",
@@ -113,6 +127,9 @@ __all__ = [
     "BlockingHelpers",
     "Budget",
     "Cancel",
+    "Capabilities",
+    "Claim",
+    "ClaimRequest",
     "Claimable",
     "Complete",
     "ConfigurationError",
@@ -124,7 +141,9 @@ __all__ = [
     "Fail",
     "Finding",
     "FlowMetrics",
+    "Foreign",
     "Handler",
+    "Heartbeats",
     "Helpers",
     "HttpOptions",
     "HttpStore",
@@ -142,12 +161,16 @@ __all__ = [
     "Policy",
     "PostHandle",
     "PreHandle",
+    "Pulse",
     "QueueFull",
     "QueueMetrics",
+    "Refusal",
     "Reschedule",
+    "ResetJob",
     "Resetter",
     "ResetterOptions",
     "Retry",
+    "Settlement",
     "Snooze",
     "State",
     "Store",
@@ -157,7 +180,10 @@ __all__ = [
     "TableMetrics",
     "TableOptions",
     "TableStore",
+    "Terms",
     "Traces",
+    "Unwritten",
+    "Verdict",
     "Where",
     "Worker",
     "WorkerMetrics",

@@ -15,8 +15,8 @@ from stowhand.app.settings.definitions import PRESETS
 from stowhand.app.settings.parsers import OneOf
 from stowhand.app.settings.settings import read_preset, read_store
 from stowhand.errors import ConfigurationError
-from stowhand.protocols.offered import whole
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.offered import check_store, whole
+from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.memory.store import MemoryStore
 from stowhand.stores.opening import open_store
@@ -89,7 +89,10 @@ def _understood(url: object) -> str:
 def _checked(store: Any) -> QueueStore:
     if isinstance(store, str):
         raise ConfigurationError("App: store= takes a store object; a URL is given without its name: App('…')")
-    if isinstance(store, type) or not hasattr(store, "capabilities") or store.jobs is None:
+    is_store = not isinstance(store, type) and callable(getattr(store, "claim", None))
+    if is_store:
+        check_store(store, AnyStore, "App: store")
+    if not is_store or store.jobs is None:
         kind = store.__qualname__ if isinstance(store, type) else type(store).__qualname__
         raise ConfigurationError(
             f"App: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"

@@ -39,12 +39,15 @@ class TracedStore(WholeStore):
         super().__init__(store)
         self._inner = store
         self._tracer = tracer
-        if self.transactions is not None:
-            self.transactions = TracedTransactions(self.transactions, tracer)
 
     @property
     def jobs(self) -> TracedProducer:
         return TracedProducer(self._inner.jobs, self._tracer)
+
+    @property
+    def transactions(self) -> TracedTransactions | None:
+        inner = self._inner.transactions
+        return None if inner is None else TracedTransactions(inner, self._tracer)
 
     @property
     def admin(self) -> TracedAdministrator:

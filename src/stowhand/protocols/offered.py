@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job
 from stowhand.protocols.flow_tables import FlowTables
+from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.operating import Operator
-from stowhand.protocols.queue_store import Administrator, AnyStore, Inspector, Producer, QueueStore, Schema, Timetable
-from stowhand.protocols.store import Terms
+from stowhand.protocols.queue_store import (
+    Administrator,
+    AnyStore,
+    Connections,
+    Inspector,
+    Producer,
+    QueueStore,
+    Schema,
+    Settings,
+    Timetable,
+    Transactions,
+)
+from stowhand.protocols.store import Capabilities, Heartbeats, Store, Terms
 
 P = TypeVar("P")
 R = TypeVar("R")
+
+
+def members(protocol: type) -> dict[str, Any]:
+    """The public methods and properties of a protocol and of those that it extends, by name."""
+    return {name: member for one in reversed(protocol.__mro__) for name, member in vars(one).items() if name[0] != "_"}
+
 
 DOING = {
     "jobs": "enqueueing jobs, and looking at one",
@@ -30,12 +49,40 @@ DOING = {
     "notices": "reporting what it hears",
 }
 """By part: what is asked for."""
+_NOT_OFFERED = "this store does not offer it"
+_HEARTBEATS = {name: inspect.iscoroutinefunction(method) for name, method in members(Heartbeats).items()}
+"""By method: whether it is ``async``."""
+
+
+def check_store(store: object, protocol: type, said: str) -> None:
+    """Check a store of a user's. Raises ConfigurationError with all that the protocol has and the store has not."""
+    # A property is looked for and not read: it may raise before the store is open.
+    absent = [name for name in members(protocol) if not (hasattr(type(store), name) or hasattr(store, name))]
+    if absent:
+        raise ConfigurationError(
+            f"{said}: {type(store).__qualname__} has no {', '.join(absent)}; a store of your own has every member of"
+            " stowhand.Store, and for an App each part, or None where it does not offer it: see the CHANGELOG,"
+            ' "a store\'s calls are in parts"'
+        )
+
+
+def heartbeats_of(store: Store[Any]) -> Heartbeats:
+    """The store's heartbeats. Raises ConfigurationError where a method is missing, or blocking instead of ``async``."""
+    heartbeats = store.heartbeats()
+    for name, is_async in _HEARTBEATS.items():
+        method = getattr(heartbeats, name, None)
+        if not (inspect.iscoroutinefunction(method) if is_async else callable(method)):
+            raise ConfigurationError(
+                f"store: the heartbeats of {type(store).__qualname__} have no method"
+                f" '{'async ' * is_async}def {name}(…)'; every one of stowhand.Heartbeats is needed"
+            )
+    return heartbeats
 
 
 def there(store: AnyStore[R], name: str, part: P | None) -> P:
     """The part of this name. Raises ConfigurationError where it is ``None``."""
     if part is None:
-        raise ConfigurationError(f"{DOING[name]}: {store.capabilities.absent[name]}")
+        raise ConfigurationError(f"{DOING[name]}: {store.capabilities.absent.get(name, _NOT_OFFERED)}")
     return part
 
 
@@ -46,6 +93,8 @@ def lent_connection(store: AnyStore[R]) -> AbstractAsyncContextManager[Any]:
 
 def whole(store: AnyStore[Job]) -> QueueStore:
     """As a queue store: the store itself, or one whose absent parts raise ConfigurationError when they are used."""
+    if isinstance(store, WholeStore):
+        return store
     parts = (store.jobs, store.inspect, store.admin, store.operate, store.timetable, store.schema, store.flows)
     return WholeStore(store) if any(part is None for part in parts) else cast("QueueStore", store)
 
@@ -58,10 +107,31 @@ class WholeStore:
         self.open, self.close, self.claim, self.settle = store.open, store.close, store.claim, store.settle
         self.next_due, self.foreign, self.wait = store.next_due, store.foreign, store.wait
         self.heartbeats = store.heartbeats
-        self.capabilities, self.enclosing = store.capabilities, store.enclosing
-        self.description = store.description
-        self.transactions, self.settings, self.connections = store.transactions, store.settings, store.connections
         self.notices = store.notices or Notices()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    @property
+    def enclosing(self) -> EnclosingStore | None:
+        return self._store.enclosing
+
+    @property
+    def description(self) -> str:
+        return self._store.description
+
+    @property
+    def transactions(self) -> Transactions | None:
+        return self._store.transactions
+
+    @property
+    def settings(self) -> Settings | None:
+        return self._store.settings
+
+    @property
+    def connections(self) -> Connections | None:
+        return self._store.connections
 
     @property
     def terms(self) -> Terms | None:

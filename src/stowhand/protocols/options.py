@@ -13,7 +13,8 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import Backoff
-from stowhand.protocols.store import Terms
+from stowhand.protocols.offered import check_store
+from stowhand.protocols.store import Store, Terms
 from stowhand.retry import exponential, natural
 
 LOOK_AHEAD_SECONDS = 0.25
@@ -184,6 +185,7 @@ def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> No
         raise ConfigurationError(
             f"store: {reprlib.repr(store)} given; give a store: open_store(url), or a TableStore(url, TableOptions(…))"
         )
+    check_store(store, Store, "store")
     if options is not None and not isinstance(options, kind):
         raise ConfigurationError(f"options: a {type(options).__qualname__} given; give {kind.__qualname__}(…)")
 

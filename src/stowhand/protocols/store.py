@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -154,6 +155,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The table whose records these are; ``None``: they are jobs."""
     absent: Mapping[str, str] = {}
     """By each part (queue_store.py) that is ``None``: why, and what to do instead."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "absent", MappingProxyType(dict(self.absent)))
 
 
 class Store(Protocol[R]):

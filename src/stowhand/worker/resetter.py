@@ -18,6 +18,7 @@ from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.jobs import limits
 from stowhand.jobs.durations import seconds
+from stowhand.protocols.offered import heartbeats_of
 from stowhand.protocols.options import LONGEST, NAME_LIMIT, check_made
 from stowhand.protocols.store import Store
 from stowhand.worker.default_log import log_by_default
@@ -102,7 +103,7 @@ class Resetter:
             log_by_default(self.events)
         if self._store.enclosing is not None:
             await self._store.enclosing.validate()
-        heartbeats = self._store.heartbeats()
+        heartbeats = heartbeats_of(self._store)
         self._sweeper = sweeper = Sweeper(
             heartbeats,
             self.events,

@@ -30,6 +30,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Function, Handler, Policy, Stop, handler_of
+from stowhand.protocols.offered import heartbeats_of
 from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.store import Store
 from stowhand.worker.admission import Admission
@@ -111,7 +112,7 @@ class Worker:
         basis = Basis(self.id, options, self.events, self._clock)
         judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), self.events)
 
-        heartbeats = store.heartbeats()
+        heartbeats = heartbeats_of(store)
         executing = Executing()
         self._leases = leases = Leases(options.lease, changes, self._clock)
         self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, basis)

@@ -1,0 +1,110 @@
+"""A store of a user's own: what it lacks is named at once, where it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import stowhand
+from stowhand import App, Capabilities, ConfigurationError, Heartbeats, Lease, Pulse, Resetter, Worker
+from stowhand.protocols.offered import heartbeats_of, whole
+from stowhand.protocols.store import PARTS
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
+
+
+class Before:
+    """Of a shape from before stores were in parts."""
+
+    is_listening = False
+
+    def __init__(self) -> None:
+        self._inner = MemoryStore()
+        for name in ("open", "close", "claim", "settle", "next_due", "foreign", "wait", "heartbeats"):
+            setattr(self, name, getattr(self._inner, name))
+
+
+class Alone(Before):
+    """All that a worker needs, and no part."""
+
+    capabilities, terms, enclosing = Capabilities(), None, None
+
+
+class Partly(Alone):
+    """Jobs, and no other part; it does not say why."""
+
+    description = "a store of ours"
+    jobs = property(lambda self: self._inner.jobs)
+    transactions = inspect = admin = operate = timetable = schema = settings = connections = flows = notices = None
+
+
+class BlockingHeart:
+    def __init__(self, inner: Heartbeats) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        return Pulse()
+
+
+class Blocking(MemoryStore):
+    def heartbeats(self) -> Any:
+        return BlockingHeart(super().heartbeats())
+
+
+async def handle(ctx: Any, record: Any) -> None: ...
+
+
+def test_all_that_a_worker_needs_and_a_store_lacks_is_named_at_once() -> None:
+    for make in (lambda: Worker(Before(), handle), lambda: Resetter(Before())):  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=r"Before has no capabilities, terms, enclosing; .*CHANGELOG"):
+            make()
+    Worker(Alone(), handle)  # type: ignore[arg-type]
+
+
+def test_parts_that_an_app_asks_for_are_named_at_once() -> None:
+    for part in PARTS:
+        with pytest.raises(ConfigurationError, match=rf"App: store: Alone has no description, .*\b{part}\b"):
+            App(store=Alone())  # type: ignore[arg-type]
+
+
+def test_a_part_that_is_absent_for_no_declared_reason_is_refused_all_the_same() -> None:
+    with pytest.raises(ConfigurationError, match="looking at jobs: this store does not offer it"):
+        _ = whole(Partly()).inspect  # type: ignore[arg-type]
+
+
+def test_heartbeats_that_block_are_refused_before_the_worker_runs(run: Run) -> None:
+    with pytest.raises(ConfigurationError, match=r"heartbeats of Blocking have no method 'async def beat\(…\)'"):
+        Worker(Blocking(), handle)
+    with pytest.raises(ConfigurationError, match="heartbeats of Blocking"):
+        run(Resetter(Blocking()).run())
+    heartbeats_of(MemoryStore())
+
+
+def test_what_a_store_is_written_with_can_be_imported() -> None:
+    names = "Capabilities Claim ClaimRequest Foreign Heartbeats Pulse Refusal ResetJob Settlement Store Terms Unwritten"
+    for name in (*names.split(), "Verdict"):
+        assert name in stowhand.__all__
+
+
+def test_a_store_that_offers_a_part_is_asked_for_what_may_change_when_it_is_asked() -> None:
+    store: Any = Partly()
+    wrapped = whole(store)
+    assert whole(wrapped) is wrapped
+    assert wrapped.notices is wrapped.notices
+    for name in ("capabilities", "enclosing", "description", "transactions", "settings", "connections"):
+        setattr(store, name, changed := object())
+        assert getattr(wrapped, name) is changed
+
+
+def test_why_a_part_is_absent_does_not_change() -> None:
+    given = {"flows": "none here"}
+    declared = Capabilities(absent=given)
+    given.clear()
+    assert declared.absent == {"flows": "none here"}
+    with pytest.raises(TypeError):
+        declared.absent["jobs"] = "no"  # type: ignore[index]
