@@ -89,3 +89,21 @@ def test_another_thread_wakes_the_waits_of_every_loop() -> None:
     for thread in threads:
         thread.join(20.0)
     assert found == [True, True]
+
+
+def test_a_wait_whose_loop_was_closed_keeps_no_other_from_its_wake_up(run: Run) -> None:
+    sleepers = Sleepers(SystemClock())
+    closed = asyncio.new_event_loop()
+    left = closed.create_task(sleepers.wait(0, 60.0))
+    closed.run_until_complete(asyncio.sleep(0))
+    closed.close()
+
+    async def story() -> None:
+        wait = asyncio.ensure_future(sleepers.wait(0, 60.0))
+        await asyncio.sleep(0)
+        sleepers.wake()
+        assert await wait is True
+
+    run(story())
+    left._log_destroy_pending = False  # type: ignore[attr-defined]
+    left.get_coro().close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 from stowhand.clock import Clock
 
@@ -35,7 +36,8 @@ class Sleepers:
             if loop is here:
                 _answer(woken, True)
             else:
-                loop.call_soon_threadsafe(_answer, woken, True)
+                with suppress(RuntimeError):  # its loop was closed while it waited; the others are woken all the same
+                    loop.call_soon_threadsafe(_answer, woken, True)
 
     def fail(self, error: Exception) -> None:
         """Let the waits that are under way raise it. On their event loop."""

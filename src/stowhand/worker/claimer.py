@@ -53,8 +53,6 @@ class Claimer:
         self._changes = changes
         self._once = options.once
         self._fairness = Fairness(options.tasks) if options.fair else None
-        self._empty_since: int | None = None
-        """The number of the wake-up after which the last claim brought nothing."""
         self._found_jobs = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
         self._found_suspect = False
@@ -71,10 +69,9 @@ class Claimer:
                 if not self._load.is_at_work:
                     return  # calls that a store has not answered yet are tried once more while the worker stops
                 await self._changes.since(seen, LAST_LOOKS)
-            elif self._store_is_empty or self._is_full or not (limit := self._claim_size.limit()):
+            elif self._is_full or not (limit := self._claim_size.limit()):
                 await self._wait(seen)
             elif not await self._claim_any(limit):
-                self._empty_since = self._changes.wakes
                 if self._once and self._load.is_idle:
                     return
                 await self._sleep()
@@ -83,11 +80,6 @@ class Claimer:
     def _is_spent(self) -> bool:
         """Nothing more is claimed: the worker has had as many jobs, or as much time, as it may."""
         return self._duty.is_over or not self._claim_size.left
-
-    @property
-    def _store_is_empty(self) -> bool:
-        """The last claim brought nothing, and there was no wake-up since."""
-        return self._empty_since == self._changes.wakes
 
     @property
     def _is_full(self) -> bool:
@@ -186,21 +178,18 @@ class Claimer:
 
     async def _sleep(self) -> None:
         """The store had nothing: until a wake-up, or until there may be something without one."""
-        await self._changes.until(self._is_woken, await self._claims.next_due())
-        self._empty_since = None
+        wakes = self._changes.wakes
+        await self._changes.until(lambda: self._is_woken(wakes), await self._claims.next_due())
         self._found_suspect = False  # else one that may not be claimed now would be asked for again and again
 
-    def _is_woken(self) -> bool:
+    def _is_woken(self, wakes: int) -> bool:
         """With ``once``, also when all is done: before the end the store is asked once more. After a suspect too: the
         next one was not claimed while the end of this one was not recorded."""
         is_done = (self._once or self._found_suspect) and self._load.is_idle
-        return not self._store_is_empty or is_done or self._is_spent or self._duty.is_stopping
+        return self._changes.wakes != wakes or is_done or self._is_spent or self._duty.is_stopping
 
     async def _wait(self, seen: int) -> None:
         """Until something changes. From the time when suspects are due, no slot that falls free is filled before."""
-        if self._store_is_empty:
-            await self._sleep()
-            return
         wait = NEVER
         if self._found_jobs and not (self._slots.on_hold or self._duty.is_quiet):
             wait = self._suspects.wait

@@ -31,6 +31,9 @@ from stowhand.stores.database.trouble import ends_connection
 Row = tuple[Any, ...]
 DEFAULT_ISOLATION = b"select pg_catalog.current_setting('default_transaction_isolation')"
 USUAL_ISOLATIONS = ("read committed", "read uncommitted")
+AT_ONCE = DEADLINE - 1.0
+"""Seconds after which a call with a limit is given up at the latest: before the deadline of all calls, which asks the
+server to cancel, and waits for that."""
 Values = Sequence[object] | Mapping[str, object]
 """Of a statement's places: in order, or by name."""
 _T = TypeVar("_T")
@@ -165,13 +168,13 @@ class Link:
         """There is a connection, as far as is known."""
         return self._connection is not None
 
-    async def rows(self, statement: bytes, values: Values = (), within: float = DEADLINE) -> list[Row]:
-        """Run one statement in a transaction of its own, answered ``within`` so many seconds.
+    async def rows(self, statement: bytes, values: Values = (), within: float | None = None) -> list[Row]:
+        """Run one statement in a transaction of its own; given up at once if not answered ``within`` so many seconds.
 
         Raises what psycopg raises, StoreUnreachable, TimeoutError.
         """
         async with self.connection() as connection:
-            with connection.answering_within(within) if within < DEADLINE else nullcontext():
+            with nullcontext() if within is None else connection.answering_within(min(within, AT_ONCE)):
                 return await rows(connection, statement, values, prepare=self._dialer.prepared)
 
     @asynccontextmanager
@@ -348,8 +351,9 @@ def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
     """The server has sent something unasked, or hung up. Known before anything is sent, so for certain."""
     if connection.closed:
         return True
-    readable, _, _ = select.select([connection.fileno()], [], [], 0)
-    return bool(readable)
+    poll = select.poll()  # unlike ``select`` it takes descriptors from 1024 on
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def is_usable(connection: psycopg.AsyncConnection[Any], error: BaseException) -> bool:

@@ -8,6 +8,7 @@ import psycopg
 from stowhand.errors import StoreError
 from stowhand.protocols.operating import WorkerCard
 from stowhand.stores.database import trouble
+from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import text_array
@@ -44,7 +45,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         options = self._context.options
         values = self._context.values(history=options.history, failed_retention=options.failed_retention)
         with self._context.translated():
-            ((trouble,),) = await self._link.rows(self._context.statement("maintain"), values)
+            ((trouble,),) = await self._link.rows(self._context.statement("maintain"), values, DEADLINE)
         if trouble is not None:
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
 
