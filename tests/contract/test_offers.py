@@ -86,7 +86,7 @@ def test_an_absent_part_is_an_error_with_the_store_s_reason(name: str) -> None:
 def test_over_http_what_is_done_beside_the_store_is_refused_with_that_advice() -> None:
     store = whole(HttpStore("http://127.0.0.1:1"))
     for part in ("inspect", "admin", "operate", "timetable", "schema", "flows"):
-        with pytest.raises(ConfigurationError, match=r"not over HTTP.*the store itself"):
+        with pytest.raises(ConfigurationError, match=r"not over HTTP.*the store itself, with that store's own URL \("):
             getattr(store, part)
     own = MemoryStore()
     assert whole(own) is own

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import stowhand
-from stowhand import App, Capabilities, ConfigurationError, Heartbeats, Lease, Pulse, Resetter, Worker
+from stowhand import App, Capabilities, ConfigurationError, Heartbeats, Lease, Pulse, Resetter, Worker, open_store
 from stowhand.protocols.offered import heartbeats_of, whole
 from stowhand.protocols.store import PARTS
 from stowhand.testing import MemoryStore
@@ -99,6 +99,10 @@ def test_a_store_that_offers_a_part_is_asked_for_what_may_change_when_it_is_aske
     for name in ("capabilities", "enclosing", "description", "transactions", "settings", "connections"):
         setattr(store, name, changed := object())
         assert getattr(wrapped, name) is changed
+
+
+def test_an_app_takes_a_store_that_is_lent() -> None:
+    App(store=open_store("https://jobs.example.org"))
 
 
 def test_why_a_part_is_absent_does_not_change() -> None:

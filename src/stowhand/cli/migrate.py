@@ -100,8 +100,8 @@ def _roles_made(schema: str) -> str:
 def _refuse_lent(settings: StoreSettings) -> None:
     if settings.connection.is_lent:
         raise ConfigurationError(
-            f"{settings.connection.url} only lends its jobs: its schema is made not over HTTP, but where"
-            " 'stowhand serve' runs"
+            f"{settings.connection.url} only lends its jobs: its schema cannot be installed from here. Run this on a"
+            " machine that reaches the store itself, with that store's own URL (postgresql://… or sqlite:///…)"
         )
 
 

@@ -17,6 +17,7 @@ from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings, resolve_store_url
 from stowhand.cli.bench.measure import Bench
 from stowhand.cli.bench.plan import MEASURES, Plan, Row
+from stowhand.errors import ConfigurationError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.store import DAY
@@ -48,6 +49,10 @@ def command(connection: str | None, as_json: bool, quick: bool, synchronous: str
     plan = DEFAULT.quick() if quick else DEFAULT
     plan = msgspec.structs.replace(plan, **{name: value for name, value in chosen.items() if value})
     named = resolve_store_url(connection)
+    if named.is_lent:
+        raise ConfigurationError(
+            f"{named.url} only lends its jobs: bench needs the store itself, by its own URL (postgresql://… or sqlite:///…)"
+        )
     if not as_json:
         click.echo(_heading(named, plan))
     with _own_store(named, history=plan.history, synchronous=synchronous) as store:

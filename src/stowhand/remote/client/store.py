@@ -171,7 +171,7 @@ class HttpStore:
 def _absent(address: str) -> dict[str, str]:
     refused = (
         f"not over HTTP; {address} only lends its jobs to workers."
-        " Do it on a machine that reaches the store itself, with that store's URL (-c postgresql://… or sqlite:///…)"
+        " Do it on a machine that reaches the store itself, with that store's own URL (postgresql://… or sqlite:///…)"
     )
     return dict.fromkeys(set(PARTS) - {"jobs", "notices"}, refused)
 
