@@ -18,7 +18,7 @@ from typing import Protocol
 LAST_TICK = 1.5
 """Seconds that a ticker's call under way has when it is stopped."""
 LAST_CALL = 0.5
-"""Seconds that ``on_end`` has."""
+"""Seconds that calls which are cancelled, and ``on_end`` after them, have."""
 
 
 class Cancelable(Protocol):
@@ -42,6 +42,10 @@ async def nothing() -> None:
 class Ticker(Protocol):
     """Functions called again and again, each in a rhythm of its own: on an event loop in a thread in production."""
 
+    @property
+    def is_over(self) -> bool:
+        """It calls nothing any more: it was stopped, or something failed. From any thread."""
+
     def poke(self) -> None:
         """Call them now, before their next time. From any thread."""
 
@@ -49,7 +53,10 @@ class Ticker(Protocol):
         """Call them no more. A call under way has ``patience`` seconds, then it is cancelled. From any thread."""
 
     async def ended(self) -> None:
-        """After ``stop``: wait for the end, for the patience and half a second at most. From any loop."""
+        """After ``stop``: wait for the end, for the patience and a second at most. From any loop.
+
+        Raises what ended it: an error of a function, or of ``on_end``.
+        """
 
 
 class Clock(Protocol):
@@ -119,15 +126,18 @@ class Rounds:
             await asyncio.wait(rounds, timeout=self._patience)
         finally:
             self.stop(self._patience)  # first: a call that is cancelled is not made again
-            for one in (stopped, *rounds):
-                one.cancel()
-            await asyncio.wait(rounds, timeout=LAST_CALL / 2)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_CALL / 2):
-                    await self._on_end()
-        for one in rounds:
-            if one.done() and not one.cancelled():
-                one.result()
+            for _ in range(2):  # a driver that is cancelled may wait for the store to cancel too
+                for one in (stopped, *rounds):
+                    one.cancel()
+                await asyncio.wait(rounds, timeout=LAST_CALL / 2)
+            try:
+                with suppress(TimeoutError, asyncio.CancelledError):
+                    async with asyncio.timeout(LAST_CALL / 2):
+                        await self._on_end()
+            finally:
+                for one in rounds:
+                    if one.done() and not one.cancelled():
+                        one.result()
 
     async def _repeat(self, tick: Tick, poked: asyncio.Event) -> None:
         while not self._stopped.is_set():
@@ -154,6 +164,10 @@ class ThreadTicker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        return self._over.done()
+
     def poke(self) -> None:
         self._call(self._rounds.poke)
 
@@ -170,15 +184,19 @@ class ThreadTicker:
 
         self._over.add_done_callback(on_over)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience + LAST_CALL):
+            async with asyncio.timeout(self._patience + 2 * LAST_CALL):
                 await over.wait()
                 self._thread.join()
+        if self.is_over:
+            self._over.result()
 
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._rounds.run())
-        finally:
+        except BaseException as error:  # noqa: BLE001 - boundary: the top of the thread; ``ended`` raises it
+            self._over.set_exception(error)
+        else:
             self._over.set_result(None)
 
     def _call(self, call: Callable[[], None]) -> None:

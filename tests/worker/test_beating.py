@@ -82,6 +82,29 @@ async def test_one_failed_beat_cancels_nothing() -> None:
         assert [event.doing for event in harness.events(StoreRecovered)] == ["beat"]
 
 
+async def test_a_beat_asked_for_and_cut_by_the_driver_is_made_at_the_next_tick() -> None:
+    clock, cuts = FakeClock(), [True]
+
+    class Cut(FaultyHeartbeats):
+        async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+            pulse = await super().beat(leases, lease)
+            if cuts:
+                cuts.clear()
+                raise asyncio.CancelledError
+            return pulse
+
+    class CutStore(FaultyStore):
+        def heartbeats(self) -> FaultyHeartbeats:
+            return Cut(self)
+
+    async with at_work(taking(clock, 40), store=CutStore(clock), clock=clock, lease=30.0) as harness:
+        await harness.does(seconds=1)
+        harness.worker._heartbeater.beat_soon()
+        await clock.advance(5)  # far from due
+        assert len(harness.store.called("beat")) == 2
+        assert harness.worker._heartbeater.beats == 1
+
+
 async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_away_and_nothing_is_written() -> None:
     clock = FakeClock()
     stopped: list[float] = []

@@ -149,6 +149,50 @@ async def test_a_call_that_blocks_its_thread_is_left_behind_and_the_end_comes_af
     await until(lambda: not named("a ticker"))
 
 
+async def test_a_call_that_is_slow_to_be_cancelled_is_cut_before_the_end() -> None:
+    """As a driver's that waits until the store has cancelled too, with its connection's lock held."""
+    called, lock = Called(), asyncio.Lock()
+
+    async def tick() -> float:
+        async with lock:
+            called.begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(SOON)
+        return 0.0
+
+    async def on_end() -> None:
+        async with lock:
+            called.note("end")
+
+    ticker = SystemClock().ticker("a ticker", tick, on_end=on_end)
+    await until(called.begun.is_set)
+    ticker.stop(0.05)
+    await ticker.ended()
+    assert called.names == ["end"]
+    assert named("a ticker") == []
+
+
+@pytest.mark.parametrize("where", ["tick", "end"])
+async def test_what_fails_in_the_thread_is_raised_where_its_end_is_awaited(where: str) -> None:
+    async def tick() -> float:
+        if where == "tick":
+            raise ZeroDivisionError("a tick")
+        return 3600.0
+
+    async def on_end() -> None:
+        if where == "end":
+            raise ZeroDivisionError("an end")
+
+    ticker = SystemClock().ticker("a ticker", tick, on_end=on_end)
+    ticker.stop()
+    with pytest.raises(ZeroDivisionError, match=where):
+        await ticker.ended()
+    assert ticker.is_over
+    assert named("a ticker") == []
+
+
 async def test_an_end_that_hangs_is_given_up() -> None:
     async def tick() -> float:
         return 3600.0

@@ -124,6 +124,10 @@ class FakeTicker:
         self._loop = asyncio.get_running_loop()
         self._running = self._loop.create_task(self._rounds.run())
 
+    @property
+    def is_over(self) -> bool:
+        return self._running.done()
+
     def poke(self) -> None:
         self._loop.call_soon_threadsafe(self._rounds.poke)
 
@@ -133,3 +137,5 @@ class FakeTicker:
 
     async def ended(self) -> None:
         await asyncio.wait((self._running,))
+        if not self._running.cancelled():
+            self._running.result()

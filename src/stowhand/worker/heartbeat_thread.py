@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from stowhand.clock import SystemClock, Ticker
-from stowhand.errors import StoreUnreachable
+from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.protocols.store import Heartbeats
 
 T = TypeVar("T")
@@ -19,6 +20,8 @@ CROWD = 500
 """Calls that may wait for the thread; more are refused."""
 IDLE = 3600.0
 """Seconds until the next look for calls, which a call cuts short."""
+
+CLOSING = "the store is being closed"
 
 
 class HeartbeatThread:
@@ -31,14 +34,17 @@ class HeartbeatThread:
         self._calls: SimpleQueue[tuple[Callable[[Heartbeats], Awaitable[Any]], Future[Any]]] = SimpleQueue()
         self._waiting = 0
         self._ticker: Ticker | None = None
+        self._closing = False
 
     async def call(self, action: Callable[[Heartbeats], Awaitable[T]]) -> T:
         """Execute ``action`` in the thread. Raises StoreUnreachable, also when it takes too long."""
         if self._waiting >= CROWD:
             raise StoreUnreachable("too many calls wait for the store")
+        if self._closing:
+            raise StoreUnreachable(CLOSING)
         answer: Future[T] = Future()
         self._calls.put((action, answer))
-        if self._ticker is None:
+        if self._ticker is None or self._ticker.is_over:
             self._ticker = SystemClock().ticker(self._name, self._execute, on_end=self._close)
         self._ticker.poke()
         self._waiting += 1
@@ -51,27 +57,49 @@ class HeartbeatThread:
             self._waiting -= 1
 
     async def close(self) -> None:
-        """Close the connection and end the thread; a call that hangs is cancelled after two seconds."""
+        """Close the connection and end the thread; a call that hangs is cancelled after two seconds.
+
+        Calls that wait for their turn fail at once.
+        """
         ticker, self._ticker = self._ticker, None
-        if ticker is not None:
+        if ticker is None:
+            return
+        self._closing = True
+        try:
             ticker.stop()
-            await ticker.ended()
+            with suppress(Empty):
+                while True:
+                    _, answer = self._calls.get_nowait()
+                    if answer.set_running_or_notify_cancel():
+                        answer.set_exception(StoreUnreachable(CLOSING))
+            with suppress(StoreError):  # a store that is away keeps no connection open
+                await ticker.ended()
+        finally:
+            self._closing = False
 
     async def _execute(self) -> float:
-        while not self._calls.empty():
-            action, answer = self._calls.get()
-            if not answer.set_running_or_notify_cancel():
-                continue  # its caller waits no more
-            try:
-                heartbeats = self._heartbeats = self._heartbeats or self._make()
-                answer.set_result(await action(heartbeats))
-                heartbeats.refused()  # drop the reports: a resetter or the workers report them
-            except Exception as error:  # noqa: BLE001 - boundary: raised again where the call was made
-                answer.set_exception(error)
-            except asyncio.CancelledError:
-                answer.set_exception(StoreUnreachable("the store is being closed"))
-                raise
+        with suppress(Empty):  # ``close`` may take a call first
+            while True:
+                action, answer = self._calls.get_nowait()
+                if answer.set_running_or_notify_cancel():  # its caller still waits
+                    await self._answer(action, answer)
         return IDLE
+
+    async def _answer(self, action: Callable[[Heartbeats], Awaitable[Any]], answer: Future[Any]) -> None:
+        try:
+            self._heartbeats = self._heartbeats or self._make()
+            result = await action(self._heartbeats)
+        except Exception as error:  # noqa: BLE001 - boundary: raised again where the call was made
+            answer.set_exception(error)
+        except BaseException as error:
+            answer.set_exception(StoreUnreachable(CLOSING if self._closing else "the call was cut within the store"))
+            if self._closing or not isinstance(error, asyncio.CancelledError):
+                raise
+        else:
+            answer.set_result(result)
+        if self._heartbeats is not None:
+            with suppress(Exception):  # the call is answered
+                self._heartbeats.refused()  # drop the reports: a resetter or the workers report them
 
     async def _close(self) -> None:
         heartbeats, self._heartbeats = self._heartbeats, None

@@ -12,6 +12,7 @@ the worker's loop watches (``Worker._guard``).
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from stowhand.clock import Clock, Ticker
 from stowhand.errors import SchemaTooNew, StoreError
@@ -101,13 +102,19 @@ class Heartbeater:
         if self._ticker is not None:
             self._ticker.poke()
 
+    def stop(self) -> None:
+        """Begin to end the thread; a tick under way has its patience."""
+        if self._ticker is not None:
+            self._ticker.stop()
+
     async def close(self) -> None:
-        """End the thread, and close the connection."""
+        """End the thread, and close the connection. Raises an error there that is a bug."""
         if self._ticker is None:
             await self._heartbeats.close()
         else:
-            self._ticker.stop()
-            await self._ticker.ended()
+            self.stop()
+            with suppress(StoreError):  # a store that is away keeps no connection open
+                await self._ticker.ended()
 
     def give_back(self, held: list[Held], why: str) -> None:
         """Return these at the next tick without using an attempt. They are already out of ``Leases``."""
@@ -221,7 +228,7 @@ class Heartbeater:
         try:
             if due:
                 await self._renew(due)
-        except StoreError:
+        except BaseException:  # also a tick that is cancelled
             self._beat_now = self._beat_now or everything
             raise
         if due or everything:

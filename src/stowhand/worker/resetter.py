@@ -130,7 +130,12 @@ class Resetter:
         finally:
             self._stopping.set()
             ticker.stop(STOP_PATIENCE)
-            await ticker.ended()
+            try:
+                await ticker.ended()
+            except StoreError:
+                pass  # a store that is away keeps no connection open
+            except Exception as error:  # noqa: BLE001 - boundary: the end of the thread
+                self._crash = self._crash or error
         if self._crash is not None:
             raise self._crash
 
