@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from stowhand.clock import SystemClock
+from stowhand.errors import StoreUnreachable
 from stowhand.events import JobEnded, JobLeft, JobsReturned, JobUnknown, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
+from stowhand.worker.resetter import Resetter
 from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE, Worker
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
@@ -423,6 +425,55 @@ async def test_when_run_returns_no_task_is_left_from_that_very_moment_on() -> No
 def hearts() -> set[threading.Thread]:
     """Those of workers of other tests too."""
     return {thread for thread in threading.enumerate() if thread.name == "stowhand heartbeat"}
+
+
+@pytest.mark.parametrize("routine", [Worker, Resetter])
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug in a store"), StoreUnreachable("away")])
+async def test_a_connection_that_fails_to_close_is_a_bug_unless_the_store_is_away(
+    routine: type[object], error: Exception
+) -> None:
+    store = FaultyStore(SystemClock())
+    store.broken["close"] = error
+    runs: Worker | Resetter = Worker(store, handler_of(nothing)) if routine is Worker else Resetter(store)
+    running = asyncio.ensure_future(runs.run())
+    await asyncio.sleep(0.05)
+    runs.stop()
+    if isinstance(error, StoreUnreachable):
+        await asyncio.wait_for(running, 20)
+    else:
+        with pytest.raises(ZeroDivisionError, match="a bug in a store"):
+            await asyncio.wait_for(running, 20)
+
+
+async def test_cancelled_again_and_again_it_leaves_no_thread_and_no_guardian(monkeypatch: pytest.MonkeyPatch) -> None:
+    others, dismissed = hearts(), list[bool]()
+    monkeypatch.setattr("stowhand.worker.program_groups.GUARDED.dismiss", lambda: dismissed.append(True))
+    store = FaultyStore(SystemClock())
+    started, closing = asyncio.Event(), asyncio.Event()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        started.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    await store.jobs.enqueue(NewJob(task="act"))
+    worker = Worker(store, handler_of(act))
+
+    async def hangs() -> None:
+        closing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(worker._supervisor, "close", hangs)
+    running = asyncio.ensure_future(worker.run())
+    await started.wait()
+    running.cancel()
+    await asyncio.wait_for(closing.wait(), 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 20)
+    assert hearts() <= others
+    assert dismissed
+    assert store.called("close") == [None]
 
 
 async def test_with_real_threads_nothing_is_left_after_the_end() -> None:

@@ -26,7 +26,7 @@ class Supervisor:
         self.crash: BaseException | None = None
         """The first error."""
         self.is_closed = False
-        """The worker is over: what ends from now on is neither recorded nor reported."""
+        """The worker is over: of side tasks that end from now on nothing is recorded or reported."""
 
     @property
     def pending(self) -> int:
@@ -55,7 +55,8 @@ class Supervisor:
     def report(self, error: BaseException) -> None:
         """Stop the worker, in order; its ``run`` raises the first of these errors."""
         self.crash = self.crash or error
-        self._on_crash()
+        if not self.is_closed:
+            self._on_crash()
 
     def start(self, work: Coroutine[None, None, None], context: Context | None = None) -> None:
         """In a side task, which a stopping worker waits for."""

@@ -174,10 +174,7 @@ class Worker:
                     for other in others:
                         other.cancel()
         finally:
-            await self._supervisor.close()
-            await self._slots.close()
-            await self._heartbeater.close()
-            GUARDED.dismiss()
+            await self._close()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
         if self._supervisor.crash is not None:
             raise self._supervisor.crash
@@ -264,6 +261,21 @@ class Worker:
         patience = min(clock.monotonic() + heartbeater.deregister(), last)
         heartbeater.hurry()
         await self._until(lambda: not self._registration.removing, patience)
+
+    async def _close(self) -> None:
+        """End tasks, thread and guardian, however often this is cancelled: no end waits behind another's await."""
+        try:
+            await self._supervisor.close()
+        finally:
+            try:
+                await self._slots.close()
+            finally:
+                self._heartbeater.stop()  # not before: what the slots give back is still written
+                GUARDED.dismiss()
+                try:
+                    await self._heartbeater.close()
+                except Exception as error:  # noqa: BLE001 - boundary: the end of the thread
+                    self._supervisor.report(error)
 
     async def _until(self, reached: Callable[[], bool], deadline: float) -> None:
         await self._changes.until(reached, deadline - self._clock.monotonic())
