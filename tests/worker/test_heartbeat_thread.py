@@ -102,8 +102,11 @@ async def test_a_call_that_a_driver_cuts_is_not_taken_for_the_end(thread: Heartb
 
 
 async def test_after_the_death_of_its_thread_it_starts_another(thread: HeartbeatThread) -> None:
+    class Fatal(BaseException):
+        """No ``Exception``, as what a driver in another language may raise."""
+
     async def exits(heartbeats: Heartbeats) -> str:
-        raise SystemExit
+        raise Fatal
 
     with pytest.raises(StoreUnreachable, match="cut within the store"):
         await asyncio.wait_for(thread.call(exits), SOON)
