@@ -85,8 +85,10 @@ async def test_the_reports_of_refusals_are_dropped_after_a_failed_call_too(threa
 
     with pytest.raises(StoreUnreachable, match="away"):
         await thread.call(fails)
-    assert await thread.call(answers) == "answered"
-    assert Counting.asked >= 1
+    end = time.monotonic() + SOON
+    while not Counting.asked:
+        assert time.monotonic() < end, "they were kept"
+        await asyncio.sleep(0.002)
 
 
 async def test_a_call_that_a_driver_cuts_is_not_taken_for_the_end(thread: HeartbeatThread) -> None:
