@@ -7,7 +7,6 @@ import os
 import re
 import runpy
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ class Host:
         self.connection.execute("SELECT stowhand.add_job(%s, %s::json, max_attempts := 5)", [task, payload])
 
     def work(self, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "stowhand", "worker", "--app", "jobs:app", "--preset", "service", *options]
+        command = [forked.PYTHON, "-m", "stowhand", "worker", "--app", "jobs:app", "--preset", "service", *options]
         with (self.folder / "worker.log").open("ab") as log:
             worker = forked.Popen(command, cwd=GITHOST, env=self.environ, stdout=log, stderr=log)
         self._workers.append(worker)

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.support import forked
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 POSTGRES = "postgresql:///shop"
@@ -65,11 +67,12 @@ def run_steps(steps: list[Step], folder: Path, database: str | None) -> Iterator
 
 
 def environment() -> dict[str, str]:
-    """This one, without anything that names a store, and with our programs first."""
+    """This one, without anything that names a store, and with our programs first; a reader's pytest has no plugins."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOWHAND_", "PG", "COLUMNS"))}
     kept.pop("DATABASE_URL", None)
     # Not resolved: a virtual environment's python is a link, and its programs lie beside the link.
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", "NO_COLOR": "1"}
+    path = os.pathsep.join([forked.programs(), str(Path(sys.executable).parent), kept["PATH"]])
+    return kept | {"PATH": path, "NO_COLOR": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def alike(text: str) -> list[str]:

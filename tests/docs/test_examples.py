@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ EXAMPLES = ROOT / "examples"
 
 def run_example(name: str, folder: Path, **environ: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
+        ["python", "-W", "error", str(EXAMPLES / f"{name}.py")],
         cwd=folder,
         env=environment() | environ,
         capture_output=True,

@@ -17,6 +17,7 @@ import pytest
 
 from tests.docs.githost import GITHOST, Host, install
 from tests.docs.pages import environment
+from tests.support import forked
 from tests.support.databases import Setup
 
 ABSENT = "0" * 40
@@ -31,6 +32,7 @@ def postgres_setup() -> Setup:
 def host(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setenv("DATABASE_URL", postgres_url)
     monkeypatch.syspath_prepend(GITHOST)
+    monkeypatch.setattr("sys.executable", f"{forked.programs()}/python")  # which a hook names
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         host = Host(postgres_url, tmp_path, connection)
         yield host
@@ -180,12 +182,13 @@ def test_old_pushes_are_forgotten_but_for_the_last_of_each_ref(host: Host) -> No
     assert host.rows("SELECT id FROM githost.push_events ORDER BY id") == [(3,), (4,), (5,), (6,)]
 
 
-def test_the_tour_runs_as_its_readme_prints_it(postgres_url: str) -> None:
+def test_the_tour_runs_as_its_readme_prints_it(postgres_url: str, tmp_path: Path) -> None:
     """Also where a server of the reader's has jobs of other programs, and one that an earlier tour has left."""
+    here = shutil.copytree(GITHOST, tmp_path / "githost")  # no .venv is near: the python3 on PATH
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("SELECT stowhand.add_job('of_somebody_else'), stowhand.add_job('push:process')")
     environ = environment() | {"DATABASE_URL": postgres_url, "LC_ALL": "C"}
-    done = subprocess.run([GITHOST / "demo"], env=environ, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([here / "demo"], env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     printed = re.search(r"```console\n(.*?)```", (GITHOST / "README.md").read_text(), re.DOTALL)
     assert printed is not None

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psycopg
@@ -41,7 +40,7 @@ def ran(command: list[str], folder: Path, url: str, **more: str) -> str:
 
 
 def program(name: str, folder: Path, url: str) -> list[str]:
-    return ran([sys.executable, "-W", "error", str(TWINS / f"{name}.py")], folder, url).splitlines()
+    return ran(["python", "-W", "error", str(TWINS / f"{name}.py")], folder, url).splitlines()
 
 
 def sql(name: str, url: str) -> None:
@@ -140,7 +139,7 @@ def test_the_command_line_has_every_option_of_the_readme(tmp_path: Path) -> None
 
 def test_the_quickstart_of_the_library_greets_until_it_is_stopped(tmp_path: Path, postgres_url: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", str(TWINS / "quickstart.py")], cwd=tmp_path, text=True,
+        ["python", "-W", "error", str(TWINS / "quickstart.py")], cwd=tmp_path, text=True,
         env=environment() | {"DATABASE_URL": postgres_url}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:

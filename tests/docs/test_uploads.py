@@ -16,7 +16,7 @@ UPLOADS = ROOT / "examples" / "uploads"
 def test_uploads_are_indexed_once_though_a_worker_is_killed(postgres_url: str) -> None:
     folders = [ROOT / "src" / "stowhand" / name for name in ("cron", "observe", "service", "tasks")]
     done = subprocess.run(
-        [sys.executable, "-W", "error", UPLOADS / "run.py", *folders],
+        ["python", "-W", "error", UPLOADS / "run.py", *folders],
         env=environment() | {"DATABASE_URL": postgres_url},
         capture_output=True,
         text=True,

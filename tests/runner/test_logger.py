@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stowhand.runner import Logger, make_worker_utils, run_once
+from tests.support import forked
 
 Line = tuple[str, str, dict[str, Any], Any]
 
@@ -129,12 +128,12 @@ asyncio.run(main())
 
 
 def said(folder: Path, *arguments: str, **environ: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM, *arguments],
+    done = forked.run(
+        [forked.PYTHON, "-W", "error", "-c", PROGRAM, *arguments],
         cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return str(done.stderr)
 
 
 def test_a_program_that_configured_no_logging_still_shows_the_lines(tmp_path: Path) -> None:

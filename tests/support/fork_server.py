@@ -16,7 +16,10 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from contextlib import suppress
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 PRELOADED = (
@@ -76,6 +79,7 @@ def _wear(request: dict[str, Any], descriptors: list[int]) -> None:
     """The folder, the environment and the streams of the request: as a new interpreter would find them."""
     if request["new_session"]:
         os.setsid()
+    sys.executable = request["executable"]
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])
@@ -87,6 +91,8 @@ def _wear(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.stdout = _stream(1, "wb", "strict")
     sys.stderr = _stream(2, "wb", "backslashreplace", by_lines=True)
     sys.path[0] = request["folder"]
+    sys.warnoptions.extend(request["warnings"])
+    warnings._processoptions(request["warnings"])  # type: ignore[attr-defined]
     importlib.invalidate_caches()
 
 
@@ -95,7 +101,26 @@ def _stream(descriptor: int, mode: str, errors: str, *, by_lines: bool = False) 
     return io.TextIOWrapper(binary, encoding="utf-8", errors=errors, line_buffering=by_lines or os.isatty(descriptor))
 
 
+def _run_main(code: CodeType, name: str, file: str | None) -> None:
+    """In a main module of its own, where what it defines can be looked up."""
+    main = ModuleType("__main__")
+    if file is not None:
+        main.__file__ = file
+    sys.modules["__main__"] = main
+    sys.argv[0] = name
+    exec(code, main.__dict__)
+
+
 if __name__ == "__main__":
     wanted = serve(socket.socket(fileno=os.dup(0)))
+    what = wanted["what"]
     sys.argv = ["-m", *wanted["arguments"]]
-    runpy._run_module_as_main(wanted["module"])  # type: ignore[attr-defined]
+    match wanted["kind"]:
+        case "module":
+            runpy._run_module_as_main(what)  # type: ignore[attr-defined]
+        case "script":
+            sys.path[0] = str(Path(what).resolve().parent)
+            _run_main(compile(Path(what).read_bytes(), what, "exec"), what, what)
+        case "code":
+            sys.path[0] = ""
+            _run_main(compile(what, "<string>", "exec"), "-c", None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stowhand.tasks.discovery import read_folder
+from tests.support import forked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -40,8 +39,8 @@ def test_an_example_does_what_it_says(program: str, says: list[str], tmp_path: P
         for name, value in os.environ.items()
         if not name.startswith(("STOWHAND_", "PG")) and name != "DATABASE_URL"
     }
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{program}.py")],
+    ended = forked.run(
+        [forked.PYTHON, "-W", "error", str(EXAMPLES / f"{program}.py")],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
