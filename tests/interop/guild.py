@@ -24,9 +24,8 @@ import redis.asyncio
 
 from stowhand.flows import Flow, FlowJob
 from stowhand.protocols.flow_shape import FlowShape, Queue
-from tests.interop.original import environment, installed, node
+from tests.interop.original import OF_GUILD, environment, installed, node
 
-VERSION = "0.0.8"
 SCRIPT = Path(__file__).parent / "guild.js"
 STOPS_WITHIN = 10.0
 LINE_LIMIT = 2**24
@@ -86,9 +85,9 @@ class Theirs:
         self._process: Process | None = None
 
     async def __aenter__(self) -> Self:
-        folder = installed("@guildxyz/queues", VERSION)
+        folder = installed()
         self._process = await asyncio.create_subprocess_exec(
-            node("node"),
+            node(OF_GUILD),
             SCRIPT,
             stdin=PIPE,
             start_new_session=True,

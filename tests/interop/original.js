@@ -1,13 +1,13 @@
-// Drives the real graphile-worker. Its package is installed where NODE_PATH says.
+// Drives the real graphile-worker. Its packages, one a version, are installed where NODE_PATH says.
 //
-//   node original.js migrate  URL                     install its schema
-//   node original.js add      URL TASK                enqueue one job
-//   node original.js backfill URL CRONTAB NOW         start its scheduler at the moment NOW, and end once it has
-//                                                     scheduled what was missed
+//   node original.js VERSION migrate  URL                     install its schema
+//   node original.js VERSION add      URL TASK                enqueue one job
+//   node original.js VERSION backfill URL CRONTAB NOW         start its scheduler at the moment NOW, and end once it has
+//                                                             scheduled what was missed
 "use strict";
 const fs = require("fs");
 
-const [verb, url, crontab, moment] = process.argv.slice(2);
+const [version, verb, url, crontab, moment] = process.argv.slice(2);
 
 function shiftTime(now) {
   const Real = Date;
@@ -25,7 +25,7 @@ function shiftTime(now) {
 
 async function main() {
   if (verb === "backfill") shiftTime(moment);
-  const { run, runMigrations, quickAddJob, parseCrontab } = require("graphile-worker");
+  const { run, runMigrations, quickAddJob, parseCrontab } = require(`graphile-worker-${version}`);
   if (verb === "migrate") return runMigrations({ connectionString: url });
   if (verb === "add") return quickAddJob({ connectionString: url }, crontab, { from: "theirs" });
   const { EventEmitter } = require("events");

