@@ -6,8 +6,6 @@ import asyncio
 import multiprocessing
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +28,7 @@ from stowhand.retry import constant, exponential
 from stowhand.testing import MemoryStore
 from stowhand.worker.resetter import ResetterOptions
 from tests.conftest import Run
+from tests.support import forked
 
 
 @pytest.fixture
@@ -457,8 +456,8 @@ def test_a_program_that_closes_nothing_ends_without_a_word(
     url: str, request: pytest.FixtureRequest, store: str
 ) -> None:
     where = url if store == "sqlite" else request.getfixturevalue("postgres_url")
-    words = [sys.executable, "-W", "always::ResourceWarning", "-c", PROGRAM, where]
-    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    words = [forked.PYTHON, "-W", "always::ResourceWarning", "-c", PROGRAM, where]
+    ended = forked.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("", "")
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from stowhand.app.settings.definitions import LOG_LEVELS
-
-PROGRAMS = Path(sys.executable).parent
-"""Not resolved: a virtual environment's programs lie beside its link to python."""
+from tests.support import forked
 
 
 def shell(commands: str) -> str:
-    environment = os.environ | {"PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{forked.programs()}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "--norc", "-c", commands], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -57,8 +53,6 @@ def test_other_shells_are_told_what_asks_our_program(name: str) -> None:
 
 
 def test_an_unknown_shell_is_refused_with_those_there_are() -> None:
-    done = subprocess.run(
-        [PROGRAMS / "stowhand", "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = forked.run([forked.STOWHAND, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "'bash', 'zsh', 'fish'" in done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Stowhand, command
+from tests.support import forked
 
 CALLER = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 APP = """\
@@ -106,9 +107,9 @@ def test_what_a_command_enqueues_has_a_span_that_is_handed_over_before_it_ends(
 
 def test_a_flow_is_traced_where_it_is_run(program: Stowhand, folder: Path) -> None:
     add = "import asyncio, shop; asyncio.run(shop.flow.create_job({}))"
-    subprocess.run([*command()[:1], "-c", add], cwd=folder, check=True)
+    forked.run([*command()[:1], "-c", add], cwd=folder, check=True)
     words = command("flows", "run", "shop", "--otel")
-    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    with forked.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"worked\n"
         running.send_signal(signal.SIGTERM)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 from stowhand.tasks.program import Conversation, Lines, run_program
 from stowhand.worker.program_groups import GUARDED, Guarded
 from tests.conftest import Run
+from tests.support import forked
 
 PATIENCE = 20
 # A program of two processes, which tells their ids and its worker's, and runs until it is killed.
@@ -34,7 +34,7 @@ def guarded() -> Iterator[Guarded]:
 
 
 def processes_of_a_worker() -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
-    worker = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, start_new_session=True)
+    worker = forked.Popen([forked.PYTHON, "-c", WORKER], stdout=subprocess.PIPE, start_new_session=True)
     assert worker.stdout is not None
     with worker.stdout:
         words = worker.stdout.readline().split()

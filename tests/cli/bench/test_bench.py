@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 
 from stowhand.cli.bench.plan import Row
+from tests.support import forked
 
 COMMAND = [sys.executable, "-m", "stowhand.cli", "bench"]
 MEASURES = [
@@ -86,8 +88,9 @@ def _bench(url: str, folder: Path, *options: str) -> list[Row]:
 
 def _run(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [*COMMAND, "-c", url, *options],
+        ["python", *COMMAND[1:], "-c", url, *options],
         cwd=folder,
+        env=os.environ | {"PATH": f"{forked.programs()}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         timeout=110,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import psutil
 import pytest
 import redis
 
+from tests.support import forked
 from tests.support.accounts import existing_account
 from tests.support.sources import ROOT
 from tests.support.valkey import LiveRedis, RedisServer, find_redis, main_redis
@@ -58,7 +57,7 @@ def test_the_server_of_a_killed_test_run_is_swept_away() -> None:
         "s = RedisServer(find_redis()).start();"
         "print(s.pid, s._place.home, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    killed = forked.run([forked.PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     pid, home = killed.stdout.split()
     # The next server sweeps: this one, or one of another process of the run.
     with RedisServer(find_redis()):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +21,7 @@ from stowhand.stores.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Client, claiming, proof, token_of
+from tests.support import forked
 
 
 def test_another_address_without_tokens_is_refused_with_the_fix(lend: Lend) -> None:
@@ -97,7 +96,7 @@ def test_there_are_no_more_connections_than_files(hard: int, fits: int, asked_fo
         f" r.setrlimit(r.RLIMIT_NOFILE, (min({hard}, 300), {hard}));"
         " print(connection_limit(1000), r.getrlimit(r.RLIMIT_NOFILE)[0])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = forked.run([forked.PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.split() == [str(fits), str(asked_for)]
 
 
