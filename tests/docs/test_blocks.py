@@ -16,15 +16,24 @@ from pathlib import Path
 
 import pytest
 import yaml
-from mypy import api
 
 from tests.docs.pages import DOCS, ROOT
+from tests.support.checkers import mypy
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 BLOCKS = [(page, *found) for page in PAGES for found in _BLOCK.findall(page.read_text())]
 SHOWN = {"python", "sql", "console", "text", "nginx"}
 """Python is checked below; the others are run by the pages' own tests, or are no input of a program that is here."""
+
+LENIENT = """\
+# mypy: disallow-any-generics=False, disallow-subclassing-any=False, disallow-untyped-calls=False
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+# mypy: warn-unused-ignores=False, warn-return-any=False, implicit-reexport=True, strict-equality=False
+# mypy: extra-checks=False, warn-unreachable=False, allow-redefinition-new=True, check-untyped-defs=True
+# mypy: disable-error-code="no-redef,union-attr,index,import-not-found,import-untyped,redundant-expr,truthy-bool"
+"""
+"""A page names no types, has None where a row is certain, one name for two things, and modules of its reader's."""
 
 
 def read_shell(text: str) -> None:
@@ -73,14 +82,7 @@ def test_a_call_that_does_not_fit_is_noticed(tmp_path: Path) -> None:
 
 
 def complaints(folder: Path) -> str:
-    """What mypy says, less what a page leaves to its reader: None where a row is certain, one name for two things."""
-    options = ["no-redef", "union-attr", "index"]
-    said, wrong, _ = api.run(
-        [
-            "--config-file=", "--python-version=3.11", "--ignore-missing-imports", "--allow-redefinition-new",
-            "--local-partial-types", "--check-untyped-defs", "--no-error-summary",
-            f"--cache-dir={ROOT / '.state' / 'mypy-of-pages'}",
-            *(f"--disable-error-code={name}" for name in options), *map(str, sorted(folder.glob("*.py"))),
-        ]
-    )  # fmt: skip
-    return said + wrong
+    """What mypy says, less what a page leaves to its reader."""
+    for file in folder.glob("*.py"):
+        file.write_text(LENIENT + file.read_text())
+    return mypy(list(folder.glob("*.py")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -9,16 +10,26 @@ from pathlib import Path
 
 from mypy import api
 
+from tests.support.sources import ROOT
+
+
+def mypy(files: list[Path]) -> str:
+    """What it says of programs, strictly: with the settings and the cache of `scripts/test`, filled just before."""
+    state = ROOT / ".state"
+    state.mkdir(exist_ok=True)
+    options = [f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={ROOT / '.mypy_cache'}", "--no-error-summary"]
+    with (state / "mypy.lock").open("w") as lock:  # one process of a test run at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        out, err, _ = api.run([*options, "--hide-error-context", *map(str, sorted(files))])
+    assert not err, err
+    return out
+
 
 def under_mypy(program: str, folder: Path) -> dict[int, set[str]]:
     """Line -> codes of the errors there, by ``mypy --strict``."""
     path = _written(program, folder)
-    out, err, _ = api.run(
-        ["--strict", "--no-error-summary", "--hide-error-context", "--cache-dir", str(folder / "cache"), str(path)]
-    )
-    assert not err
     found: dict[int, set[str]] = {}
-    for line in out.splitlines():
+    for line in mypy([path]).splitlines():
         if ": error: " in line and path.name in line:
             found.setdefault(int(line.split(":")[1]), set()).add(line.rpartition("[")[2].rstrip("]"))
     return found
