@@ -10,6 +10,8 @@ from stowhand.jobs.job import State
 
 JobId = Any
 """``int`` in queue stores; in a user's table, its key: ``int`` or ``str`` (a uuid as text)."""
+Pair = tuple[JobId, str]
+"""A job's id and the token of its claim: by these a lease is named where both sides know the epoch."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -20,6 +22,10 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     """A uuid4 made by the worker *before* the claim call; one per call."""
     epoch: int
     """+1 at every claim and every take-away, never set back: outside systems compare it."""
+
+    @property
+    def pair(self) -> Pair:
+        return self.job_id, self.token
 
 
 class ResetJob(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ import msgspec
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 
 TELLS = "Stowhand-Tells"
@@ -94,9 +94,9 @@ class Held(Message, frozen=True):
 
 
 class Beaten(Message, frozen=True):
-    lost: tuple[tuple[JobId, str], ...] = ()
-    canceled: tuple[tuple[JobId, str], ...] = ()
-    busy: tuple[tuple[JobId, str], ...] = ()
+    lost: tuple[Pair, ...] = ()
+    canceled: tuple[Pair, ...] = ()
+    busy: tuple[Pair, ...] = ()
     lease_until: datetime | None = None
 
 
@@ -136,7 +136,7 @@ class Release(Message, frozen=True):
 
 
 class Released(Message, frozen=True):
-    busy: tuple[tuple[JobId, str], ...] = ()
+    busy: tuple[Pair, ...] = ()
     """Leases that are not handed back yet: try again."""
     abandoned: bool = True
 

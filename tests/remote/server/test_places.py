@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowhand.remote.server.connection_limits import Places
+from stowhand.remote.server.slow_requests import Places
 
 
 def test_a_newcomer_takes_the_place_of_the_stranger_that_came_first_and_asks_nothing() -> None:

@@ -41,17 +41,7 @@ class Claiming:
                 f"{self._http.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
                 " go over the wire"
             )
-        message = ClaimAsked(
-            worker=request.worker,
-            token=request.token,
-            limit=request.limit,
-            lease=request.lease,
-            tasks=request.tasks,
-            forbidden_flags=request.forbidden_flags,
-            suspects=request.suspects,
-            overdue=request.overdue,
-            conditions=request.conditions,
-        )
+        message = msgspec.convert(request, ClaimAsked, from_attributes=True)
         try:
             lent = (await self._http.post("/v1/claim", message, Claimed)).claims
         except CallRefused as refused:
@@ -73,7 +63,7 @@ class Claiming:
             for at, reply in zip(part, found, strict=True):
                 replies[sent[at][0]] = reply
         self._proofs.end(
-            (lease.job_id, lease.token)
+            lease.pair
             for (lease, _), reply in zip(batch, replies, strict=True)
             if reply is not Verdict.BUSY and not isinstance(reply, Unwritten)
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.clock import SystemClock
-from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.remote.client.bodies import ITEMS
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.client.proofs import HeldProofs, Pair
+from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.wire import Beaten, Held, Release, Released, Reset, ResetDone
 
 
@@ -46,8 +46,8 @@ class HttpHeartbeats:
             page = leases[start : start + ITEMS]
             release = Release(leases=tuple(self._proofs.of(one) for one in page))
             busy = frozenset((await self._http.post("/v1/release", release, Released)).busy)
-            left += [one for one in page if (one.job_id, one.token) in busy]
-            self._proofs.end((one.job_id, one.token) for one in page if (one.job_id, one.token) not in busy)
+            left += [one for one in page if one.pair in busy]
+            self._proofs.end(one.pair for one in page if one.pair not in busy)
         return left
 
     async def abandon(self, token: str) -> bool:
@@ -72,7 +72,7 @@ class HttpHeartbeats:
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back the job of this lease."""
         done = await self._http.post("/v1/reset", Reset(leases=(self._proofs.of(lease),)), ResetDone)
-        self._proofs.end([(lease.job_id, lease.token)])
+        self._proofs.end([lease.pair])
         return done.jobs
 
     def refused(self) -> Sequence[Refusal]:

@@ -6,10 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from threading import Lock
 
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import Lease, Pair
 from stowhand.remote.wire import Lent, Proof
-
-Pair = tuple[JobId, str]
 
 HELD = 100_000
 """Far more than a worker holds. Leases lost while the server was away are never reported, and must not pile up."""
@@ -29,13 +27,13 @@ class HeldProofs:
         """The proofs of the records that a claim returned."""
         with self._lock:
             for one in lent:
-                self._held[(one.lease.job_id, one.lease.token)] = one.authorization
+                self._held[one.lease.pair] = one.authorization
             while len(self._held) > HELD:
                 del self._held[next(iter(self._held))]
 
     def of(self, lease: Lease) -> Proof:
         """The proof of a lease; empty for one that was never ours, which the server reports as lost."""
-        pair = (lease.job_id, lease.token)
+        pair = lease.pair
         return Proof(lease=lease, authorization=self._held.get(pair) or self._ended.get(pair, ""))
 
     def end(self, pairs: Iterable[Pair]) -> None:

@@ -6,7 +6,7 @@
     proofs         prove in every later call that a lease was lent to this worker token
     claims         long polls; ``wake_broadcast`` waits at the store for all of them; ``answers`` remembers what was
                    answered, since a reply may be lost
-    slow_requests  limits of time and connections; ``connection_limits`` says which connection is closed for a new one
+    slow_requests  limits of time and connections
 
 The messages are those of ``stowhand.remote.wire``. Never lent: schema, purge, raw SQL.
 """

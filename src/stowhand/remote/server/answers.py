@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from stowhand.clock import Clock
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import JobId, Lease, Pair
 
 MOST_TOKENS = 20_000
 """Claim tokens that are remembered."""
@@ -73,8 +73,8 @@ class Holdings:
     """Which worker holds which leases, of those lent since the server started."""
 
     def __init__(self) -> None:
-        self._holders: OrderedDict[tuple[JobId, str], Holder] = OrderedDict()
-        self._held: dict[Holder, dict[tuple[JobId, str], Lease]] = {}
+        self._holders: OrderedDict[Pair, Holder] = OrderedDict()
+        self._held: dict[Holder, dict[Pair, Lease]] = {}
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -82,7 +82,7 @@ class Holdings:
     def lent(self, holder: Holder, leases: Iterable[Lease]) -> None:
         """These leases (as the store knows them) were lent to it."""
         for lease in leases:
-            pair = (lease.job_id, lease.token)
+            pair = lease.pair
             self._holders[pair] = holder
             self._held.setdefault(holder, {})[pair] = lease
         while len(self._holders) > MOST_LEASES:
@@ -91,14 +91,14 @@ class Holdings:
     def over(self, leases: Iterable[Lease]) -> None:
         """These leases have ended: settled, released, lost."""
         for lease in leases:
-            if (lease.job_id, lease.token) in self._holders:
-                self._forget((lease.job_id, lease.token))
+            if lease.pair in self._holders:
+                self._forget(lease.pair)
 
     def of(self, holder: Holder) -> list[Lease]:
         """The known leases of this worker."""
         return list(self._held.get(holder, {}).values())
 
-    def _forget(self, pair: tuple[JobId, str]) -> None:
+    def _forget(self, pair: Pair) -> None:
         holder = self._holders.pop(pair)
         held = self._held[holder]
         del held[pair]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -68,47 +68,41 @@ class Claims:
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
         """What is lent now; for a repeated claim token what it was lent before and still holds. Raises Refused."""
         request = self._request(grant, asked)
-        if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
-            raise Refused(
-                Kind.TOO_MANY, "too many claims wait under this token", "use one per group of workers", retry_after=1
-            )
-        self._polls[grant.id] += 1
-        answer = self._answers.of(request.token)
-        number = answer.begin()
-        try:
-            async with answer.turn:
-                return await self._answer(grant, asked, request, answer, number, gone)
-        finally:
-            self._polls -= Counter({grant.id: 1})
-            self._answers.drop_if_empty(request.token)
+        with self._polling(grant, "too many claims wait under this token", "use one per group of workers"):
+            answer = self._answers.of(request.token)
+            number = answer.begin()
+            try:
+                async with answer.turn:
+                    return await self._answer(grant, asked, request, answer, number, gone)
+            finally:
+                self._answers.drop_if_empty(request.token)
 
     async def until_news(self, grant: Grant, wake_count: str | None, wait: float, gone: Gone) -> None:
         """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds."""
+        known = self._wake_broadcast.count if wake_count is None else wake_count
+        with self._polling(grant, "too many polls wait under this token", "poll once per worker"):
+            await _first(self._wake_broadcast.until_changed(known, wait), gone())
+        self._check_still(grant)
+
+    @contextmanager
+    def _polling(self, grant: Grant, refusal: str, fix: str) -> Iterator[None]:
+        """Counts a request that may wait. Raises Refused where too many do."""
         if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
-            raise Refused(Kind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1)
+            raise Refused(Kind.TOO_MANY, refusal, fix, retry_after=1)
         self._polls[grant.id] += 1
         try:
-            await _first(
-                self._wake_broadcast.until_changed(
-                    self._wake_broadcast.count if wake_count is None else wake_count, wait
-                ),
-                gone(),
-            )
+            yield
         finally:
             self._polls -= Counter({grant.id: 1})
-        self._check_still(grant)
 
     def _request(self, grant: Grant, asked: ClaimAsked) -> ClaimRequest:
         grant.need(Scope.CLAIM)
         grant.check_conditions(asked.conditions)
         if asked.conditions and self._shared_store.kind == QUEUE:
             raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
-        if not 0 < asked.lease <= LONGEST_LEASE:
-            raise malformed(f"lease: {asked.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
-        if not 0 <= asked.wait <= LONGEST_WAIT:
-            raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
-        if asked.overdue is not None and not 0 <= asked.overdue <= LONGEST_LEASE:
-            raise malformed(f"overdue: {asked.overdue:g} s; 0 to {LONGEST_LEASE:g}")
+        check_lease(asked.lease)
+        check_seconds("wait", asked.wait, LONGEST_WAIT)
+        check_seconds("overdue", asked.overdue or 0.0, LONGEST_LEASE)
         if asked.limit < 0:
             raise malformed(f"limit: {asked.limit}; 0 or more")
         return ClaimRequest(
@@ -209,7 +203,7 @@ class Claims:
         """What an earlier answer lent and is still held, by a heartbeat that renews it."""
         before = list(answer.sent.values())
         pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat([one.lease for one in before], lease))
-        lost = [one.lease for one in before if (one.lease.job_id, one.lease.token) in pulse.lost]
+        lost = [one.lease for one in before if one.lease.pair in pulse.lost]
         self._answers.over(lost)
         return list(answer.sent.values())
 
@@ -217,6 +211,18 @@ class Claims:
         """Without using an attempt. What is busy, or cannot be handed back now, comes back when its lease ends."""
         with suppress(StoreError):
             await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
+
+
+def check_lease(seconds: float) -> None:
+    """Raises Refused for a lease that no store gives."""
+    if not 0 < seconds <= LONGEST_LEASE:
+        raise malformed(f"lease: {seconds:g} s; more than 0 and at most {LONGEST_LEASE:g}")
+
+
+def check_seconds(field: str, seconds: float, most: float) -> None:
+    """Raises Refused for a time out of bounds."""
+    if not 0 <= seconds <= most:
+        raise malformed(f"{field}: {seconds:g} s; 0 to {most:g}")
 
 
 def _fitting(sent: Sequence[Sent]) -> int:

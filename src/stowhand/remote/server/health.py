@@ -19,12 +19,10 @@ class Health:
     """Answers probes, on the event loop."""
 
     def __init__(self, shared_store: SharedStore, wake_broadcast: WakeBroadcast, events: Events, clock: Clock) -> None:
-        self._shared_store, self._wake_broadcast, self._events, self._clock = (
-            shared_store,
-            wake_broadcast,
-            events,
-            clock,
-        )
+        self._shared_store = shared_store
+        self._wake_broadcast = wake_broadcast
+        self._events = events
+        self._clock = clock
         self._checked_at = float("-inf")
         self._is_ready = False
         self._turn = asyncio.Lock()

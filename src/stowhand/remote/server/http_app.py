@@ -88,28 +88,16 @@ class HttpApp:
         events: Events,
         metrics: ServerMetrics | None = None,
     ) -> None:
-        self._store_server, self._authenticator, self._health, self._events = (
-            store_server,
-            authenticator,
-            health,
-            events,
-        )
+        self._store_server = store_server
+        self._authenticator = authenticator
+        self._health = health
+        self._events = events
         self._metrics = metrics
         # Not a Starlette application: that answers errors as text.
         self._router = Router(self._routes(), redirect_slashes=False)
 
     def _routes(self) -> list[Route]:
-        return [
-            *(Route(f"/v1/{name}", self._admitted(call), methods=["POST"]) for name, call in self._calls().items()),
-            Route("/v1/terms", self._admitted(self._terms), methods=["GET"]),
-            Route("/v1/jobs/{id}", self._admitted(self._job), methods=["GET"]),
-            Route("/healthz", self._healthz, methods=["GET"]),
-            Route("/readyz", self._readyz, methods=["GET"]),
-            Route("/metrics", self._admitted(self._show_metrics), methods=["GET"]),
-        ]
-
-    def _calls(self) -> dict[str, Endpoint]:
-        return {
+        posted = {
             "claim": self._claim,
             "heartbeat": self._heartbeat,
             "settle": self._settle,
@@ -119,6 +107,14 @@ class HttpApp:
             "enqueue": self._enqueue,
             "due": self._due,
         }
+        return [
+            *(Route(f"/v1/{name}", self._admitted(call), methods=["POST"]) for name, call in posted.items()),
+            Route("/v1/terms", self._admitted(self._terms)),
+            Route("/v1/jobs/{id}", self._admitted(self._job)),
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._admitted(self._show_metrics)),
+        ]
 
     # -- the calls -------------------------------------------------------------------------------
 
@@ -146,7 +142,7 @@ class HttpApp:
     async def _release(self, request: Request, grant: Grant) -> Response:
         message = await read(request, Release)
         found = await self._store_server.release(grant, message)
-        pairs = [(proof.lease.job_id, proof.lease.token) for proof in message.leases]
+        pairs = [proof.lease.pair for proof in message.leases]
         ids: list[Any] = [job_id for job_id, _ in pairs]
         words = ["busy" if pair in found.busy else "released" for pair in pairs]
         if message.token is not None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry
 from stowhand.jobs.job import Job
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import Lease, Pair
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.offered import whole
 from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
@@ -38,7 +38,7 @@ class SharedStore:
         self.store = store
         self.kind = QUEUE if store.jobs is not None else TABLE
         self.name = store.capabilities.table or self.kind
-        self._entries: OrderedDict[tuple[JobId, str], int] = OrderedDict()
+        self._entries: OrderedDict[Pair, int] = OrderedDict()
         self._enclosing = store.enclosing
         if self._enclosing is not None and self._log(Lease("", "", 0)) is None:
             raise ConfigurationError(
@@ -82,7 +82,7 @@ class SharedStore:
 
     async def add_entry(self, lease: Lease, entry: ExecutionLogEntry) -> int:
         """Append to the log of the attempt under this lease; the entry's number. Raises LogRefused."""
-        pair = (lease.job_id, lease.token)
+        pair = lease.pair
         if self._entries.get(pair, 0) >= ENTRIES_LIMIT:
             raise LogRefused(f"an attempt's log has {ENTRIES_LIMIT} entries at most; update the last one instead")
         number = await self._log_of(lease).add_execution_log_entry(entry)

@@ -2,20 +2,21 @@
 
 uvicorn has one timer, between two requests. A client that sends a byte a minute would hold its connection for ever;
 here the headers and body of a request must arrive completely within some seconds of its first byte. A connection on
-which no request has been admitted has tighter limits (connection_limits.py).
+which no request has been admitted has tighter limits (``Places``).
 
-This depends on names that are not part of uvicorn's public interface (``INTERNALS``). A server of our own would be
-several hundred lines of HTTP to keep right, and a pin to one version would forbid security fixes. So the names are
-checked when a server starts, and it refuses to start where one is missing: an overridden method that uvicorn no longer
-calls would be a limit that is not enforced.
+This depends on names that are not part of uvicorn's public interface (``METHODS``, ``ATTRIBUTES``). A server of our own
+would be several hundred lines of HTTP to keep right, and a pin to one version would forbid security fixes. So the names
+are checked when a server starts, and it refuses to start where one is missing: an overridden method that uvicorn no
+longer calls would be a limit that is not enforced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import h11
 import msgspec
@@ -23,7 +24,6 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from stowhand.errors import ConfigurationError
-from stowhand.remote.server.connection_limits import STRANGERS_WAIT, Places
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.wire import Kind
 
@@ -42,7 +42,6 @@ ATTRIBUTES = (
     *("app_state", "client", "conn", "cycle", "loop", "timeout_keep_alive", "timeout_keep_alive_task"),
     "transport",
 )
-INTERNALS = (*METHODS, *ATTRIBUTES)
 """What is overridden and used here of ``H11Protocol``."""
 
 
@@ -171,3 +170,66 @@ class BoundedProtocol(H11Protocol):
                 ):
                     self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+
+C = TypeVar("C")
+
+SHARE = 4
+"""One place in this many is for strangers."""
+OF_ONE_ADDRESS = 64
+"""Strangers of one address at a time."""
+STRANGERS_WAIT = 5
+"""Seconds in which a stranger's request must arrive completely, and until its next one."""
+
+
+class Places(Generic[C]):
+    """Which connections of one server may stay open: those that sent a valid token, and a bounded number of strangers.
+
+    A connection is a stranger until a request on it has been admitted. Strangers have places of their own, a bounded
+    number for each address, and a newcomer takes the place of the oldest one that is not being answered. So idle
+    connections shut out only each other: a probe of /healthz and a client with a token always find a place.
+
+    On the server's event loop. ``most``: open at a time, strangers included.
+    """
+
+    def __init__(self, most: int, busy: Callable[[C], bool], of_one_address: int = OF_ONE_ADDRESS) -> None:
+        """``busy``: is a request on this connection being answered?"""
+        self._busy = busy
+        self.for_strangers = max(most // SHARE, 1)
+        self.for_admitted = max(most - self.for_strangers, 1)
+        self._of_one_address = of_one_address
+        self._strangers: dict[C, str] = {}
+        """By connection, the address; the oldest first."""
+        self._admitted: set[C] = set()
+
+    def add(self, newcomer: C, address: str) -> C | None:
+        """Add a stranger. Returns the connection to close for it: another, or the newcomer where all are busy."""
+        alike = [one for one, theirs in self._strangers.items() if theirs == address]
+        crowded = len(alike) >= self._of_one_address
+        closing: C | None = None
+        if crowded or len(self._strangers) >= self.for_strangers:
+            among = alike if crowded else list(self._strangers)
+            closing = next((one for one in among if not self._busy(one)), newcomer)
+            self.remove(closing)
+        if closing is not newcomer:
+            self._strangers[newcomer] = address
+        return closing
+
+    def admit(self, one: C) -> bool:
+        """A request on it was admitted. ``False``: there is no place for another admitted connection."""
+        if one in self._admitted:
+            return True
+        if len(self._admitted) >= self.for_admitted:
+            return False
+        if self._strangers.pop(one, None) is not None:
+            self._admitted.add(one)
+        return True
+
+    def is_admitted(self, one: C) -> bool:
+        """Was a request on it admitted?"""
+        return one in self._admitted
+
+    def remove(self, one: C) -> None:
+        """It is closed, or about to be. Harmless when repeated."""
+        self._strangers.pop(one, None)
+        self._admitted.discard(one)

@@ -15,14 +15,14 @@ from stowhand.clock import Clock, wall_clock
 from stowhand.errors import LeaseLost
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
-from stowhand.remote.server.claims import LONGEST_LEASE, Claims, Gone
+from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
 from stowhand.remote.server.grants import Grant, Scope
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.settlements import checked, failed
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
@@ -76,12 +76,10 @@ class StoreServer:
         on_lease: Callable[[float], None] = lambda lease: None,
     ) -> None:
         """``on_lease`` is called with the seconds of each lease that begins or is renewed."""
-        self._shared_store, self._wake_broadcast, self._proofs, self._declared = (
-            shared_store,
-            wake_broadcast,
-            proofs,
-            declared,
-        )
+        self._shared_store = shared_store
+        self._wake_broadcast = wake_broadcast
+        self._proofs = proofs
+        self._declared = declared
         self._store = shared_store.store
         self._heartbeats = HeartbeatThread("stowhand lending heartbeats", shared_store.store.heartbeats)
         self._answers = Answers(clock)
@@ -102,10 +100,9 @@ class StoreServer:
     async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
         """Renew leases; those without a valid proof count as lost."""
         grant.need(Scope.CLAIM)
-        if not 0 < held.lease <= LONGEST_LEASE:
-            raise malformed(f"lease: {held.lease:g} s; more than 0 and at most {LONGEST_LEASE:g}")
+        check_lease(held.lease)
         proved, unproved = self._sort(grant, held.leases)
-        given = {(lease.job_id, lease.token): (lease.job_id, proof.lease.token) for proof, lease in proved}
+        given = {lease.pair: (lease.job_id, proof.lease.token) for proof, lease in proved}
         leases = [lease for _, lease in proved]
         lease = self._shared_store.lease(held.lease)
         until = wall_clock() + timedelta(seconds=lease)
@@ -115,7 +112,7 @@ class StoreServer:
         self._on_lease(lease)
         # A lease that the database refuses to renew will end soon: reported as lost, the client stops its attempt.
         lost = pulse.lost | pulse.refused
-        self._answers.over(lease for lease in leases if (lease.job_id, lease.token) in lost)
+        self._answers.over(lease for lease in leases if lease.pair in lost)
         return Beaten(
             lost=(*unproved, *(given[pair] for pair in lost)),
             canceled=tuple(given[pair] for pair in pulse.canceled),
@@ -163,13 +160,13 @@ class StoreServer:
         """Hand leases back; a claim token that is released can never claim again."""
         grant.need(Scope.CLAIM)
         proved, _ = self._sort(grant, release.leases)
-        busy: list[tuple[JobId, str]] = []
+        busy: list[Pair] = []
         if proved:
             leases = [lease for _, lease in proved]
             left = await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
-            kept = {(lease.job_id, lease.token) for lease in left}
-            busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if (lease.job_id, lease.token) in kept]
-            self._answers.over(lease for lease in leases if (lease.job_id, lease.token) not in kept)
+            kept = {lease.pair for lease in left}
+            busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if lease.pair in kept]
+            self._answers.over(lease for lease in leases if lease.pair not in kept)
         done = True if release.token is None else await self._abandon(self._proofs.store_token(grant, release.token))
         return Released(busy=tuple(busy), abandoned=done)
 
@@ -267,8 +264,7 @@ class StoreServer:
     async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
         """When a job is due; with ``wait``, wait for a wake-up."""
         grant.need(Scope.CLAIM)
-        if not 0 <= asked.wait <= LONGEST_WAIT:
-            raise malformed(f"wait: {asked.wait:g} s; 0 to {LONGEST_WAIT:g}")
+        check_seconds("wait", asked.wait, LONGEST_WAIT)
         tasks = grant.tasks_of_claim(asked.tasks)
         if asked.wait:
             await self._claims.until_news(grant, asked.wake_count, asked.wait, gone)
@@ -284,7 +280,7 @@ class StoreServer:
         """The lent store's terms."""
         return self._shared_store.terms()
 
-    def _sort(self, grant: Grant, proofs: Sequence[Proof]) -> tuple[list[tuple[Proof, Lease]], list[tuple[JobId, str]]]:
+    def _sort(self, grant: Grant, proofs: Sequence[Proof]) -> tuple[list[tuple[Proof, Lease]], list[Pair]]:
         """Those with a valid proof, with their leases in the store; and the others."""
         _bounded("leases", proofs)
         proved, unproved = [], []
@@ -293,7 +289,7 @@ class StoreServer:
             if lease is not None:
                 proved.append((proof, lease))
             else:
-                unproved.append((proof.lease.job_id, proof.lease.token))
+                unproved.append(proof.lease.pair)
         return proved, unproved
 
 
