@@ -12,7 +12,7 @@ from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.store import FlowStore
 from stowhand.protocols import flow_tables, notices, operating, queue_store
 from stowhand.protocols.flow_shape import FlowShape, Queue
-from stowhand.protocols.offered import DOING, there, whole
+from stowhand.protocols.offered import there, whole
 from stowhand.protocols.store import PARTS, Heartbeats, Store
 from stowhand.remote.client import HttpStore
 from stowhand.stores.postgres.queue import PostgresStore
@@ -62,7 +62,7 @@ def said_on_the_page(store: str) -> dict[str, bool]:
 
 
 def test_the_parts_are_those_of_the_protocols() -> None:
-    assert set(PARTS) == set(PROTOCOLS) == set(DOING)
+    assert set(PARTS) == set(PROTOCOLS)
 
 
 @every_store

@@ -2,46 +2,59 @@
 
 from __future__ import annotations
 
-import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from stowhand.jobs.text import clean
-from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope, logger_of
+from stowhand.observe.logs import LEVELS, LOG_ENTRY_LIMIT, Scope, logger_of
 from stowhand.observe.safe_text import redact, scrub
 
 Facts = Mapping[str, Any] | None
 
 
-class LineLogger(Protocol):
-    """Writes log lines: to the standard ``logging`` (below), or to a program's own (log_factory.py)."""
+class LineLogger(ABC):
+    """Writes log lines: to the standard ``logging`` (below), or to a program's own (log_factory.py).
+
+    Messages are taken as they are: no %-formatting. Further facts are given by name, as a mapping, or both.
+    """
+
+    __slots__ = ()
 
     def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """Details for debugging."""
+        self._log("debug", message, meta, facts)
 
     def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """The normal course of events."""
+        self._log("info", message, meta, facts)
 
     def warning(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """Something unexpected that needs no action at once."""
+        self._log("warning", message, meta, facts)
+
+    warn = warning
 
     def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
         """A failure that needs action."""
+        self._log("error", message, meta, facts)
 
+    @abstractmethod
     def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
         """A line about an event: the message, the same as facts, and the traceback of a failed attempt."""
 
+    @abstractmethod
     def enabled(self, level: str) -> bool:
-        """Would a message of this level be written?"""
+        """Would a message of this level (``info``, …) be written?"""
+
+    @abstractmethod
+    def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None: ...
 
 
-class ScopedLogger:
-    """Logs in the name of a scope. Messages are taken as they are: no %-formatting.
-
-    Further facts are given by name, as a mapping, or both.
-    """
+class ScopedLogger(LineLogger):
+    """Logs in the name of a scope."""
 
     __slots__ = ("_logger", "_scope")
 
@@ -49,50 +62,30 @@ class ScopedLogger:
         self._scope = scope
         self._logger = logger_of(scope.label)
 
-    def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Details for debugging."""
-        self._log(logging.DEBUG, message, meta, facts)
-
-    def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """The normal course of events."""
-        self._log(logging.INFO, message, meta, facts)
-
-    def warning(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Something unexpected that needs no action at once."""
-        self._log(logging.WARNING, message, meta, facts)
-
-    def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """A failure that needs action."""
-        self._log(logging.ERROR, message, meta, facts)
-
-    warn = warning
-
     def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
         """A line about an event; its ``facts`` are fields of a line of JSON; a line of text has them in the message."""
-        number = logging.getLevelName(level.upper())
-        if self._logger.isEnabledFor(number):
+        if self.enabled(level):
             extra = {
                 "scope": self._scope,
                 "meta": {},
                 "facts": redact(dict(facts)),
                 "traceback": traceback and scrub(traceback),
             }
-            self._logger.log(number, scrub(clean(message, LOG_ENTRY_LIMIT)), extra=extra)
+            self._logger.log(LEVELS[level], scrub(clean(message, LOG_ENTRY_LIMIT)), extra=extra)
 
     def enabled(self, level: str) -> bool:
-        """Would a message of this level (``info``, …) be written?"""
-        return self._logger.isEnabledFor(logging.getLevelName(level.upper()))
+        return self._logger.isEnabledFor(LEVELS[level])
 
     def scope(self, extra: Facts = None, /, **facts: Any) -> ScopedLogger:
         """The same logger, with further facts on every line."""
         return ScopedLogger(msgspec.structs.replace(self._scope, extra={**self._scope.extra, **(extra or {}), **facts}))
 
-    def _log(self, level: int, message: object, given: Facts, facts: dict[str, Any]) -> None:
+    def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None:
         meta = {**given, **facts} if given else facts
-        if self._logger.isEnabledFor(level):
+        if self.enabled(level):
             # Cleaned here, not by our formatters alone: an embedding program's own handlers must not choke on it.
             text = scrub(clean(str(message), LOG_ENTRY_LIMIT))
-            self._logger.log(level, text, extra={"scope": self._scope, "meta": redact(meta)})
+            self._logger.log(LEVELS[level], text, extra={"scope": self._scope, "meta": redact(meta)})
 
 
 def job_logger(worker: str, task: str, job_id: int, attempt: int | None = None) -> ScopedLogger:

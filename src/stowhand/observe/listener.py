@@ -49,26 +49,14 @@ from stowhand.events import (
     WorkerStopping,
 )
 from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Ended
 from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import about_job_of
 from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger
 from stowhand.observe.logs import Scope
-from stowhand.observe.phrases import (
-    ERROR_WIDTH,
-    attempt,
-    because,
-    count,
-    ids,
-    job,
-    names,
-    own,
-    running,
-    short,
-    shown,
-    traceback_of,
-)
 from stowhand.observe.safe_text import escape, shorten, telling_line
+from stowhand.protocols.operating import BUILT_IN
 
 FLAGS = "forbidden flags"
 OF_A_JOB = (
@@ -87,6 +75,10 @@ DONE = {"beat": "renew the lease of", "release": "hand back", "reset": "take bac
 EACH = 3
 """Jobs of one event that have a line each; more share one line, with their number."""
 WORKERS_SHOWN = 5
+NAMES_SHOWN = 50
+"""Task names and job ids in one line, at most."""
+ERROR_WIDTH = 500
+"""Characters."""
 LATE = 60.0
 """Seconds after which a scheduled tick counts as late."""
 
@@ -217,7 +209,8 @@ class LogListener:
         whose = (
             f" ({', '.join(workers[:WORKERS_SHOWN])}{' …' if len(workers) > WORKERS_SHOWN else ''})" if workers else ""
         )
-        words = f"Took back {len(event.jobs)} tasks: their workers{whose} are gone; {became}: {shown(event)}"
+        which = ids(tuple(one.job_id for one in event.jobs))
+        words = f"Took back {len(event.jobs)} tasks: their workers{whose} are gone; {became}: {which}"
         facts = {"outcome": "reset", "jobs": len(event.jobs), "failed": len(failed)}
         self._core.log_event("error" if failed else "warning", words, facts)
 
@@ -247,8 +240,8 @@ class LogListener:
         self._worker(event.worker).log_event("error", f"{what}, again in {event.retry_in:.1f}s: {error}", facts)
 
     def _recovered(self, event: StoreRecovered) -> None:
-        times = "1 failure" if event.failures == 1 else f"{event.failures} failures"
         who = "The answer about forbidden flags" if event.doing == FLAGS else "The store"
+        times = count(event.failures, "failure")
         facts = {"doing": event.doing, "failures": event.failures}
         self._worker(event.worker).log_event("info", f"{who} is back ({event.doing}, after {times})", facts)
 
@@ -289,7 +282,7 @@ class LogListener:
         self._worker(event.worker).warning(f"{none}: {became}; allow more connections, or fewer jobs at once")
 
     def _child_died(self, event: ChildDied) -> None:
-        back = "1 job" if event.jobs == 1 else f"{event.jobs} jobs"
+        back = count(event.jobs, "job")
         self._worker(event.worker).error(f"Worker process {event.pid} ended unasked ({event.how}); {back} came back")
 
     def _reloaded(self, event: TasksReloaded) -> None:
@@ -340,10 +333,11 @@ class LogListener:
         self._worker(event.worker).info(words)
 
     def _stopping(self, event: WorkerStopping) -> None:
+        jobs = count(event.running, "running job")
         if event.now:
-            words = f"Stopping now; {running(event.running)} handed back"
+            words = f"Stopping now; {jobs} {'is' if event.running == 1 else 'are'} handed back"
         else:
-            words = f"Stopping; waiting for {event.running} running job{'s' if event.running != 1 else ''}"
+            words = f"Stopping; waiting for {jobs}"
         self._worker(event.worker).info(words)
 
     def _stopped(self, event: WorkerStopped) -> None:
@@ -374,3 +368,65 @@ def _about_its_job(report: Callable[[Any], None]) -> Callable[[Any], None]:
             report(event)
 
     return listener
+
+
+AboutAJob = (
+    JobStarted
+    | JobEnded
+    | JobLost
+    | JobUnknown
+    | ResultDropped
+    | ThreadAbandoned
+    | ConnectionAwaited
+    | DrainStarted
+    | DrainEnded
+)
+
+
+def job(event: AboutAJob) -> str:
+    """Which job: its id and its task."""
+    return f"{escape(str(event.job_id))} ({escape(event.task)})"
+
+
+def attempt(event: JobEnded) -> str:
+    """Which attempt of how many."""
+    return f"attempt {event.attempt}/{event.max_attempts}"
+
+
+def because(error: str | None) -> str:
+    """The telling line of an error."""
+    return f": {escape(shorten(telling_line(error), ERROR_WIDTH))}" if error else ""
+
+
+def traceback_of(error: str | None) -> str | None:
+    """What an error's text says beyond its first line: where it was raised."""
+    _, _, rest = (error or "").partition("\n")
+    return rest.strip() or None
+
+
+def names(given: tuple[str, ...]) -> str:
+    """Names in quotes; of many, the first."""
+    shown = ", ".join(f"'{escape(name)}'" for name in given[:NAMES_SHOWN]) or "none"
+    return shown + (f" and {len(given) - NAMES_SHOWN} more" if len(given) > NAMES_SHOWN else "")
+
+
+def own(tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """Without those that every worker has; unless it has no others."""
+    return tuple(task for task in tasks if task not in BUILT_IN) or tasks
+
+
+def short(text: str) -> str:
+    """One line of it, safe to print."""
+    return escape(shorten(text, ERROR_WIDTH))
+
+
+def count(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def ids(job_ids: tuple[JobId, ...]) -> str:
+    """Which jobs; of many, the first."""
+    shown = ", ".join(escape(str(job_id)) for job_id in job_ids[:NAMES_SHOWN])
+    more = f" and {len(job_ids) - NAMES_SHOWN} more" if len(job_ids) > NAMES_SHOWN else ""
+    return f"{'task' if len(job_ids) == 1 else 'tasks'} {shown}{more}"

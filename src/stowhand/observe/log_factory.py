@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stowhand.jobs.text import clean
-from stowhand.observe.job_logger import Facts, ScopedLogger, core_logger
+from stowhand.observe.job_logger import Facts, LineLogger, ScopedLogger, core_logger
 from stowhand.observe.logs import LOG_ENTRY_LIMIT, Scope
 from stowhand.observe.safe_text import redact, scrub
 
@@ -21,7 +21,7 @@ LogFactory = Callable[[LogScope], Log]
 _NAMES = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_id"}
 
 
-class Logger:
+class Logger(LineLogger):
     """Four levels and a scope. Without a factory it writes to the standard ``logging``, below ``stowhand``.
 
     What a factory or its functions raise reaches neither a task nor the worker; the standard ``logging`` logs it.
@@ -31,24 +31,6 @@ class Logger:
         self._factory = log_factory
         self._scope = dict(scope or {})
         self._write = self._made()
-
-    def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """A failure that needs action."""
-        self._log("error", message, meta, facts)
-
-    def warn(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Something unexpected that needs no action at once."""
-        self._log("warning", message, meta, facts)
-
-    warning = warn
-
-    def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """The normal course of events."""
-        self._log("info", message, meta, facts)
-
-    def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Details for debugging. Without a factory: only with ``STOWHAND_DEBUG=1`` or as configured."""
-        self._log("debug", message, meta, facts)
 
     def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
         """A line about an event: its facts and traceback are the ``meta`` of the program's function."""

@@ -19,7 +19,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Backoff, Settlement
 from stowhand.jobs.limits import INT32
 
@@ -95,12 +95,12 @@ Reply = Verdict | Settlement | Unwritten
 class Pulse(msgspec.Struct, frozen=True):
     """The answer to a heartbeat: pairs (job id, token), never ids alone. A pair that is in no set was renewed."""
 
-    lost: frozenset[tuple[JobId, str]] = frozenset()
-    canceled: frozenset[tuple[JobId, str]] = frozenset()
+    lost: frozenset[Pair] = frozenset()
+    canceled: frozenset[Pair] = frozenset()
     """Renewed; its cancellation was requested."""
-    busy: frozenset[tuple[JobId, str]] = frozenset()
+    busy: frozenset[Pair] = frozenset()
     """Valid, but locked by another open transaction: not renewed."""
-    refused: frozenset[tuple[JobId, str]] = frozenset()
+    refused: frozenset[Pair] = frozenset()
     """Valid, but the database refuses to renew it: left to its lease (``Heartbeats.refused`` says why)."""
 
 
@@ -137,11 +137,21 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The store sends no wake-ups by design: it is polled, and nothing is reported about it."""
 
 
-PARTS = (
-    *("jobs", "transactions", "inspect", "admin", "operate", "timetable"),
-    *("schema", "settings", "connections", "flows", "notices"),
-)
-"""What a store may offer beyond what a worker needs (queue_store.py)."""
+DOING = {
+    "jobs": "enqueueing jobs, and looking at one",
+    "transactions": "enqueueing inside a transaction of yours",
+    "inspect": "looking at jobs",
+    "admin": "acting on jobs",
+    "operate": "pausing and purging",
+    "timetable": "scheduling recurring jobs (a crontab)",
+    "schema": "installing and examining a schema",
+    "settings": "a default for jobs that SQL enqueues",
+    "connections": "lending a connection",
+    "flows": "working on a flow",
+    "notices": "reporting what it hears",
+}
+"""By part, which a store may offer beyond what a worker needs (queue_store.py): what is asked for."""
+PARTS = tuple(DOING)
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
