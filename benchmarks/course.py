@@ -21,8 +21,8 @@ import psutil
 from benchmarks.contenders import STATE, Contender, environment
 from benchmarks.grounds import Ground
 from benchmarks.report import Report
+from stowhand.cli.bench.measure import resident
 from stowhand.cli.bench.probe import look
-from stowhand.cli.bench.workers import resident
 
 Finding = tuple[str, float]
 """What was found, and the figure."""

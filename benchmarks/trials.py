@@ -21,7 +21,7 @@ import psutil
 from benchmarks.sites import NAP, PostgresSite, Site, new_store
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.bench import probe
-from stowhand.cli.bench.workers import LOOK_EVERY, Workers
+from stowhand.cli.bench.measure import LOOK_EVERY, Workers
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import QueueStore

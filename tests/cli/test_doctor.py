@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.app.settings.settings import read_settings
-from stowhand.cli.doctor import examine_settings
-from stowhand.cli.doctor_postgres import Server, judge_server
-from stowhand.cli.doctor_work import examine_work
-from stowhand.cli.findings import Mark
+from stowhand.cli.doctor import Mark, Server, examine_settings, examine_work, judge_server
 from stowhand.cli.stats import Stats, WorkerLine
 from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow

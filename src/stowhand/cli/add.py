@@ -13,6 +13,7 @@ import msgspec
 from stowhand.app.settings.parsers import OneOf
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
+from stowhand.cli.reading import Read
 from stowhand.cli.session import with_store
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
@@ -47,25 +48,14 @@ def read_when(text: str) -> When:
     return When(run_at=moment)
 
 
-def _when(ctx: click.Context, param: click.Parameter, value: str | None) -> When:
-    del ctx, param
-    try:
-        return When() if value is None else read_when(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 when_option = click.option(
-    "--run-at", "when", metavar="WHEN", callback=_when, help="2030-01-31T09:00:00Z, or a delay: +5m."
+    "--run-at",
+    "when",
+    metavar="WHEN",
+    type=Read(read_when),
+    default=When,
+    help="2030-01-31T09:00:00Z, or a delay: +5m.",
 )
-
-
-def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> KeyMode | None:
-    del ctx, param
-    try:
-        return None if value is None else KeyMode(OneOf(*KeyMode)(value.replace("-", "_")))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command()
@@ -77,7 +67,7 @@ def _key_mode(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option(
     "--key-mode",
     metavar="MODE",
-    callback=_key_mode,
+    type=Read(lambda text: KeyMode(OneOf(*KeyMode)(text.replace("-", "_")))),
     help=f"{', '.join(KeyMode)}.  [default: replace]",
     shell_complete=completing(KeyMode),
 )

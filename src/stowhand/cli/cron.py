@@ -1,47 +1,63 @@
-"""``stowhand cron``: check a crontab, and see what recurs."""
+"""``stowhand cron``: check a crontab; see what recurs in a store, and run one item at once."""
 
 from __future__ import annotations
 
+import difflib
 import heapq
 import json
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.add import read_when
-from stowhand.cli.cron_store import list_items, run_item
 from stowhand.cli.groups import Group
-from stowhand.cli.options import json_option
+from stowhand.cli.moments import iso
+from stowhand.cli.options import crontab_options, json_option, otel_option, settings_of, store_options
+from stowhand.cli.reading import Read
+from stowhand.cli.replies import show_all
+from stowhand.cli.session import with_store
 from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
+from stowhand.cron.agenda import this_minute
+from stowhand.cron.crontab import parse_crontab, refuse_duplicates
 from stowhand.cron.item import ParsedItem
-from stowhand.cron.sources import read_crontab
+from stowhand.cron.sources import declared, read_crontab
 from stowhand.cron.zones import find_zone
+from stowhand.errors import ConfigurationError
+from stowhand.jobs.job import Job
 from stowhand.observe.safe_text import escape
+from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.queue_store import KnownItem, QueueStore
+from stowhand.tasks.registry import Registry
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
 
 RUNS = 5
 """How many runs of each item ``check`` shows."""
 MOST = 10_000
+HEADINGS = ("ITEM", "KNOWN SINCE", "LAST TICK", "NEXT RUN", "CRONTAB")
 
 
-def _from(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime:
-    del ctx, param
-    if value is None:
-        return wall_clock()
-    try:
-        when = read_when(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    if when.run_at is None:
-        raise click.BadParameter(f"{value!r} is no moment; write for example 2030-01-31T09:00:00Z")
-    return when.run_at
+def _read_moment(text: str) -> datetime:
+    run_at = read_when(text).run_at
+    if run_at is None:
+        raise ValueError(f"{text!r} is no moment; write for example 2030-01-31T09:00:00Z")
+    return run_at
 
 
 from_option = click.option(
-    "start", "--from", metavar="WHEN", callback=_from, help="Runs after 2030-01-31T09:00:00Z, say.  [default: now]"
+    "start",
+    "--from",
+    metavar="WHEN",
+    type=Read(_read_moment),
+    default=wall_clock,
+    help="Runs after 2030-01-31T09:00:00Z, say.  [default: now]",
 )
 
 
@@ -50,8 +66,48 @@ def command() -> None:
     """Check a crontab; see and run what recurs."""
 
 
-command.add_command(list_items)
-command.add_command(run_item)
+@command.command("list")
+@json_option
+@store_options
+def list_items(as_json: bool, **typed: Any) -> None:
+    """List the items that any worker has made known to the store, with their last tick and their next run.
+
+    An item stays known when it is taken out of its crontab: no worker schedules it any more then.
+    """
+    settings = settings_of(typed)
+    known, now = with_store(settings.store, _look)
+    show_all(
+        known,
+        "No recurring tasks.",
+        lambda items: table(HEADINGS, [_row(item, now) for item in items]),
+        lambda item: _json(item, now),
+        as_json=as_json,
+    )
+
+
+@command.command("run")
+@click.argument("name")
+@crontab_options
+@otel_option
+@store_options
+def run_item(name: str, **typed: Any) -> None:
+    """Enqueue the job of the item NAME now, once; prints its id. The schedule goes on as if nothing had happened.
+
+    NAME is an item's identifier. It is looked for where a worker would read it (--crontab, the file crontab beside
+    the folder of tasks, --app), and then among the items that the store knows. Its _cron.ts is the minute that is
+    running.
+    """
+    settings = settings_of(typed)
+    items, tasks, traces = _written(settings)
+
+    async def run(store: QueueStore) -> Job:
+        item = items.get(name)
+        if item is None:
+            (item,) = declared([_remembered(name, await store.timetable.known_items(), items)], tasks)
+        job = item.job(this_minute(await store.timetable.now()), backfilled=False)
+        return await (store.admin.add_built_in(job) if job.task in BUILT_IN else store.jobs.enqueue(job))
+
+    click.echo(with_store(settings.store, run, traces).id)
 
 
 @command.command("check")
@@ -124,3 +180,64 @@ def _utc(run: datetime) -> str:
 def _there(item: ParsedItem, run: datetime) -> str:
     """``Mon 09:00 Europe/Berlin``"""
     return f"{run.astimezone(find_zone(item.tz).info):%a %H:%M} {item.tz}"
+
+
+def _row(item: KnownItem, now: datetime) -> tuple[str, ...]:
+    return item.identifier, _say(item.known_since), _say(item.last_tick), _say(_next_run(item, now)), item.spec
+
+
+def _json(item: KnownItem, now: datetime) -> str:
+    about = {"identifier": item.identifier, "known_since": iso(item.known_since)}
+    times = {"last_tick": iso(item.last_tick), "next_run": iso(_next_run(item, now))}
+    return json.dumps({**about, **times, "spec": item.spec})
+
+
+async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
+    return await store.timetable.known_items(), await store.timetable.now()
+
+
+def _written(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Registry, Traces | None]:
+    """What a worker with these settings would schedule, the tasks of its App, and what would make spans of it."""
+    from stowhand.service.loading import load_tasks, wanted_traces
+    from stowhand.service.recurring import items_in_file
+
+    app = load_tasks(settings) if settings.app is not None else None
+    if app is None:
+        found, tasks, traces = items_in_file(settings), Registry(), wanted_traces(settings)
+    else:
+        found, tasks, traces = (*app.cron, *declared(items_in_file(settings), app.registry)), app.registry, app.traces
+    return {item.identifier: item for item in refuse_duplicates(found)}, tasks, traces
+
+
+def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedItem]) -> ParsedItem:
+    """The item as the store knows it."""
+    specs = {item.identifier: item.spec for item in known}
+    if name not in specs:
+        names = sorted({*items, *specs})
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
+        raise click.UsageError(f"nothing recurs under the name {name!r}; {hint}")
+    item = _parsed(specs[name])
+    if item is None:
+        raise click.UsageError(
+            f"{name!r} was written in Python, not in a crontab; name the application that has it: --app MODULE:NAME"
+        )
+    return item
+
+
+def _next_run(item: KnownItem, now: datetime) -> datetime | None:
+    parsed = _parsed(item.spec)
+    return None if parsed is None else parsed.next_after(now)
+
+
+def _parsed(spec: str) -> ParsedItem | None:
+    """``None``: no crontab could say it (a function, a task with a space), or another version has written it."""
+    try:
+        (item,) = parse_crontab(spec)
+    except (ConfigurationError, ValueError):
+        return None
+    return item
+
+
+def _say(moment: datetime | None) -> str:
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"

@@ -7,35 +7,38 @@ import os
 import platform
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from stowhand import __version__
 from stowhand.app.settings.file import read_settings_file
 from stowhand.app.settings.settings import WorkerSettings, unknown_variables
-from stowhand.cli.doctor_postgres import examine_server
-from stowhand.cli.doctor_work import examine_work
-from stowhand.cli.findings import Finding, Mark, fail, ok, warn
+from stowhand.cli.moments import say_span
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.session import unopened
-from stowhand.cli.stats import read_stats
+from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
+from stowhand.clock import wall_clock
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.jobs.durations import say_duration
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
+from stowhand.protocols.figures import Amount, total_ended
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 from stowhand.protocols.store import RESERVED_CONNECTIONS
-from stowhand.service.exit_codes import OK, SCHEMA_UNSUITABLE, exit_code
+from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, USAGE, exit_code
 from stowhand.service.opening import attempts_apart
 
 LISTEN_PATIENCE = 3.0
 LISTEN_LOOKS = 15
 INDENT = " " * 18
 SHOWN = 5
-"""Problems of one store in the report, at most."""
+"""Problems of one store, or names in one finding, at most."""
 PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "pydantic")
 
 
@@ -68,6 +71,38 @@ async def examine_everything(settings: WorkerSettings) -> AsyncIterator[Finding]
         yield finding
     for finding in examine_tasks(settings):
         yield finding
+
+
+class Mark(StrEnum):
+    """How serious a finding is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "FAIL"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the report."""
+
+    mark: Mark
+    what: str
+    said: str
+    code: int = OK
+
+
+def ok(what: str, said: str) -> Finding:
+    """As it should be."""
+    return Finding(Mark.OK, what, said)
+
+
+def warn(what: str, said: str) -> Finding:
+    """Works, but not as a user may expect."""
+    return Finding(Mark.WARN, what, said)
+
+
+def fail(what: str, said: str, code: int = FAILURE) -> Finding:
+    """Does not work."""
+    return Finding(Mark.FAIL, what, said, code)
 
 
 def examine_machine() -> Iterator[Finding]:
@@ -204,3 +239,148 @@ def _show(finding: Finding) -> None:
         colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.FAIL: "red"}[finding.mark]
         mark = click.style(mark, fg=colour)
     click.echo(f"{mark} {finding.what:<11} {escape_lines(scrub(finding.said), INDENT)}")
+
+
+def examine_work(found: Stats) -> Iterator[Finding]:
+    """The most important first."""
+    alive = [line for line in found.workers if line.row.alive]
+    yield from _workers(found, alive)
+    yield from _tasks_without_workers(found, alive)
+    if found.figures.paused:
+        yield warn("queues", f"paused: {_some(list(found.figures.paused))}; stowhand queues resume lets them go on")
+    if names := found.figures.pauses.names():
+        yield warn("tasks", f"paused: {_some(names)}; stowhand queues resume --task / --without-queue lets them go on")
+    lost = [line.row.card.name for line in found.workers if not line.row.alive]
+    if lost:
+        yield warn("workers", f"said no goodbye within a day: {_some(lost)}")
+    failed = total_ended(found.figures.lately[15]).failed
+    if failed.number:
+        yield warn("failures", f"{failed} in the last 15 minutes: stowhand jobs list --state failed")
+    yield ok("jobs", state_line(found))
+
+
+def _due(found: Stats) -> Amount:
+    return sum((one.due for one in found.figures.tasks), Amount())
+
+
+def _workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
+    due = _due(found)
+    if not alive:
+        if due.number:
+            late = f", the oldest for {say_span(found.oldest_due)}" if found.oldest_due else ""
+            yield warn("workers", f"none is alive, and {due} jobs are due{late}: start one (stowhand worker)")
+        else:
+            yield ok("workers", "none is alive, and nothing is due")
+        return
+    busy, slots = sum(line.busy for line in alive), sum(line.row.card.concurrency for line in alive)
+    yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
+
+
+def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
+    if not alive or any(line.row.card.tasks is None for line in alive):
+        return
+    known = {task for line in alive for task in line.row.card.tasks or ()}
+    orphaned = [f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number and one.name not in known]
+    if orphaned:
+        yield warn("tasks", f"due, and no live worker has it: {_some(orphaned)}")
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+OLDEST = 13
+SKEW_LIMIT = 1.0
+"""Seconds."""
+# What a login that is no superuser may have: a database and a role may allow fewer than the server. Connections of ours
+# are those of workers that a new start replaces, or of other hosts: they are named apart.
+_LOOK = b"""
+    SELECT current_setting('server_version_num')::int,
+           clock_timestamp(),
+           least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+                     - coalesce(current_setting('reserved_connections', true)::int, 0),
+                 (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database()),
+                 (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user)),
+           count(*) FILTER (WHERE application_name NOT LIKE 'stowhand:%%' AND pid <> pg_backend_pid())::int,
+           count(*) FILTER (WHERE application_name LIKE 'stowhand:%%')::int,
+           current_setting('transaction_read_only')::bool,
+           current_setting('array_nulls')::bool
+    FROM pg_stat_activity
+    WHERE backend_type = 'client backend'
+"""
+PARENT = 3
+"""Connections of the parent of several processes: to schedule, to look, to take back what a dead child held."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """One look at a server. ``skew``: seconds that its clock is ahead of ours. ``most``: connections that it gives.
+
+    ``used``: those of others than us; ``ours``: those of workers.
+    """
+
+    version: int
+    skew: float
+    most: int
+    used: int
+    ours: int = 0
+    read_only: bool = False
+    nulls: bool = True
+    """Does an array's literal know NULL?"""
+
+
+async def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
+    """One short query. Raises StoreUnreachable."""
+    return judge_server(await _look(settings.store.url), settings)
+
+
+def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
+    """What to say about it."""
+    major = server.version // 10_000
+    if major < OLDEST:
+        yield warn("server", f"PostgreSQL {major}; {OLDEST} is the oldest that is tried")
+    else:
+        yield ok("server", f"PostgreSQL {major}")
+    if server.read_only:
+        said = "a standby, or read-only: nothing can be enqueued or claimed; name the primary, or several hosts with"
+        yield fail("writes", f"{said} target_session_attrs=read-write", STORE_UNREACHABLE)
+    if not server.nulls:
+        yield fail("arrays", "array_nulls is off: settlements would fail; ALTER ROLE … SET array_nulls = on", USAGE)
+    if abs(server.skew) > SKEW_LIMIT:
+        word = "ahead of" if server.skew > 0 else "behind"
+        yield warn("clock", f"the server's is {abs(server.skew):.1f} s {word} this machine's; jobs run by the server's")
+    else:
+        yield ok("clock", "the server's and this machine's agree")
+    processes, each = settings.processes, settings.store.max_pool_size
+    parent = PARENT if processes > 1 else 0
+    wanted = processes * each + parent
+    added = f"{processes} x {each}{f' + {parent} of their parent' if parent else ''} = {wanted} at most"
+    said = f"{added}; the server gives {server.most}, of which others use {server.used} and workers {server.ours}"
+    if wanted > server.most - server.used:
+        yield warn("connections", f"{said}: lower -j, -m or --processes, or raise max_connections")
+    else:
+        yield ok("connections", said)
+
+
+async def _look(url: str) -> Server:
+    from stowhand.errors import StoreError
+    from stowhand.stores.database.address import Address
+    from stowhand.stores.database.link import Dialer, Link
+    from stowhand.stores.database.trouble import first_line
+
+    link = Link(Dialer(Address(url), prepared=False), lambda: "stowhand doctor")
+    try:
+        before = wall_clock()
+        ((version, now, *facts),) = await link.rows(_LOOK)
+        return Server(version, _ahead(now, before, wall_clock()), *facts)
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001  boundary: a driver's error becomes one of ours
+        raise StoreError(first_line(error)) from None
+    finally:
+        await link.close()
+
+
+def _ahead(theirs: datetime, before: datetime, after: datetime) -> float:
+    """The answer was made at some moment between the two; the middle is the best guess."""
+    return (theirs - before).total_seconds() - (after - before).total_seconds() / 2

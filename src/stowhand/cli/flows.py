@@ -4,27 +4,57 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 
-from stowhand.cli.flow_monitor import monitor_flow
-from stowhand.cli.flow_retry import retry_jobs
-from stowhand.cli.flow_session import limit_option, read_flow, target_argument, with_flow
-from stowhand.cli.flow_views import Job, ended_table, job_page, plain_json, position_table, queue_json, queue_table
+from stowhand.cli.flow_views import (
+    Job,
+    ended_table,
+    job_page,
+    look_heading,
+    look_json,
+    look_table,
+    plain_json,
+    position_table,
+    queue_json,
+    queue_table,
+)
 from stowhand.cli.groups import Group
-from stowhand.cli.options import json_option, log_options, otel_option
+from stowhand.cli.options import json_option, log_options, otel_option, settings_of
+from stowhand.cli.reading import agreed
+from stowhand.cli.replies import show_all, show_answers, show_one
+from stowhand.cli.screen import Screen
 from stowhand.errors import ConfigurationError
 from stowhand.events import WorkerStopped
-from stowhand.flows import Flow, Position
+from stowhand.flows import Flow, Position, QueueCount
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.safe_text import escape
+from stowhand.observe.traces import Traces
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.run_all import run_all
+from stowhand.tasks.loading import load_object
 
 FAR = (10_000, 1_000_000)
 """How many of each queue and state are looked through for one job: first, and where there are more."""
+PAGE = 10_000
+BATCH = 500
+"""Jobs in one call."""
+LAST_LOOK = 1.0
+"""Seconds that a look under way has to end."""
+
+T = TypeVar("T")
+
+target_argument = click.argument("target", metavar="MODULE:NAME")
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="How many at most; of each queue and state.",
+)
 
 
 @click.group(cls=Group, name="flows")
@@ -68,11 +98,11 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
         return job, None if job is None else await _find(flow, job_id)
 
     job, position = with_flow(read_flow(target, typed), look)
-    if job is None:
-        click.echo(f"error: there is no job {escape(job_id)}", err=True)
-        return FAILURE
-    click.echo(plain_json({"job": job, "stands": position}) if as_json else job_page(job, position))
-    return OK
+    return show_one(
+        job,
+        f"job {escape(job_id)}",
+        lambda job: plain_json({"job": job, "stands": position}) if as_json else job_page(job, position),
+    )
 
 
 @command.command("jobs")
@@ -109,20 +139,89 @@ def list_jobs(
     if looked_up is not None:
         attribute, value = looked_up
         jobs = with_flow(flow, lambda flow: flow.get_jobs_by_key(attribute, value))
-        _print_jobs(jobs[:limit], as_json=as_json)
+        show_all(jobs[:limit], "No jobs.", ended_table, plain_json, as_json=as_json)
         if len(jobs) > limit:
             click.echo(f"These are the first of {len(jobs)}: --limit", err=True)
     elif failed:
         found, last = with_flow(flow, lambda flow: _failed(flow, queue, after, limit))
-        _print_jobs(found, as_json=as_json)
+        show_all(found, "No jobs.", ended_table, plain_json, as_json=as_json)
         if last is not None:
             click.echo(f"There may be more: --after {escape(last)}", err=True)
     else:
-        _print_positions(with_flow(flow, lambda flow: _positions(flow, queue, limit)), queue, as_json=as_json)
+        positions = with_flow(flow, lambda flow: _positions(flow, queue, limit))
+        lines = partial(position_table, several=queue is None)
+        show_all(positions, "No jobs.", lines, plain_json, as_json=as_json)
 
 
-command.add_command(retry_jobs)
-command.add_command(monitor_flow)
+@command.command("retry")
+@target_argument
+@click.argument("job_ids", metavar="[JOB_ID]...", nargs=-1)
+@click.option("--failed", is_flag=True, help="Every job that has failed, children apart.")
+@click.option("--queue", help="With --failed: only those that failed in this queue, one of children too.")
+@click.option("-y", "--yes", is_flag=True, help="With --failed: do not ask.")
+@json_option
+@log_options
+def retry_jobs(
+    target: str, job_ids: tuple[str, ...], failed: bool, queue: str | None, yes: bool, as_json: bool, **typed: Any
+) -> int:
+    """Put failed jobs back into the queue where they failed.
+
+    They have all their retries again. --failed says how many there are, and asks.
+
+    Exit code: 0 all of them are waiting again, 1 one was refused or is missing, or the question was denied.
+    """
+    if failed == bool(job_ids):
+        raise click.UsageError("name the jobs: JOB_ID..., or --failed")
+    if not failed and (queue is not None or yes):
+        raise click.UsageError("--queue and --yes go with --failed")
+    flow = read_flow(target, typed)
+    wanted: Sequence[str] = job_ids
+    if failed:
+        if queue is not None:
+            flow.shape.find_queue(queue)
+        wanted = with_flow(flow, lambda flow: _all_failed(flow, queue))
+        if not wanted:
+            click.echo("No failed jobs.", err=True)
+            return OK
+        where = f"queue {escape(queue)}" if queue is not None else f"flow {escape(flow.name)}"
+        if not yes and not agreed(f"Retry {len(wanted)} failed job{'' if len(wanted) == 1 else 's'} of {where}?"):
+            click.echo("Nothing was retried.", err=True)
+            return FAILURE
+    return with_flow(flow, lambda flow: _retry(flow, wanted, as_json=as_json))
+
+
+@command.command("monitor")
+@target_argument
+@click.option("--once", is_flag=True, help="One look, and end.")
+@click.option("as_json", "--json", is_flag=True, help="One JSON object per look.")
+@log_options
+def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
+    """Show each second how many jobs each queue has, by state.
+
+    It ends at Ctrl-C. Each look also takes back the jobs of dead workers, as every worker of Stowhand does: where
+    none serves the flow, keep this command running.
+    """
+    flow = read_flow(target, typed)
+
+    async def watch(flow: Flow) -> None:
+        screen, monitor = Screen(), flow.monitor
+
+        def show(counts: Sequence[QueueCount]) -> None:
+            if as_json:
+                click.echo(look_json(flow.name, counts, monitor.returned))
+                return
+            heading = look_heading(flow.name, flow.engine.description, monitor.returned)
+            screen.show([heading, "", *look_table(flow.shape, counts)])
+
+        if once:
+            await monitor.sweep()
+            show(await monitor.counts())
+            return
+        monitor.on_look.append(show)
+        monitor.on_trouble.append(lambda error: core_logger().error(f"No look: {error}"))
+        await run_all(monitor, grace=LAST_LOOK)
+
+    with_flow(flow, watch)
 
 
 @command.command("run")
@@ -203,21 +302,47 @@ async def _failed(flow: Flow, queue: str | None, after: str | None, limit: int) 
     return jobs, ids[-1] if len(ids) == limit else None
 
 
-def _print_positions(positions: Sequence[Position], queue: str | None, *, as_json: bool) -> None:
-    if as_json:
-        for position in positions:
-            click.echo(plain_json(position))
-    elif positions:
-        click.echo("\n".join(position_table(positions, several=queue is None)))
-    else:
-        click.echo("No jobs.", err=True)
+async def _all_failed(flow: Flow, queue: str | None) -> list[str]:
+    """Of all queues only those without a parent: most parents have gone on, and a child with its parent."""
+    found: list[str] = []
+    while True:
+        page = await flow.engine.failed(queue, after=found[-1] if found else None, limit=PAGE)
+        found += page
+        if len(page) < PAGE:
+            return found if queue is not None else [job_id for job_id in found if job_id.count(":") < 2]
 
 
-def _print_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
-    if as_json:
-        for job in jobs:
-            click.echo(plain_json(job))
-    elif jobs:
-        click.echo("\n".join(ended_table(jobs)))
-    else:
-        click.echo("No jobs.", err=True)
+async def _retry(flow: Flow, job_ids: Sequence[str], *, as_json: bool) -> int:
+    code = OK
+    for start in range(0, len(job_ids), BATCH):
+        answers = await flow.retry_jobs(job_ids[start : start + BATCH])
+        code = max(code, show_answers(answers, as_json=as_json))
+    return code
+
+
+def read_flow(target: str, typed: dict[str, Any]) -> Flow:
+    """The flow of that name, ``flow`` unless given; log lines go to stderr from here. Raises ConfigurationError.
+
+    Of a command that takes ``--otel``: it makes spans where that is wanted.
+    """
+    settings = settings_of(typed)
+    flow = load_object(target, Flow, default="flow")
+    if "otel" in typed and settings.otel:
+        flow.trace(Traces())
+    return flow
+
+
+def with_flow(flow: Flow, doing: Callable[[Flow], Awaitable[T]]) -> T:
+    """Connect, do one thing, disconnect. Raises StoreUnreachable, SchemaError.
+
+    ``quiet``: workers log the store's warnings, a look does not.
+    """
+
+    async def session() -> T:
+        try:
+            await flow.open(quiet=True)
+            return await doing(flow)
+        finally:
+            await flow.close()
+
+    return asyncio.run(session())

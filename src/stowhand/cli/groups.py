@@ -12,31 +12,21 @@ import click
 from stowhand import __version__
 from stowhand.service.exit_codes import USAGE
 
+APART = {"bench": "bench.command", "demo": "demo.command"}
+"""Modules of the commands that have a folder of their own."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class LazyCommand:
-    """Where a command lives, and its line in the list."""
-
-    def __init__(self, path: str, line: str) -> None:
-        self.path = path
-        self.line = line
-
-    def load(self) -> click.Command:
-        """Import it."""
-        module, _, name = self.path.partition(":")
-        command = getattr(importlib.import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
-
-
 class Group(click.Group):
-    """Commands by name, imported when they are asked for; a misspelt one meets a suggestion."""
+    """Commands by name; a misspelt one meets a suggestion.
 
-    def __init__(self, *args: Any, commands_by_name: Mapping[str, LazyCommand] | None = None, **options: Any) -> None:
+    ``lines``: the line in the list, of those that are imported when they are asked for.
+    """
+
+    def __init__(self, *args: Any, lines: Mapping[str, str] | None = None, **options: Any) -> None:
         options.setdefault("context_settings", SETTINGS)
         super().__init__(*args, **options)
-        self._lazy = dict(commands_by_name or {})
+        self._lines = lines or {}
         self.params.append(version_option())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -46,11 +36,12 @@ class Group(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self._lazy, *self.commands]
+        return [*self._lines, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        lazy = self._lazy.get(cmd_name)
-        command = lazy.load() if lazy is not None else super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        if cmd_name in self._lines:
+            command = importlib.import_module(f"stowhand.cli.{APART.get(cmd_name, cmd_name)}").command
         if command is not None and all(param.name != "version" for param in command.params):
             command.params.append(version_option())
         return command
@@ -67,11 +58,11 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Without importing what is only listed."""
-        if not self._lazy:
+        if not self._lines:
             super().format_commands(ctx, formatter)
             return
         with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.line) for name, lazy in self._lazy.items()])
+            formatter.write_dl(list(self._lines.items()))
 
 
 def version_option() -> click.Option:

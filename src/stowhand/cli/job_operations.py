@@ -4,43 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import click
 import msgspec
 
 from stowhand.app.settings.settings import StoreSettings
-from stowhand.cli.job_filter import agreed
-from stowhand.cli.job_views import answer_json, answer_line
+from stowhand.cli.job_filter import Wanted
 from stowhand.cli.options import json_option, settings_of, store_options
+from stowhand.cli.reading import Read, agreed
+from stowhand.cli.replies import show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import parse_duration
-from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.matching import PAGE, ids_of
+from stowhand.protocols.matching import PAGE
 from stowhand.protocols.operating import Ages, Explanation
-from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
+from stowhand.protocols.queue_store import Answer, Done, QueueStore
 from stowhand.service.exit_codes import FAILURE, OK
 
 
-def _read_age(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    del ctx, param
-    if value is None:
-        return None
-    try:
-        seconds = parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    if not value.strip()[-1].isalpha():
+def _read_age(text: str) -> float:
+    seconds = parse_duration(text)
+    if not text.strip()[-1].isalpha():
         # A bare number means seconds elsewhere; a user who deletes by 14 means days.
-        raise click.BadParameter(f"{value!r} has no unit; write for example 14d, 12h or 90s")
+        raise ValueError(f"{text!r} has no unit; write for example 14d, 12h or 90s")
     return seconds
 
 
 def age_option(name: str, words: str) -> Callable[[Any], Any]:
     """An option that takes a duration."""
-    return click.option(name, callback=_read_age, metavar="DURATION", help=words)
+    return click.option(name, type=Read(_read_age), metavar="DURATION", help=words)
 
 
 @click.command("explain")
@@ -50,24 +43,20 @@ def age_option(name: str, words: str) -> Callable[[Any], Any]:
 def explain_job(job_id: int, as_json: bool, **typed: Any) -> int:
     """Say why a job is not running: every reason, the most important first, and what to do about it."""
     found = with_store(settings_of(typed).store, lambda store: store.inspect.explain(job_id))
-    if found is None:
-        click.echo(f"error: there is no job {job_id}", err=True)
-        return FAILURE
-    if as_json:
-        for reason in found.reasons:
-            click.echo(json.dumps({"id": job_id} | msgspec.structs.asdict(reason)))
-    else:
-        click.echo("\n".join(_lines(found)))
-    return OK
+    return show_one(found, f"job {job_id}", _reasons_json if as_json else _reasons)
 
 
-def _lines(found: Explanation) -> list[str]:
+def _reasons_json(found: Explanation) -> str:
+    return "\n".join(json.dumps({"id": found.job.id} | msgspec.structs.asdict(reason)) for reason in found.reasons)
+
+
+def _reasons(found: Explanation) -> str:
     lines = [f"{found.job.id} ({escape(found.job.task)}) is {found.job.state.value}:"]
     for reason in found.reasons:
         lines.append(f"  {escape(reason.what)}")
         if reason.todo:
             lines.append(f"    -> {escape(reason.todo)}")
-    return lines
+    return "\n".join(lines)
 
 
 @click.command("purge")
@@ -97,23 +86,9 @@ def purge_jobs(
         click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {said}")
 
 
-class FailedOnes(msgspec.Struct, frozen=True, kw_only=True):
-    """Which failed jobs are meant."""
-
-    task: str | None = None
-    queue: str | None = None
-    older_than: float | None = None
-    """Seconds since they failed."""
-
-    def say(self) -> str:
-        """For a question."""
-        task = f" of task {escape(self.task)}" if self.task is not None else ""
-        return task + (f" in queue {escape(self.queue)}" if self.queue is not None else "")
-
-
-def retry_failed(store: StoreSettings, wanted: FailedOnes, *, yes: bool, as_json: bool) -> int:
+def retry_failed(store: StoreSettings, wanted: Wanted, *, yes: bool, as_json: bool) -> int:
     """Count them, ask, and retry them page by page; a line for each that was not."""
-    job_ids = with_store(store, lambda store: _find(store, wanted))
+    job_ids = with_store(store, wanted.ids)
     if not job_ids:
         click.echo("No failed jobs.", err=True)
         return OK
@@ -121,11 +96,6 @@ def retry_failed(store: StoreSettings, wanted: FailedOnes, *, yes: bool, as_json
         click.echo("Nothing was retried.", err=True)
         return FAILURE
     return with_store(store, lambda store: _retry(store, job_ids, as_json=as_json))
-
-
-async def _find(store: QueueStore, wanted: FailedOnes) -> list[int]:
-    before = None if wanted.older_than is None else await store.timetable.now() - timedelta(seconds=wanted.older_than)
-    return await ids_of(store, JobFilter(states=(State.FAILED,), task=wanted.task, queue=wanted.queue, until=before))
 
 
 async def _left(store: QueueStore, job_id: int) -> Answer:
@@ -144,10 +114,9 @@ async def _retry(store: QueueStore, job_ids: Sequence[int], *, as_json: bool) ->
         done += len(retried)
         for job_id in page:
             if job_id not in retried:
-                answer = await _left(store, job_id)
-                click.echo(answer_json(answer) if as_json else answer_line(answer))
+                show_answers([await _left(store, job_id)], as_json=as_json)
             elif as_json:
-                click.echo(answer_json(Answer(job_id, Done.DONE)))
+                show_answers([Answer(job_id, Done.DONE)], as_json=True)
     if not as_json:
         click.echo(f"Retried: {done}")
     return OK if done == len(job_ids) else FAILURE

@@ -14,13 +14,14 @@ from typing import Any
 import click
 import msgspec
 
+from stowhand.cli.moments import say
 from stowhand.cli.screen import output_width
+from stowhand.cli.text_table import page
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
 from stowhand.observe.logs import wants_color
-from stowhand.observe.safe_text import columns, escape, escape_lines, fit, telling_line
-from stowhand.protocols.queue_store import Answer
+from stowhand.observe.safe_text import columns, escape, fit, telling_line
 
 HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
 TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})
@@ -34,16 +35,15 @@ UNLIMITED = 200
 """Width where the output is no terminal."""
 
 
-def job_table(jobs: Sequence[Job]) -> None:
-    """Print a table: as wide as the terminal; in a pipe as wide as it needs to be."""
+def job_table(jobs: Sequence[Job]) -> list[str]:
+    """A table as wide as the terminal; in a pipe as wide as it needs to be."""
     width = output_width() or UNLIMITED
     headings: tuple[str, ...] = HEADINGS
     rows = [_cells(job) for job in jobs]
     if any(job.worker is not None for job in jobs):
         headings = (*HEADINGS[:-1], "WORKER", HEADINGS[-1])
         rows = [(*row[:-1], _name(job.worker), row[-1]) for row, job in zip(rows, jobs, strict=True)]
-    for line in table_lines(rows, width, painted=wants_color(sys.stdout), headings=headings):
-        click.echo(line)
+    return table_lines(rows, width, painted=wants_color(sys.stdout), headings=headings)
 
 
 def table_lines(
@@ -63,11 +63,7 @@ def table_lines(
 
 def job_page(job: Job) -> str:
     """Every field on a line of its own; payload and errors whole."""
-    lines = []
-    for name, value in _fields(job).items():
-        text = escape_lines(str(value)) if name in ("last_error", "payload", "result") else escape(_say(value))
-        lines.append(f"{name.replace('_', ' '):<18}{text if value is not None else '-'}".rstrip())
-    return "\n".join(lines)
+    return page(_fields(job), 18, whole=("last_error", "payload", "result"))
 
 
 def job_json(job: Job) -> str:
@@ -83,17 +79,6 @@ def _fields(job: Job) -> dict[str, Any]:
     return {name.removesuffix("_text"): value for name, value in msgspec.structs.asdict(job).items()}
 
 
-def answer_line(answer: Answer) -> str:
-    """``5: refused (it is running; cancel it instead)``"""
-    job = escape(str(answer.job_id)) if answer.job_id is not None else "-"
-    return f"{job}: {answer.done.value}" + (f" ({escape(answer.why)})" if answer.why else "")
-
-
-def answer_json(answer: Answer) -> str:
-    """The same for programs."""
-    return json.dumps({"id": answer.job_id, "done": answer.done.value, "why": answer.why})
-
-
 def _cells(job: Job) -> tuple[str, ...]:
     return (
         str(job.id),
@@ -103,7 +88,7 @@ def _cells(job: Job) -> tuple[str, ...]:
         _name(job.queue),
         _name(job.key),
         str(job.priority),
-        _say(job.run_at),
+        say(job.run_at),
         escape(telling_line(job.last_error)) if job.last_error else "-",
     )
 
@@ -125,18 +110,6 @@ def _aligned(row: Sequence[str], widths: Mapping[str, int], *, painted: bool) ->
         shown = click.style(text, fg=COLOURS[text]) if painted and heading == "STATE" and text in COLOURS else text
         cells.append(gap + shown if heading in TO_THE_RIGHT else shown + gap)
     return "  ".join(cells).rstrip()
-
-
-def _say(value: object) -> str:
-    match value:
-        case datetime():
-            return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
-        case tuple():
-            return ", ".join(str(each) for each in value) or "-"
-        case bool():
-            return "yes" if value else "no"
-        case _:
-            return str(value)
 
 
 def _decoded(text: str) -> Any:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
 
 from stowhand.cli.add import When, when_option
 from stowhand.cli.groups import Group
-from stowhand.cli.job_filter import Wanted, agreed, filter_options, wanted_of
-from stowhand.cli.job_operations import FailedOnes, age_option, explain_job, purge_jobs, retry_failed
-from stowhand.cli.job_views import answer_json, answer_line, job_json, job_page, job_table
+from stowhand.cli.job_filter import Moment, Wanted, filter_options, wanted_of
+from stowhand.cli.job_operations import age_option, explain_job, purge_jobs, retry_failed
+from stowhand.cli.job_views import job_json, job_page, job_table
 from stowhand.cli.options import json_option, settings_of, store_options
+from stowhand.cli.reading import agreed, with_options
+from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.matching import PAGE, ids_of
+from stowhand.protocols.matching import PAGE
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 
-F = TypeVar("F", bound=Callable[..., Any])
 MOST = 10_000
 """Jobs in one list, at most; --after gives the next ones."""
 
@@ -36,11 +37,12 @@ RESCHEDULABLE = (State.QUEUED, State.ERRORED)
 """Where no state is given. What else may be done must be asked for: failed jobs are run again by rescheduling them."""
 
 
-def many_options(command: F) -> F:
-    """For all jobs of a kind: they are counted, and a person is asked."""
-    command = click.option("-y", "--yes", is_flag=True, help="Of all that are described: do not ask.")(command)
-    command = click.option("every", "--all", is_flag=True, help="Every job in which it can be done.")(command)
-    return filter_options(command)
+many_options = with_options(
+    filter_options,
+    click.option("every", "--all", is_flag=True, help="Every job in which it can be done."),
+    click.option("-y", "--yes", is_flag=True, help="Of all that are described: do not ask."),
+)
+"""For all jobs of a kind: they are counted, and a person is asked."""
 
 
 @click.group(cls=Group, name="jobs")
@@ -72,15 +74,8 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
         )
 
     jobs = with_store(settings_of(typed).store, find)
-    if as_json:
-        for job in jobs:
-            click.echo(job_json(job))
-        return
-    if not jobs:
-        click.echo("No jobs.", err=True)
-        return
-    job_table(jobs)
-    if len(jobs) == limit:
+    show_all(jobs, "No jobs.", job_table, job_json, as_json=as_json)
+    if len(jobs) == limit and not as_json:
         click.echo(f"There may be more: --after {jobs[-1].id}", err=True)
 
 
@@ -91,11 +86,7 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
 def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
     """Show everything about one job, live or in the history."""
     job = with_store(settings_of(typed).store, lambda store: store.jobs.get(job_id))
-    if job is None:
-        click.echo(f"error: there is no job {job_id}", err=True)
-        return FAILURE
-    click.echo(job_json(job) if as_json else job_page(job))
-    return OK
+    return show_one(job, f"job {job_id}", job_json if as_json else job_page)
 
 
 @command.command("retry")
@@ -120,10 +111,11 @@ def retry_jobs(
     """Make jobs due now, with all their attempts. Not while they run, and not when they completed."""
     if failed == bool(job_ids):
         raise click.UsageError("name the jobs: ID..., or --failed")
-    wanted = FailedOnes(task=task, queue=queue, older_than=older_than)
+    since = None if older_than is None else Moment(ago=older_than)
+    wanted = Wanted(states=(State.FAILED,), task=task, queue=queue, until=since)
     if failed:
         return retry_failed(settings_of(typed).store, wanted, yes=yes, as_json=as_json)
-    if yes or wanted != FailedOnes():
+    if yes or wanted != Wanted(states=(State.FAILED,)):
         raise click.UsageError("--task, --queue, --older-than and --yes go with --failed")
     return _act(typed, lambda store, ids: store.admin.retry_jobs(ids), job_ids, as_json=as_json)
 
@@ -236,8 +228,7 @@ def reschedule_jobs(
 def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Take back what workers hold that are gone for good. Should one still live, what it does is not recorded."""
     taken = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
-    for job in taken:
-        _print(_changed(job), as_json=as_json)
+    show_answers(map(_changed, taken), as_json=as_json)
     if not taken:
         click.echo("Nothing is held by them. Who holds what: stowhand jobs list --state processing --json", err=True)
     return OK if taken else FAILURE
@@ -265,13 +256,10 @@ def _chosen(
     if not wanted.states:
         wanted = msgspec.structs.replace(wanted, states=states)
 
-    async def find(store: QueueStore) -> list[int]:
-        return await ids_of(store, await wanted.filter(store))
-
-    found = with_store(settings_of(typed).store, find)
+    found = with_store(settings_of(typed).store, wanted.ids)
     if not found:
         click.echo("No such jobs.", err=True)
-    elif not yes and not agreed(f"{what} {len(found)} {wanted.say()}?"):
+    elif not yes and not agreed(f"{what} {len(found)} {', '.join(wanted.states)} jobs{wanted.say()}?"):
         click.echo("Nothing was changed.", err=True)
         return None
     return found
@@ -295,16 +283,10 @@ def _act(
         for start in range(0, len(job_ids), PAGE):
             page = job_ids[start : start + PAGE]
             by_id = {answer.job_id: answer for answer in await act(store, page)}
-            code = max(code, _told([by_id[job_id] for job_id in page], as_json=as_json))
-        return max(code, _told([await store.admin.remove_key(key) for key in keys], as_json=as_json))
+            code = max(code, show_answers([by_id[job_id] for job_id in page], as_json=as_json))
+        return max(code, show_answers([await store.admin.remove_key(key) for key in keys], as_json=as_json))
 
     return with_store(settings_of(typed).store, all_of_them)
-
-
-def _told(answers: Sequence[Answer], *, as_json: bool) -> int:
-    for answer in answers:
-        _print(answer, as_json=as_json)
-    return FAILURE if any(answer.done in (Done.REFUSED, Done.MISSING) for answer in answers) else OK
 
 
 def _administer(
@@ -320,11 +302,9 @@ def _administer(
         code = OK
         for start in range(0, len(job_ids), PAGE):
             page = job_ids[start : start + PAGE]
-            changed = {job.id: job for job in await act(store, page)}
-            for job_id in page:
-                job = changed.get(job_id)
-                _print(_changed(job) if job else _skipped(job_id, await store.jobs.get(job_id)), as_json=as_json)
-            code = OK if changed.keys() >= set(page) and code == OK else FAILURE
+            changed = {job.id: _changed(job) for job in await act(store, page)}
+            answers = [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in page]
+            code = max(code, show_answers(answers, as_json=as_json))
         return code
 
     return with_store(settings_of(typed).store, all_of_them)
@@ -343,10 +323,6 @@ def _skipped(job_id: int, job: Job | None) -> Answer:
     if job.state in (State.COMPLETED, State.CANCELED):
         return Answer(job_id, Done.REFUSED, f"it is {job.state} already")
     return Answer(job_id, Done.REFUSED, "it was running; try again")
-
-
-def _print(answer: Answer, *, as_json: bool) -> None:
-    click.echo(answer_json(answer) if as_json else answer_line(answer))
 
 
 command.add_command(explain_job)

@@ -13,27 +13,27 @@ from collections.abc import Sequence
 
 import click
 
-from stowhand.cli.groups import Group, LazyCommand
+from stowhand.cli.groups import Group
 from stowhand.errors import StowhandError
 
 COMMANDS = {
-    "worker": LazyCommand("stowhand.cli.worker:command", "Run a worker: claim jobs and do them."),
-    "add": LazyCommand("stowhand.cli.add:command", "Add a job; prints its id."),
-    "jobs": LazyCommand("stowhand.cli.jobs:command", "Look at jobs, and act on them."),
-    "queues": LazyCommand("stowhand.cli.queues:command", "Named queues: what they hold; pause and resume them."),
-    "stats": LazyCommand("stowhand.cli.stats:command", "Jobs by state and task, throughput, and workers."),
-    "top": LazyCommand("stowhand.cli.top:command", "What the queue is doing, live."),
-    "cron": LazyCommand("stowhand.cli.cron:command", "Check a crontab; see and run what recurs."),
-    "migrate": LazyCommand("stowhand.cli.migrate:command", "Install or upgrade the store's schema."),
-    "doctor": LazyCommand("stowhand.cli.doctor:command", "Check this machine, the settings and the store."),
-    "health": LazyCommand("stowhand.cli.health:command", "Ask a running worker whether it is alive, or ready."),
-    "bench": LazyCommand("stowhand.cli.bench.command:command", "Measure how fast the store is here."),
-    "table": LazyCommand("stowhand.cli.table:command", "Serve a table of your own: check it, print one, read logs."),
-    "flows": LazyCommand("stowhand.cli.flows:command", "Flows: list queues and jobs, retry, watch, run."),
-    "serve": LazyCommand("stowhand.cli.serve:command", "Lend the store over HTTP to workers elsewhere."),
-    "tokens": LazyCommand("stowhand.cli.tokens:command", "Make, list and revoke tokens of workers elsewhere."),
-    "completion": LazyCommand("stowhand.cli.completion:command", "Print what makes a shell complete command lines."),
-    "demo": LazyCommand("stowhand.cli.demo.command:command", "See it work, with nothing to set up."),
+    "worker": "Run a worker: claim jobs and do them.",
+    "add": "Add a job; prints its id.",
+    "jobs": "Look at jobs, and act on them.",
+    "queues": "Named queues: what they hold; pause and resume them.",
+    "stats": "Jobs by state and task, throughput, and workers.",
+    "top": "What the queue is doing, live.",
+    "cron": "Check a crontab; see and run what recurs.",
+    "migrate": "Install or upgrade the store's schema.",
+    "doctor": "Check this machine, the settings and the store.",
+    "health": "Ask a running worker whether it is alive, or ready.",
+    "bench": "Measure how fast the store is here.",
+    "table": "Serve a table of your own: check it, print one, read logs.",
+    "flows": "Flows: list queues and jobs, retry, watch, run.",
+    "serve": "Lend the store over HTTP to workers elsewhere.",
+    "tokens": "Make, list and revoke tokens of workers elsewhere.",
+    "completion": "Print what makes a shell complete command lines.",
+    "demo": "See it work, with nothing to set up.",
 }
 
 COMPLETION = "_STOWHAND_COMPLETE"
@@ -41,7 +41,7 @@ COMPLETION = "_STOWHAND_COMPLETE"
 
 root = Group(
     name="stowhand",
-    commands_by_name=COMMANDS,
+    lines=COMMANDS,
     help="Background jobs in Python on the store you already have. One worker, any store.",
     epilog="Without -c the store is DATABASE_URL, PGDATABASE, or the file stowhand.db in the current folder.\n\n"
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.",

@@ -14,6 +14,7 @@ from stowhand.app.opening import open_installed
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.reading import Read
 from stowhand.cli.tokens import tokens_option
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
@@ -38,14 +39,6 @@ if TYPE_CHECKING:
 PORT = 8470
 
 
-def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    del ctx, param
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere tokens are needed.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
@@ -53,7 +46,11 @@ def _duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="PEM certificate, with its chain.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its PEM key, if not in that file.")
 @click.option(
-    "--grace", default="5s", show_default=True, callback=_duration, help="How long requests may take to end at a stop."
+    "--grace",
+    default="5s",
+    show_default=True,
+    type=Read(parse_duration),
+    help="How long requests may take to end at a stop.",
 )
 @store_options
 def command(

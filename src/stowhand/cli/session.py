@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -61,3 +62,9 @@ async def unopened(settings: StoreSettings) -> AsyncIterator[QueueStore]:
         yield store
     finally:
         await store.close()
+
+
+def remove_file(file: Path) -> None:
+    """An SQLite file, with what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)

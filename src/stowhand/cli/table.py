@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
+import msgspec
 
-from stowhand.cli import table_records
 from stowhand.cli.groups import Group
-from stowhand.cli.options import connection_options, json_option, settings_of, table_run_options
-from stowhand.cli.table_target import columns_option, of_key, target_options, with_table
+from stowhand.cli.moments import say
+from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
+from stowhand.cli.replies import show_all, show_answers, show_one
+from stowhand.cli.screen import output_width
+from stowhand.cli.table_target import columns_option, named_options, of_key, target_options, with_table
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
+from stowhand.cli.text_table import page, table
 from stowhand.jobs.execution_log import ExecutionLogEntry
-from stowhand.observe.safe_text import escape
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
+from stowhand.observe.safe_text import escape, telling_line
+from stowhand.protocols.queue_store import Answer
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
+from stowhand.stores.table.record_view import LIVE, MOST, PAGE, ShownRecord
+
+HEADINGS = ("ID", "STATE", "FAILURES", "RESETS", "DUE", "STARTED", "WORKER", "LAST ERROR")
+TO_THE_RIGHT = ("ID", "FAILURES", "RESETS")
+UNLIMITED = 200
+"""Width where the output is no terminal."""
+
+words_argument = click.argument("words", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
 
 
 @click.group(cls=Group, name="table")
@@ -105,15 +123,9 @@ def show_logs(record_id: str, as_json: bool, **given: Any) -> int:
 
     entries = with_table(given, read)
     if entries is None:
-        click.echo(f"error: there is no record {escape(record_id)}", err=True)
-        return FAILURE
-    if as_json:
-        for number, entry in enumerate(entries, 1):
-            click.echo(entry_json(number, entry))
-    elif entries:
-        click.echo(log_page(entries))
-    else:
-        click.echo("Nothing has been logged.", err=True)
+        return show_one(entries, f"record {escape(record_id)}", str)
+    numbered = list(enumerate(entries, 1))
+    show_all(numbered, "Nothing has been logged.", log_page, entry_json, as_json=as_json)
     return OK
 
 
@@ -134,5 +146,116 @@ def run_workers(target: str, **given: Any) -> int:
     return run_table(TableRunOptions(target, settings.processes, settings.http, logged=logged))
 
 
-for records_command in table_records.COMMANDS:
-    command.add_command(records_command)
+@command.command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in State]),
+    metavar="STATE",
+    help=f"{', '.join(State)}; may be repeated.  [default: {', '.join(LIVE)}]",
+    shell_complete=completing(State),
+)
+@click.option("--after", metavar="ID", help="Only ids above this one.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=PAGE, show_default=True, help="How many at most.")
+@target_options
+@json_option
+@connection_options
+def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json: bool, **given: Any) -> None:
+    """List records in the order of their ids: live and failed ones, unless --state says otherwise."""
+
+    async def read(store: TableStore[Any]) -> list[ShownRecord]:
+        await store.open()
+        if after is None:
+            return await store.records(*states, limit=limit)
+        return await of_key(after, lambda key: store.records(*states, after=key, limit=limit))
+
+    found = with_table(given, read)
+    show_all(found, "No records.", _lines, _json, as_json=as_json)
+    if len(found) == limit and not as_json:
+        click.echo(f"There may be more: --after {escape(str(found[-1].id))}", err=True)
+
+
+@command.command("show")
+@click.argument("key", metavar="ID")
+@target_options
+@json_option
+@connection_options
+def show_record(key: str, as_json: bool, **given: Any) -> int:
+    """Show one record as the table has it. Its log: stowhand table logs."""
+
+    async def read(store: TableStore[Any]) -> ShownRecord | None:
+        await store.open()
+        return await of_key(key, store.look_up)
+
+    return show_one(with_table(given, read), f"record {escape(key)}", _json if as_json else _page)
+
+
+@command.command("retry")
+@words_argument
+@named_options
+@json_option
+@connection_options
+def retry_records(words: tuple[str, ...], as_json: bool, **given: Any) -> int:
+    """Make records due now, as if they had never been tried. Not while they run, and not when they are completed."""
+    return _act(given, words, TableStore.retry_record, as_json=as_json)
+
+
+@command.command("cancel")
+@words_argument
+@named_options
+@json_option
+@connection_options
+def cancel_records(words: tuple[str, ...], as_json: bool, **given: Any) -> int:
+    """Cancel records: waiting ones at once, running ones are asked to stop (by the column cancel)."""
+    return _act(given, words, TableStore.cancel_record, as_json=as_json)
+
+
+def _json(record: ShownRecord) -> str:
+    """One line. ASCII only, so that it may be looked at in a terminal as well."""
+    return json.dumps(msgspec.to_builtins(record))
+
+
+def _act(
+    given: dict[str, Any],
+    words: Sequence[str],
+    verb: Callable[[TableStore[Any], JobId], Awaitable[Answer]],
+    *,
+    as_json: bool,
+) -> int:
+    """Print each answer as it comes; 1 if any was refused or is missing. Without --table the last word is the table."""
+    target, keys = (None, words) if given["table"] is not None else (words[-1], words[:-1])
+    if not keys:
+        raise click.UsageError("name the records, and the table: ID... MODULE:NAME, or ID... --table NAME")
+
+    async def all_of_them(store: TableStore[Any]) -> int:
+        code = OK
+        await store.open()
+        for key in keys:
+            code = max(code, show_answers([await of_key(key, partial(verb, store))], as_json=as_json))
+        return code
+
+    return with_table(given | {"target": target}, all_of_them)
+
+
+def _cells(record: ShownRecord) -> tuple[str, ...]:
+    return (
+        str(record.id),
+        record.state + " (cancel asked)" * (record.cancel and record.state == State.PROCESSING),
+        str(record.num_failures),
+        str(record.num_resets),
+        say(record.process_after) if record.state in (State.QUEUED, State.ERRORED) else "-",
+        say(record.started_at),
+        record.worker or "-",
+        telling_line(record.failure_message) if record.failure_message else "-",
+    )
+
+
+def _lines(records: Sequence[ShownRecord]) -> list[str]:
+    width = output_width() or UNLIMITED
+    return table(HEADINGS, map(_cells, records), right=TO_THE_RIGHT, squeezed=("ID", "WORKER"), width=width)
+
+
+def _page(record: ShownRecord) -> str:
+    fields = msgspec.structs.asdict(record) | {"failure_message": record.failure_message or None}
+    return page(fields, 20, whole=["failure_message"])

@@ -10,6 +10,7 @@ import click
 
 from stowhand.app.own_store import UNNAMED
 from stowhand.cli.options import settings_of
+from stowhand.cli.reading import with_options
 from stowhand.errors import InvalidJob
 from stowhand.jobs.lease import JobId
 from stowhand.stores.table import TableOptions, TableStore
@@ -17,7 +18,6 @@ from stowhand.stores.table.names import TOKEN
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -44,30 +44,19 @@ columns_option = click.option(
 )
 
 
-def target_options(command: F) -> F:
-    """Which table: TARGET, or options that say the same."""
-    target: Callable[[F], F] = click.argument("target", required=False, metavar="[MODULE:NAME]")
-    return target(named_options(command))
-
-
-def named_options(command: F) -> F:
-    """Which table, by options alone."""
-    for decorate in reversed(
-        (
-            click.option(
-                "--table", metavar="NAME", help="The table: jobs, app.jobs, '\"Jobs\"'. Instead of MODULE:NAME."
-            ),
-            click.option("--view", metavar="NAME", help="The view that records are read from."),
-            columns_option,
-            click.option(
-                "--unique-ids",
-                is_flag=True,
-                help="No two rows have the same id, although no unique index says so: for a partitioned table.",
-            ),
-        )
-    ):
-        command = decorate(command)
-    return command
+named_options = with_options(
+    click.option("--table", metavar="NAME", help="The table: jobs, app.jobs, '\"Jobs\"'. Instead of MODULE:NAME."),
+    click.option("--view", metavar="NAME", help="The view that records are read from."),
+    columns_option,
+    click.option(
+        "--unique-ids",
+        is_flag=True,
+        help="No two rows have the same id, although no unique index says so: for a partitioned table.",
+    ),
+)
+"""Which table, by options alone."""
+target_options = with_options(click.argument("target", required=False, metavar="[MODULE:NAME]"), named_options)
+"""Which table: TARGET, or options that say the same."""
 
 
 def with_table(given: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]]) -> T:

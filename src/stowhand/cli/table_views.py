@@ -16,6 +16,8 @@ from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 from stowhand.stores.table import Finding
 
+Numbered = tuple[int, ExecutionLogEntry]
+
 KEY_WIDEST = 40
 
 
@@ -60,13 +62,14 @@ def finding_json(finding: Finding) -> str:
     return json.dumps(msgspec.structs.asdict(finding))
 
 
-def log_page(entries: Sequence[ExecutionLogEntry]) -> str:
+def log_page(entries: Sequence[Numbered]) -> list[str]:
     """Entry by entry: how it ended, its command, what it said."""
-    return "\n\n".join(_entry(number, entry) for number, entry in enumerate(entries, 1))
+    return ["\n\n".join(_entry(*one) for one in entries)]
 
 
-def entry_json(number: int, entry: ExecutionLogEntry) -> str:
+def entry_json(one: Numbered) -> str:
     """One line, in the spelling of the table."""
+    number, entry = one
     return json.dumps({"number": number, **msgspec.to_builtins(entry)})
 
 

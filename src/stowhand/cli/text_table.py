@@ -1,10 +1,14 @@
-"""Small tables: a heading over each column, as wide as its widest cell. Everything in them is escaped."""
+"""Small tables, a heading over each column, as wide as its widest cell; and pages, a line for each field. Everything in
+them is escaped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 
-from stowhand.observe.safe_text import columns, escape, fit
+from stowhand.cli.moments import say
+from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 
 WIDEST = 60
 """Columns for one cell, at most; the last column of a table is never cut."""
@@ -48,3 +52,26 @@ def _cells(
         text = fit(cell, wide) if head in squeezed else cell
         gap = " " * (wide - columns(text))
         yield gap + text if head in right else text + gap
+
+
+def page(fields: Mapping[str, object], width: int, whole: Collection[str]) -> str:
+    """A line for each field, the names in a column of that width. ``whole``: of texts whose line breaks stay."""
+    return "\n".join(
+        f"{name.replace('_', ' '):<{width}}"
+        f"{escape_lines(str(value)) if name in whole and value is not None else escape(_words(value))}".rstrip()
+        for name, value in fields.items()
+    )
+
+
+def _words(value: object) -> str:
+    match value:
+        case datetime():
+            return say(value)
+        case bool():
+            return "yes" if value else "no"
+        case tuple():
+            return ", ".join(map(str, value)) or "-"
+        case None | "":
+            return "-"
+        case _:
+            return str(value)

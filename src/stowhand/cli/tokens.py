@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -14,6 +12,8 @@ from stowhand.app.settings.definitions import SETTINGS
 from stowhand.app.settings.settings import read_setting
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option
+from stowhand.cli.reading import Read
+from stowhand.cli.replies import show_all
 from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError
@@ -24,25 +24,24 @@ from stowhand.remote.server.grants import Scope, check_limits
 from stowhand.remote.server.token_file import DEFAULT, TokenFile, TokenRecord, new_token
 from stowhand.service.exit_codes import FAILURE, OK
 
+HEADINGS = ("id", "name", "standing", "expires", "scopes", "limits")
 NAME_LIMIT = 128
 COLUMN_LIMIT = 255
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def tokens_option(command: F) -> F:
-    """``--tokens FILE``: the file, and whether an option or a setting named it."""
-    return click.option(
-        "--tokens",
-        callback=_file,
-        metavar="FILE",
-        help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].env}]",
-    )(command)
 
 
 def _file(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Path, bool]:
     del ctx, param
     named: str | None = read_setting("tokens", value)
     return Path(named or DEFAULT), bool(named)
+
+
+tokens_option = click.option(
+    "--tokens",
+    callback=_file,
+    metavar="FILE",
+    help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].env}]",
+)
+"""The file, and whether an option or a setting named it."""
 
 
 @click.group(cls=Group, name="tokens")
@@ -59,16 +58,12 @@ def _scopes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return tuple(scope.value for scope in Scope if scope in words)
 
 
-def _expiry(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
-    del ctx, param
-    if value == "never":
+def _read_expiry(text: str) -> float | None:
+    if text == "never":
         return None
-    try:
-        seconds = parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+    seconds = parse_duration(text)
     if seconds <= 0:
-        raise click.BadParameter("must be longer than nothing; or never")
+        raise ValueError("must be longer than nothing; or never")
     return seconds
 
 
@@ -78,7 +73,7 @@ def _expiry(ctx: click.Context, param: click.Parameter, value: str) -> float | N
 @click.option("--task", multiple=True, help="Only this task (of a table: the store's name); may be repeated.")
 @click.option("--queue", multiple=True, help="Only this queue, for enqueue and read; may be repeated.")
 @click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
-@click.option("--expires", default="90d", show_default=True, callback=_expiry, help="After how long; or never.")
+@click.option("--expires", default="90d", show_default=True, type=Read(_read_expiry), help="After how long; or never.")
 @tokens_option
 def make(
     name: str,
@@ -127,18 +122,19 @@ def list_tokens(as_json: bool, tokens: tuple[Path, bool]) -> None:
     """List all tokens, the expired and revoked ones too."""
     now = wall_clock()
     known = TokenFile(tokens[0]).read()
-    if as_json:
-        for one in known:
-            facts = {**msgspec.to_builtins(one), "standing": one.standing(now)}
-            facts.pop("sha256")
-            click.echo(msgspec.json.encode(facts).decode())
-        return
-    if not known:
-        click.echo(f"No tokens in {tokens[0]}.", err=True)
-        return
-    headings = ("id", "name", "standing", "expires", "scopes", "limits")
-    for line in table(headings, [_row(one, now) for one in known]):
-        click.echo(line)
+
+    def encode(one: TokenRecord) -> str:
+        facts = {**msgspec.to_builtins(one), "standing": one.standing(now)}
+        facts.pop("sha256")
+        return msgspec.json.encode(facts).decode()
+
+    show_all(
+        known,
+        f"No tokens in {tokens[0]}.",
+        lambda known: table(HEADINGS, [_row(one, now) for one in known]),
+        encode,
+        as_json=as_json,
+    )
 
 
 @command.command("revoke")

@@ -17,6 +17,7 @@ from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings, resolve_store_url
 from stowhand.cli.bench.measure import Bench
 from stowhand.cli.bench.plan import MEASURES, Plan, Row
+from stowhand.cli.session import remove_file
 from stowhand.errors import ConfigurationError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
@@ -71,8 +72,7 @@ def _own_store(named: ResolvedStore, *, history: bool, synchronous: str) -> Iter
     try:
         yield StoreSettings(connection=connection, history=kept, synchronous=synchronous)
     finally:
-        for suffix in ("", "-wal", "-shm"):
-            file.with_name(file.name + suffix).unlink(missing_ok=True)
+        remove_file(file)
 
 
 async def _measure(bench: Bench, as_json: bool) -> None:

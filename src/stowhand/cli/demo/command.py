@@ -1,20 +1,49 @@
-"""``stowhand demo [PATH]``: real work on real files, with a worker killed in the middle."""
+"""``stowhand demo [PATH]``: enqueue, work, kill, finish, check.
+
+One job per file; two worker processes; three files fail the first time, one job is poison, one is scheduled a second
+ahead; when two fifths are done one worker gets a kill -9. In the end the report is compared with a direct walk.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
+import msgspec
 
 from stowhand.app.own_store import UNNAMED, ResolvedStore
-from stowhand.app.settings.settings import resolve_store_url
-from stowhand.cli.demo.run import Demo, DemoResult, Progress
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings, resolve_store_url
+from stowhand.cli.demo.files import describe, name_of, walk
+from stowhand.cli.demo.report import KindTotal, Report
+from stowhand.cli.session import remove_file
+from stowhand.clock import SystemClock, stopwatch
+from stowhand.errors import StoreError
+from stowhand.events import ChildDied, Events, JobsReset
+from stowhand.jobs.job import Job, NewJob, State
 from stowhand.observe.safe_text import escape, fit, telling_line
+from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service import exit_codes
+from stowhand.service.signals import handle_signals
+from stowhand.service.supervisor import Supervisor
+from stowhand.stores.opening import open_store
 
+FAIL_FIRST = 3
+AHEAD = 1.0
+"""Seconds ahead that one job is scheduled."""
+KILL_AT = 0.4
+TAKES_ABOUT = 4.0
+"""Seconds that the work is stretched to, so that there is a middle."""
+AT_ONCE = 8
+GIVE_UP = 90.0
+"""Seconds without any job ending; a big folder may take longer than that as a whole."""
 BAR = 32
+"""Characters."""
+LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 
 
 @click.command("demo")
@@ -60,9 +89,195 @@ def _store(connection: str | None, state: Path) -> ResolvedStore:
     else:
         named = Path(resolved.url.removeprefix("sqlite:///").partition("?")[0])
         file, source = named.absolute().with_name("stowhand_demo.db"), f"beside {named.name}: {resolved.source}"
-    for suffix in ("", "-wal", "-shm"):
-        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    remove_file(file)
     return ResolvedStore(f"sqlite:///{file}", source)
+
+
+class Progress(msgspec.Struct):
+    """What a progress bar shows."""
+
+    total: int
+    done: int = 0
+    note: str = ""
+
+
+class DemoResult(msgspec.Struct, frozen=True):
+    """What the demo found, for the table and the exit code."""
+
+    totals: list[KindTotal]
+    files: int
+    completed: int
+    retried: int
+    waited: float | None
+    """Seconds from adding the scheduled job to its start."""
+    killed: str
+    came_back: int
+    repeats: int
+    failed: list[Job]
+    seconds: float
+    problems: list[str]
+    """Empty when nothing was lost and nothing doubled."""
+
+
+class Demo:
+    """One run. ``show`` is called with the progress now and then."""
+
+    def __init__(self, folder: Path, store: ResolvedStore, state: Path, show: Callable[[Progress], None]) -> None:
+        self._folder = folder
+        self._show = show
+        self._report = Report(state / "report.db")
+        self._clock = SystemClock()
+        self._events = Events()
+        self._killed = ""
+        self._came_back = 0
+        self._settings = WorkerSettings(
+            store=StoreSettings(connection=store, schema="stowhand_demo"),
+            app="stowhand.cli.demo.tasks:app",
+            jobs=AT_ONCE // 2,
+            processes=2,
+            lease=2.0,
+            grace=5.0,
+            log_level="error",
+        )
+
+    async def run(self) -> DemoResult:
+        """Raises StowhandError when the store cannot be used."""
+        began = stopwatch()
+        files = list(walk(self._folder))
+        self._report.create()
+        store = open_store(self._settings.store.url, self._settings.store.options())
+        try:
+            await store.schema.uninstall()
+            await store.schema.install()
+            await store.open()
+            await store.jobs.enqueue_many(self._jobs(files))
+            await self._work(store, len(files))
+            return await self._result(store, files, began)
+        finally:
+            await store.close()
+
+    def _jobs(self, files: list[Path]) -> list[NewJob]:
+        pause = min(0.3, TAKES_ABOUT * AT_ONCE / max(len(files), 1))
+        report = str(self._report.path)
+        jobs = []
+        for number, path in enumerate(files):
+            payload = {"path": name_of(path), "report": report, "pause": pause, "fail_first": number < FAIL_FIRST}
+            delay = AHEAD if number == len(files) - 1 else None
+            jobs.append(NewJob(task="describe_file", payload=msgspec.json.encode(payload).decode(), delay=delay))
+        ghost = {"path": name_of(self._folder / "no-such-file"), "report": report}
+        jobs.insert(len(jobs) // 2, NewJob(task="describe_file", payload=msgspec.json.encode(ghost).decode()))
+        return jobs
+
+    # -- work ------------------------------------------------------------------------------------
+
+    async def _work(self, store: QueueStore, files: int) -> None:
+        """Two workers, until nothing is live any more; one of them dies on the way and is replaced."""
+        self._events.on(ChildDied, self._child_died)
+        self._events.on(JobsReset, self._jobs_reset)
+        supervisor = Supervisor(self._settings, store.heartbeats, self._events)
+        handle_signals(supervisor.request_stop)
+        working = asyncio.create_task(supervisor.run())
+        try:
+            await self._watch(store, supervisor, working, files)
+        finally:
+            supervisor.request_stop()
+            await working
+
+    async def _watch(self, store: QueueStore, supervisor: Supervisor, working: asyncio.Task[int], files: int) -> None:
+        progress = Progress(total=files + 1)
+        deadline = stopwatch() + GIVE_UP
+        killed = False
+        while stopwatch() < deadline and not working.done():
+            counts = await store.inspect.counts()
+            live = sum(counts[state] for state in LIVE)
+            if progress.total - live > progress.done:
+                deadline = stopwatch() + GIVE_UP
+            progress.done, progress.note = progress.total - live, self._killed
+            self._show(progress)
+            if not killed and progress.done >= KILL_AT * progress.total:
+                killed = self._kill(supervisor)
+            if not live and killed:
+                return
+            await self._clock.sleep(0.05)
+        raise StoreError(
+            f"the demo gave up: no job ended for {GIVE_UP:g} s; jobs by state: {await store.inspect.counts()}"
+        )
+
+    def _kill(self, supervisor: Supervisor) -> bool:
+        process = supervisor.children[0].process
+        if process is None or process.returncode is not None:
+            return False
+        os.kill(process.pid, signal.SIGKILL)
+        return True
+
+    def _child_died(self, event: ChildDied) -> None:
+        self._killed = f"process {event.pid} {event.how}"
+
+    def _jobs_reset(self, event: JobsReset) -> None:
+        self._came_back += len(event.jobs)
+
+    # -- check -----------------------------------------------------------------------------------
+
+    async def _result(self, store: QueueStore, files: list[Path], began: float) -> DemoResult:
+        counts = await store.inspect.counts()
+        failed = list(await store.inspect.list(JobFilter(states=(State.FAILED,))))
+        completed = list(await store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=len(files) + 10)))
+        return DemoResult(
+            totals=self._report.totals(),
+            files=len(files),
+            completed=counts[State.COMPLETED],
+            retried=retried(completed),
+            waited=waited(completed),
+            killed=self._killed,
+            came_back=self._came_back,
+            repeats=self._report.repeats(),
+            failed=failed,
+            seconds=stopwatch() - began,
+            problems=self._problems(counts, failed, completed, files),
+        )
+
+    def _problems(
+        self, counts: dict[State, int], failed: list[Job], completed: list[Job], files: list[Path]
+    ) -> list[str]:
+        """Compare the queue and the report with a direct walk that had nothing to do with either."""
+        walked = {name_of(path): _digest(path) for path in files}
+        entered = self._report.digests()
+        problems = [f"lost: {path} is not in the report" for path in walked.keys() - entered.keys()]
+        problems += [f"invented: {path} is in the report" for path in entered.keys() - walked.keys()]
+        problems += [f"wrong: {path}" for path in walked.keys() & entered.keys() if walked[path] != entered[path]]
+        ids = [job.id for job in completed]
+        if len(ids) != len(set(ids)) or counts[State.COMPLETED] != len(files):
+            problems.append(f"{len(files)} files, but {counts[State.COMPLETED]} jobs completed")
+        if len(failed) != 1 or "no such file" not in (failed[0].last_error or ""):
+            problems.append(f"one poison job was to fail; {len(failed)} did")
+        if retried(completed) != min(FAIL_FIRST, len(files)):
+            problems.append(f"{min(FAIL_FIRST, len(files))} jobs were to fail first; {retried(completed)} were retried")
+        if (wait := waited(completed)) is not None and wait < AHEAD:
+            problems.append(f"a job scheduled {AHEAD} s ahead was started after {wait:.3f} s")
+        if not self._killed:
+            problems.append("no worker was killed")
+        return problems
+
+
+def retried(completed: list[Job]) -> int:
+    """Jobs that failed once. A job whose worker was killed got its attempt back, so it does not count."""
+    return sum(1 for job in completed if job.attempts > 1)
+
+
+def waited(completed: list[Job]) -> float | None:
+    """How long after it was added the scheduled job, the last one, was started."""
+    last = max(completed, key=lambda job: job.id, default=None)
+    if last is None or last.started_at is None:
+        return None
+    return (last.started_at - last.created_at).total_seconds()
+
+
+def _digest(path: Path) -> str:
+    """What a direct walk finds; of a file that went away while the demo ran, nothing."""
+    try:
+        return describe(path).digest
+    except OSError as error:
+        return f"unreadable: {error}"
 
 
 class _Bar:

@@ -7,9 +7,10 @@ before the queue heard of it) writes the same entry again, and the ledger counts
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -49,41 +50,26 @@ class Report:
     def create(self) -> None:
         """Start anew."""
         self.path.unlink(missing_ok=True)
-        with self._connection() as connection:
-            connection.execute(_SCHEMA)
+        self._run(_SCHEMA)
 
     def enter(self, found: Description, worker: str) -> None:
         """One entry; entering it again only counts."""
         row = (found.path, found.digest, found.kind, found.size, found.lines, found.longest, worker)
-        with self._connection() as connection:
-            connection.execute(_ENTER, row)
-
-    def count(self) -> int:
-        """Entries so far."""
-        with self._connection() as connection:
-            return int(connection.execute("select count(*) from entries").fetchone()[0])
+        self._run(_ENTER, row)
 
     def repeats(self) -> int:
         """Runs beyond the first of any file."""
-        with self._connection() as connection:
-            return int(connection.execute("select coalesce(sum(runs - 1), 0) from entries").fetchone()[0])
-
-    def workers(self) -> int:
-        """How many processes had a hand in it."""
-        with self._connection() as connection:
-            return int(connection.execute("select count(distinct worker) from entries").fetchone()[0])
+        ((runs,),) = self._run("select coalesce(sum(runs - 1), 0) from entries")
+        return int(runs)
 
     def totals(self) -> list[KindTotal]:
         """By kind, the biggest first."""
-        with self._connection() as connection:
-            return [KindTotal(*row) for row in connection.execute(_TOTALS)]
+        return [KindTotal(*row) for row in self._run(_TOTALS)]
 
     def digests(self) -> dict[str, str]:
         """Path to digest."""
-        with self._connection() as connection:
-            return dict(connection.execute("select path, digest from entries"))
+        return dict(self._run("select path, digest from entries"))
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
+    def _run(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
         with closing(sqlite3.connect(self.path, timeout=30)) as connection, connection:
-            yield connection
+            return connection.execute(statement, values).fetchall()

@@ -1,0 +1,46 @@
+"""What is typed: options of several commands, values that a function reads of text, a question and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Several options as one decorator, listed in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+class Read(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
+    """The type of an option that ``read`` makes of its text; the ValueError that it raises is a usage error."""
+
+    name = "text"
+
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A default is a value already."""
+        try:
+            return self._read(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def agreed(question: str) -> bool:
+    """Ask outside of any session: no connection waits for the user."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo("", err=True)
+        return False
