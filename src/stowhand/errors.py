@@ -25,6 +25,9 @@ StowhandError
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class StowhandError(Exception):
     """The base of all exceptions of this package."""
@@ -115,3 +118,17 @@ class NonRetryable(StowhandError):
 
 class Poison(NonRetryable):
     """A job that can never succeed (malformed payload, vanished row): failed at once, outcome ``poison``."""
+
+
+def hint(given: object, known: Iterable[str], likeness: float = 0.6) -> str:
+    """``; did you mean 'x'?``; empty: no known word is near."""
+    near = difflib.get_close_matches(str(given), list(known), 1, likeness)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def suggest(given: object, known: Iterable[str]) -> str:
+    """The end of a complaint about an unknown word: ``; did you mean 'x'? there are: …``"""
+    names = sorted(known)
+    near = hint(given, names)
+    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    return f"{near or ';'} there are: {shown}" if names else "; there are none"

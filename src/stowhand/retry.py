@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import Backoff
 
@@ -81,5 +81,4 @@ def named(policy: Backoff | str) -> Backoff:
     try:
         return PRESETS[policy]
     except (KeyError, TypeError):
-        known = ", ".join(sorted(PRESETS))
-        raise ConfigurationError(f"no backoff named {policy!r}; there are: {known}") from None
+        raise ConfigurationError(f"no backoff named {policy!r}{suggest(policy, PRESETS)}") from None

@@ -252,7 +252,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
         ({"url": "sqlite:///a.db", "prepared_statements": 1}, "prepared_statements: a int given"),
         ({"url": "sqlite:///a.db", "schema": None}, "schema: a NoneType given"),
         ({"url": "sqlite:///a.db", "max_attempts": 0}, "max_attempts: 0 given"),
-        ({"url": "sqlite:///a.db", "synchronous": "OFF"}, "there are: FULL, NORMAL"),
+        ({"url": "sqlite:///a.db", "synchronous": "OFF"}, "must be one of FULL, NORMAL"),
         ({"url": "sqlite:///a.db", "preset": "sevice"}, "preset: 'sevice' given, must be one of default, service"),
         ({"store": "sqlite:///a.db"}, "a URL is given without its name"),
         ({"store": MemoryStore}, "MemoryStore, which keeps no queue"),

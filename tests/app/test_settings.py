@@ -6,19 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from stowhand.app.settings.definitions import SETTINGS
-from stowhand.app.settings.settings import (
-    StoreSettings,
-    WorkerSettings,
-    read_settings,
-    resolve_store_url,
-    unknown_variables,
-)
+from stowhand.app.settings.reading import read_settings, resolve_store_url, unknown_variables
+from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import parse_duration, say_duration
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import StoreOptions
+from stowhand.retry import SERVICE
 from stowhand.stores.url import store_url
 
 
@@ -41,35 +37,40 @@ def problems(tmp_path: Path, flags: Mapping[str, Any] | None = None, **environ: 
 def test_without_anything_a_worker_uses_the_documented_defaults(read: Any) -> None:
     settings = read()
     assert settings.store.url == "sqlite:///stowhand.db"
-    assert (settings.jobs, settings.processes, settings.lease, settings.grace) == (4, 1, 30.0, 25.0)
-    assert settings.poll_interval is None
-    assert settings.store.options().history == 86_400.0
-    assert settings.store.options().prepared_statements
-    assert settings.store.max_pool_size == 9
+    assert (settings.worker.concurrency, settings.processes) == (4, 1)
+    assert (settings.worker.lease, settings.worker.grace) == (30.0, 25.0)
+    assert settings.worker.poll_interval is None
+    assert settings.store.options.history == 86_400.0
+    assert settings.store.options.prepared_statements
+    assert settings.store.options.pool_size == 9
 
 
 def test_every_setting_is_a_field_and_every_field_a_setting() -> None:
-    fields = {*StoreSettings.__struct_fields__, *WorkerSettings.__struct_fields__} - {"store"}
-    assert fields == set(SETTINGS)
+    in_python = {"pool", "pinned", "name", "tasks", "heartbeat_interval", "look_ahead", "max_jobs", "max_active_time"}
+    in_python.add("sweep_interval")
+    fields = {*StoreSettings.__struct_fields__, *WorkerSettings.__struct_fields__} - {"store", "options", "worker"}
+    optional = {*StoreOptions.__struct_fields__, *WorkerOptions.__struct_fields__} - in_python
+    assert sorted((*fields, *optional)) == sorted(option.field for option in SETTINGS.values())
 
 
 def test_the_defaults_of_the_table_are_those_of_the_structs(read: Any) -> None:
     settings = read()
-    assert settings == WorkerSettings(store=StoreSettings(connection=settings.store.connection))
+    store = StoreSettings(connection=settings.store.connection, options=StoreOptions(pool_size=9))
+    assert settings == WorkerSettings(store=store)
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file(read: Any, tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text("jobs = 2\n")
-    assert read().jobs == 2
-    assert read(STOWHAND_JOBS="3").jobs == 3
-    assert read({"jobs": "5"}, STOWHAND_JOBS="3").jobs == 5
+    assert read().worker.concurrency == 2
+    assert read(STOWHAND_JOBS="3").worker.concurrency == 3
+    assert read({"jobs": "5"}, STOWHAND_JOBS="3").worker.concurrency == 5
 
 
 def test_the_own_file_beats_the_projects_file_which_is_then_named_as_ignored(read: Any, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.stowhand]\njobs = 7\n")
-    assert read().jobs == 7
+    assert read().worker.concurrency == 7
     (tmp_path / "stowhand.toml").write_text("processes = 2\n")
-    assert (read().jobs, read().processes) == (4, 2)
+    assert (read().worker.concurrency, read().processes) == (4, 2)
 
 
 def test_a_file_may_spell_names_with_dashes_and_use_its_own_types(read: Any, tmp_path: Path) -> None:
@@ -77,21 +78,22 @@ def test_a_file_may_spell_names_with_dashes_and_use_its_own_types(read: Any, tmp
         "poll-interval = 500\nlease = 2.5\nno_prepared_statements = true\nhistory = 'none'\n"
     )
     settings = read()
-    assert (settings.poll_interval, settings.lease) == (0.5, 2.5)
-    assert not settings.store.options().prepared_statements
-    assert settings.store.options().history is None
+    assert (settings.worker.poll_interval, settings.worker.lease) == (0.5, 2.5)
+    assert not settings.store.options.prepared_statements
+    assert settings.store.options.history is None
 
 
 def test_a_preset_gives_defaults_that_anything_said_beats(read: Any) -> None:
     settings = read({"preset": "service"}, STOWHAND_MAX_ATTEMPTS="9")
-    assert (settings.poll_interval, settings.timeout, settings.backoff) == (5.0, 300.0, "service")
-    assert settings.store.max_attempts == 9
+    worker = settings.worker
+    assert (worker.poll_interval, worker.job_timeout, worker.backoff) == (5.0, 300.0, SERVICE)
+    assert settings.store.options.max_attempts == 9
 
 
 def test_with_the_preset_service_the_grace_is_the_timeout_in_effect_unless_it_is_said(read: Any) -> None:
     said = [{}, {"timeout": "90s"}, {"grace": "12s"}]
-    assert [read({"preset": "service", **more}).grace for more in said] == [300.0, 90.0, 12.0]
-    assert read({"timeout": "90s"}).grace == 25.0
+    assert [read({"preset": "service", **more}).worker.grace for more in said] == [300.0, 90.0, 12.0]
+    assert read({"timeout": "90s"}).worker.grace == 25.0
 
 
 def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         "STOWHAND_PROCESSES",
         "--connection",
     ]
-    assert "did you mean jobs?" in said[0]
+    assert "did you mean 'jobs'?" in said[0]
 
 
 @pytest.mark.parametrize("jobs", ["0", "-3", "1.5", "", "NaN", "99999999"])
@@ -138,13 +140,13 @@ def test_a_pool_too_small_for_a_worker_is_refused_with_the_arithmetic(tmp_path: 
     said = problems(tmp_path, {"connection": "my_db", "max_pool_size": "5"})
     assert "--max-pool-size 5: " in said
     assert "5 + 1 = 6; give 6 or more" in said
-    assert read({"connection": "my_db", "max_pool_size": "6"}).store.max_pool_size == 6
-    assert read({"max_pool_size": "4"}).store.max_pool_size == 4, "SQLite has no pool"
+    assert read({"connection": "my_db", "max_pool_size": "6"}).store.options.pool_size == 6
+    assert read({"max_pool_size": "4"}).store.options.pool_size == 4, "SQLite has no pool"
 
 
 def test_without_a_size_the_pool_fits_the_slots_and_one_that_does_not_is_said_with_the_sum(read: Any) -> None:
     fitting = read({"connection": "my_db", "jobs": "60"})
-    assert (fitting.store.max_pool_size, fitting.store.options().pool_size, fitting.pool_shortage) == (65, 65, None)
+    assert (fitting.pool_size, fitting.store.options.pool_size, fitting.pool_shortage) == (65, 65, None)
     short = read({"connection": "my_db", "jobs": "60", "max_pool_size": "10"}).pool_shortage
     assert "60 + 5 = 65, so tasks have 5 for 60 jobs" in short
     assert read({"jobs": "60", "max_pool_size": "10"}).pool_shortage is None, "SQLite has no pool"
@@ -161,7 +163,7 @@ def test_tasks_from_a_stronger_source_silence_a_weaker_app(read: Any) -> None:
 
 def test_settings_survive_the_way_to_another_process(read: Any) -> None:
     settings = read({"connection": "postgresql://u:p@h/d", "once": True, "lease": "1m"})
-    assert msgspec.json.decode(msgspec.json.encode(settings), type=WorkerSettings) == settings
+    assert WorkerSettings.from_json(settings.to_json()) == settings
 
 
 def test_an_empty_variable_says_nothing(read: Any) -> None:
@@ -171,7 +173,7 @@ def test_an_empty_variable_says_nothing(read: Any) -> None:
 def test_a_misspelt_variable_is_recognised() -> None:
     found = unknown_variables({"STOWHAND_JOB": "1", "STOWHAND_DEBUG": "1", "HOME": "/", "STOWHAND_XYZZY": ""})
     assert found == [
-        ("STOWHAND_JOB", "the variable STOWHAND_JOB means nothing here; did you mean STOWHAND_JOBS?"),
+        ("STOWHAND_JOB", "the variable STOWHAND_JOB means nothing here; did you mean 'STOWHAND_JOBS'?"),
         ("STOWHAND_XYZZY", "the variable STOWHAND_XYZZY means nothing here"),
     ]
 
@@ -188,10 +190,10 @@ def test_every_documented_variable_is_known_and_so_is_what_others_set() -> None:
 
 
 def test_a_setting_has_its_other_names_in_the_environment_and_in_the_file_too(read: Any, tmp_path: Path) -> None:
-    assert read(STOWHAND_WORKERS="3").jobs == 3
-    assert read(STOWHAND_WORKERS="3", STOWHAND_JOBS="2").jobs == 2
+    assert read(STOWHAND_WORKERS="3").worker.concurrency == 3
+    assert read(STOWHAND_WORKERS="3", STOWHAND_JOBS="2").worker.concurrency == 2
     (tmp_path / "stowhand.toml").write_text("workers = 7\ntokens = 'here.json'\n")
-    assert (read().jobs, read().tokens) == (7, "here.json")
+    assert (read().worker.concurrency, read().tokens) == (7, "here.json")
     (tmp_path / "stowhand.toml").write_text("workers = 7\njobs = 7\n")
     assert "this is jobs under another name, and both are given" in problems(tmp_path)
 
@@ -343,11 +345,11 @@ def test_debugging_can_be_asked_for_by_a_variable(read: Any) -> None:
 
 
 def test_forbidden_flags_may_be_repeated_or_stand_in_one_text(tmp_path: Path, read: Any) -> None:
-    assert read().worker_options().forbidden_flags == ()
-    assert read({"forbidden_flags": ("a", "b,c")}).worker_options().forbidden_flags == ("a", "b", "c")
-    assert read(STOWHAND_FORBIDDEN_FLAGS=" a, b,,a ").forbidden_flags == ("a", "b")
+    assert read().worker.forbidden_flags == ()
+    assert read({"forbidden_flags": ("a", "b,c")}).worker.forbidden_flags == ("a", "b", "c")
+    assert read(STOWHAND_FORBIDDEN_FLAGS=" a, b,,a ").worker.forbidden_flags == ("a", "b")
     (tmp_path / "stowhand.toml").write_text('forbidden_flags = ["a", "b"]')
-    assert read().forbidden_flags == ("a", "b")
+    assert read().worker.forbidden_flags == ("a", "b")
     assert "the limit is 128" in problems(tmp_path, {"forbidden_flags": ("x" * 129,)})
 
 

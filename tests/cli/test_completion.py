@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from stowhand.app.settings.definitions import LOG_LEVELS
+from stowhand.app.settings.settings import LOG_LEVELS
 from tests.support import forked
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.app.settings.settings import read_settings
+from stowhand.app.settings.reading import read_settings
 from stowhand.cli.doctor import Mark, Server, examine_settings, examine_work, judge_server
 from stowhand.cli.stats import Stats, WorkerLine
 from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, LiveCounts

@@ -86,7 +86,7 @@ def test_all_mistakes_in_the_settings_are_told_at_once(call: Stowhand, folder: P
     ended = call("worker", "-j", "0", "--lease", "0.1")
     assert ended.code == 2
     assert ended.err.count("error: ") == 1
-    assert "did you mean processes?" in ended.err
+    assert "did you mean 'processes'?" in ended.err
     assert "--jobs: 0" in ended.err
     assert "--lease: 0.1" in ended.err
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, Counter
 
-from stowhand.app.settings.definitions import SETTINGS
-from stowhand.app.settings.settings import WorkerSettings, read_settings
+from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.observe import vocabulary
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
@@ -30,7 +30,7 @@ from tests.docs.test_reference import read, rows
 DEPLOY = ROOT / "deploy"
 AFTERWARDS = STOPPED
 """Seconds that a worker may take to end beyond its grace."""
-VARIABLES = {setting.env: setting for setting in SETTINGS.values()}
+VARIABLES = {setting.variables[0]: setting for setting in SETTINGS.values()}
 INSTRUCTION = re.compile(r"^(FROM|COPY|RUN|ENV|USER|WORKDIR|VOLUME|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD) (.+)$")
 KUBERNETES = ("1.28", "1.37")
 """The oldest and the newest of which a manifest is tried."""
@@ -68,14 +68,15 @@ def test_the_unit_starts_a_worker_with_options_that_exist() -> None:
     _, command, *options = unit()["ExecStart"][0].split()
     assert command == "worker"
     for option in options[::2]:
-        assert option in {setting.option for setting in SETTINGS.values()}
+        assert option in {setting.flag for setting in SETTINGS.values()}
 
 
 def test_the_units_times_fit_the_workers() -> None:
     directives = unit()
     usual = settings()
+    grace = usual.worker.grace
     assert directives["Type"] == ["notify"]
-    assert seconds(directives["TimeoutStopSec"][0]) == usual.grace + STOP_MARGIN > usual.grace + AFTERWARDS
+    assert seconds(directives["TimeoutStopSec"][0]) == grace + STOP_MARGIN > grace + AFTERWARDS
     assert seconds(directives["WatchdogSec"][0]) >= 5
     assert bounds(usual)["loop"] == 30, "the comment in the unit says so"
 
@@ -104,7 +105,9 @@ def test_the_linter_has_nothing_to_say_about_the_dockerfile() -> None:
 
 
 def test_the_times_that_pages_and_comments_give_for_a_stop_are_the_grace_and_ten_seconds() -> None:
-    usual, preset = (f"{settings(**said).grace + STOP_MARGIN:g}" for said in ({}, {"STOWHAND_PRESET": "service"}))
+    usual, preset = (
+        f"{settings(**said).worker.grace + STOP_MARGIN:g}" for said in ({}, {"STOWHAND_PRESET": "service"})
+    )
     page = (DOCS / "how-to" / "deploy.md").read_text()
     for text in ((DEPLOY / "Dockerfile").read_text(), page):
         assert f"--stop-timeout {usual}" in text
@@ -174,8 +177,8 @@ def test_the_deployment_gives_a_worker_what_it_needs() -> None:
     folder = given.pop("TMPDIR")
     assert given.keys() <= VARIABLES.keys()
     made = settings(**given)
-    assert (made.preset, made.grace) == ("service", made.timeout)
-    assert pod["terminationGracePeriodSeconds"] == made.grace + STOP_MARGIN
+    assert (made.preset, made.worker.grace) == ("service", made.worker.job_timeout)
+    assert pod["terminationGracePeriodSeconds"] == made.worker.grace + STOP_MARGIN
     (port,) = worker["ports"]
     assert made.http == f"0.0.0.0:{port['containerPort']}"
     probes = {name: worker[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}

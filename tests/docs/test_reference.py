@@ -11,11 +11,13 @@ import pytest
 import stowhand
 from stowhand import errors, events
 from stowhand.app.app import App
-from stowhand.app.settings.definitions import PRESETS, SETTINGS, Setting
+from stowhand.app.presets import PRESETS
+from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.program import root
 from stowhand.jobs import limits, strict_json, text
 from stowhand.jobs.job import State
 from stowhand.protocols import operating, options, queue_store, store
+from stowhand.protocols.option import Option, Whole
 from stowhand.protocols.options import WorkerOptions
 from stowhand.service import exit_codes
 from tests.docs.pages import DOCS
@@ -43,16 +45,15 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
     assert shown.keys() - PRESETS.keys() == SETTINGS.keys()
     for name, setting in SETTINGS.items():
         _, options, variable, default, meaning = shown[name]
-        told, _, said_default = setting.doc.partition("  [default: ")
-        assert set(re.findall(r"`(-[\w-]+)`", options)) == {*setting.short, setting.option}
-        assert variable == f"`{setting.env}`"
-        assert default == (said_default.rstrip("]") or (f"`{setting.default}`" if setting.default else "-"))
-        assert meaning == told.strip()
+        assert set(re.findall(r"`(-[\w-]+)`", options)) == {*setting.short, setting.flag}
+        assert variable == f"`{setting.variables[0]}`"
+        assert default == (setting.unset or f"`{setting.say(setting.default)}`".replace("``", "-"))
+        assert meaning == setting.doc
     for name, values in PRESETS.items():
-        for setting_name, value in values.items():
-            plain = SETTINGS[setting_name].switch or (SETTINGS[setting_name].parse is not str and value.isdigit())
-            written = value if plain else f'"{value}"'
-            assert f"`{setting_name} = {written}`" in shown[name][1]
+        for field, value in values.items():
+            (setting,) = (setting for setting in SETTINGS.values() if setting.field == field)
+            written = f'"{value}"' if isinstance(value, str) else setting.say(value)
+            assert f"`{setting.name} = {written}`" in shown[name][1]
 
 
 def test_the_page_of_commands_names_every_command_and_option() -> None:
@@ -62,13 +63,13 @@ def test_the_page_of_commands_names_every_command_and_option() -> None:
         assert path in page, path
         group = path.split()[1]
         said = "\n".join(part for part in sections if f"stowhand {group}" in part.partition("\n")[0])
-        everywhere = {option for setting in SETTINGS.values() if setting.everywhere for option in spellings(setting)}
+        everywhere = {option for setting in SETTINGS.values() if setting.on == "store" for option in spellings(setting)}
         for option in options_of(command) - everywhere - HIDDEN:
             assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", said), f"{path} {option}"
 
 
-def spellings(setting: Setting) -> set[str]:
-    return {setting.option, *setting.short}
+def spellings(setting: Option) -> set[str]:
+    return {setting.flag, *setting.short}
 
 
 def commands(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
@@ -129,7 +130,7 @@ def test_the_page_of_limits_has_the_limits() -> None:
         strict_json.DIGITS_LIMIT,
         strict_json.EXPONENT_LIMIT,
         text.ERROR_LIMIT // 1024,
-        options.MOST,
+        Whole("").most,
         options.NAME_LIMIT,
     ):
         assert re.search(rf"\b{number}\b", page), number

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from stowhand.cli import main
 from stowhand.clock import wall_clock
 from stowhand.protocols.store import StoreOptions
 
-OPTIONS = StoreSettings.options
+CHOSEN: Any = vars(StoreSettings)["options"]
 FILE = Path(sys.argv.pop(1))
 
 
@@ -27,9 +28,10 @@ def ahead() -> datetime:
 
 def options(self: StoreSettings) -> StoreOptions:
     """What was asked for, and that clock."""
-    return msgspec.structs.replace(OPTIONS(self), pinned=ahead)
+    chosen: StoreOptions = CHOSEN.__get__(self)
+    return msgspec.structs.replace(chosen, pinned=ahead)
 
 
 if __name__ == "__main__":
-    StoreSettings.options = options  # type: ignore[method-assign]
+    StoreSettings.options = property(options)  # type: ignore[assignment]
     main()

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stowhand.app.settings.settings import read_settings
+from stowhand.app.settings.reading import read_settings
 from stowhand.cli.health import asked
 from stowhand.clock import stopwatch
 from stowhand.events import Events

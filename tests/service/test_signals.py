@@ -16,6 +16,7 @@ from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.supervisor import Supervisor
@@ -78,10 +79,12 @@ def test_a_third_signal_ends_a_supervisor_within_seconds(url: str, workers: Work
 
 
 def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url: str) -> None:
-    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=30.0)
+    settings = WorkerSettings(
+        store=_store_settings(url), app="tests.service.work:app", processes=2, worker=WorkerOptions(grace=30.0)
+    )
 
     async def scenario() -> int:
-        store = open_store(url, settings.store.options())
+        store = open_store(url, settings.store.options)
         await store.schema.install()
         supervisor = Supervisor(settings, store.heartbeats, Events())
         running = asyncio.create_task(supervisor.run())
@@ -99,10 +102,12 @@ def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(
     run: Run, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stowhand.service.supervisor.SLOWEST_RESTART", 300.0)
-    settings = WorkerSettings(store=_store_settings(url), app="tests.service.work:app", processes=2, grace=30.0)
+    settings = WorkerSettings(
+        store=_store_settings(url), app="tests.service.work:app", processes=2, worker=WorkerOptions(grace=30.0)
+    )
 
     async def scenario() -> None:
-        store = open_store(url, settings.store.options())
+        store = open_store(url, settings.store.options)
         await store.schema.install()
         supervisor = Supervisor(settings, store.heartbeats, Events())
         child = supervisor.children[0]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stowhand.app.long_tasks import cut_short
-from stowhand.app.settings.definitions import SETTINGS
-from stowhand.app.settings.settings import WorkerSettings, read_settings
+from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code
@@ -58,9 +59,9 @@ VALUES: dict[str, tuple[str, str | None]] = {
 
 def values_of(settings: WorkerSettings) -> dict[str, Any]:
     """Every setting, by name; of the store its address alone: who named it differs."""
-    store = {name: getattr(settings.store, name) for name in settings.store.__struct_fields__}
-    own = {name: getattr(settings, name) for name in settings.__struct_fields__ if name != "store"}
-    return {**own, **store, "connection": settings.store.url}
+    structs = (settings.worker, settings.store, settings.store.options, settings)  # a worker's own tasks are no setting
+    fields = {name: value for struct in structs for name, value in msgspec.structs.asdict(struct).items()}
+    return {name: fields[option.field] for name, option in SETTINGS.items()} | {"connection": settings.store.url}
 
 
 def test_every_option_of_a_worker_is_tried_here() -> None:
@@ -72,7 +73,7 @@ def test_a_variable_says_what_its_option_says(name: str, tmp_path: Path) -> None
     value, _ = VALUES[name]
     usual = values_of(read_settings({}, environ={}, folder=tmp_path))
     said = values_of(read_settings({name: value}, environ={}, folder=tmp_path))
-    heard = values_of(read_settings({}, environ={SETTINGS[name].env: value}, folder=tmp_path))
+    heard = values_of(read_settings({}, environ={SETTINGS[name].variables[0]: value}, folder=tmp_path))
     assert heard == said
     assert heard[name] != usual[name]
 
@@ -82,8 +83,8 @@ def test_a_wrong_variable_is_named(name: str, tmp_path: Path) -> None:
     wrong = VALUES[name][1]
     assert wrong is not None
     with pytest.raises(ConfigurationError) as refused:
-        read_settings({}, environ={SETTINGS[name].env: wrong}, folder=tmp_path)
-    assert str(refused.value).startswith(f"{SETTINGS[name].env}: ")
+        read_settings({}, environ={SETTINGS[name].variables[0]: wrong}, folder=tmp_path)
+    assert str(refused.value).startswith(f"{SETTINGS[name].variables[0]}: ")
 
 
 def test_a_variable_that_is_no_text_is_named_too(tmp_path: Path) -> None:
@@ -144,11 +145,11 @@ def test_tasks_that_a_stop_cuts_short_are_named_with_their_timeouts() -> None:
         registry.add(define(_task, name, {"timeout": timeout}))
     registry.add(define(_task, "unlimited", {}))
     settings = read_settings({"preset": "service", "connection": "sqlite:///x.db"}, environ={})
-    said = cut_short(registry, settings.grace, "--grace")
+    said = cut_short(registry, settings.worker.grace, "--grace")
     assert said is not None
     assert said.startswith("A stop leaves running jobs 5m (--grace)")
     assert said.endswith(": import_all (10m)")
-    assert cut_short(Registry(), settings.grace, "--grace") is None
+    assert cut_short(Registry(), settings.worker.grace, "--grace") is None
 
 
 async def _task() -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from stowhand.app.settings.parsers import http_address, split_address
+from stowhand.app.settings.addresses import http_address, split_address
 from stowhand.cli.health import asked
 from stowhand.errors import ConfigurationError
 from stowhand.service import status_server

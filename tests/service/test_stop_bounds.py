@@ -94,7 +94,7 @@ def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_p
     url = f"sqlite:///{tmp_path}/queue.db"
     with_store(url, lambda store: store.inspect.counts())
     store = StoreSettings(connection=ResolvedStore(url, "a test"))
-    order = Order(WorkerSettings(store=store, app="tests.service.work:app"), "child")
+    order = Order(WorkerSettings(store=store, app="tests.service.work:app").to_json(), "child")
     with subprocess.Popen([sys.executable, "-m", *LINGERING, "child"], stdin=subprocess.PIPE) as child:
         try:
             assert child.stdin is not None

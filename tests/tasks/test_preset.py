@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stowhand.app.app import App
-from stowhand.app.settings.settings import read_settings
+from stowhand.app.settings.reading import read_settings
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.options import WorkerOptions
 from stowhand.retry import natural
@@ -45,7 +45,7 @@ def plain(options: WorkerOptions) -> dict[str, Any]:
 
 
 def of_the_command_line(**typed: str) -> dict[str, Any]:
-    return plain(read_settings(typed).worker_options())
+    return plain(read_settings(typed).worker)
 
 
 @pytest.mark.parametrize("said", ["argument", "environment", "file"])

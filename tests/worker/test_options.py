@@ -35,7 +35,7 @@ async def nothing(ctx: object, record: object) -> None: ...
         ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),
         ({"poll_interval": timedelta(0)}, "poll_interval: 0.0 given"),
         ({"job_timeout": timedelta(seconds=-1)}, "job_timeout: -1.0 given"),
-        ({"max_active_time": "long"}, "max_active_time: 'long' given; give seconds, a timedelta, or a phrase"),
+        ({"max_active_time": "long"}, "max_active_time: 'long' is no duration; write for example 250ms"),
         ({"max_jobs": timedelta(1)}, "max_jobs: a timedelta given; give a whole number"),
         ({"lease": 3.0, "heartbeat_interval": 2.0}, "three beats"),
     ],

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
 
 from stowhand.app.built_in import with_built_in
-from stowhand.app.presets import preset_options
+from stowhand.app.presets import preset_worker
 from stowhand.cron.sources import CronSources
-from stowhand.errors import ConfigurationError
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.errors import ConfigurationError, suggest
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.options import Flags, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
-
-_DURATIONS = (
-    *("history", "failed_retention", "poll_interval", "lease", "heartbeat_interval", "grace", "job_timeout"),
-    *("max_active_time", "sweep_interval"),
-)
 
 
 class StoreKeywords(TypedDict, total=False):
@@ -67,11 +60,10 @@ class WorkerKeywords(CronSources, total=False):
 
 
 def store_options(given: StoreKeywords) -> StoreOptions:
-    """Raises ConfigurationError for an unknown option."""
-    values = _plain("App", given, StoreKeywords.__annotations__)
-    values.pop("preset", None)
+    """Raises ConfigurationError."""
+    refuse_unknown("App", given, StoreKeywords.__annotations__)
     try:
-        return StoreOptions(**values)
+        return StoreOptions(**{name: value for name, value in given.items() if name != "preset"})  # type: ignore[arg-type]
     except ConfigurationError as error:
         raise ConfigurationError(f"App: {error}") from None
 
@@ -79,29 +71,19 @@ def store_options(given: StoreKeywords) -> StoreOptions:
 def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore, preset: str) -> WorkerOptions:
     """For this store; what is not given is the preset's. Raises ConfigurationError for an unknown option or task, and
     for what WorkerOptions refuses."""
-    values = _plain("worker", given, WorkerKeywords.__annotations__)
-    for source in CronSources.__annotations__:
-        values.pop(source, None)
-    values = preset_options(preset, values)
+    refuse_unknown("worker", given, WorkerKeywords.__annotations__)
+    values: dict[str, Any] = {name: value for name, value in given.items() if name not in CronSources.__annotations__}
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
     wanted = values.get("tasks")
     if wanted is None:
         values["tasks"] = with_built_in(registry.names, lent=store.capabilities.lent)
     else:
         values["tasks"] = tuple(name if name in BUILT_IN else registry.get(name).name for name in wanted)
-    return WorkerOptions(**values)
+    return preset_worker(preset, values)
 
 
-def _plain(whose: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+def refuse_unknown(whose: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises ConfigurationError that suggests."""
     for name in given:
         if name not in known:
-            raise ConfigurationError(f"{whose}: no option {name!r}; {suggest(name, known)}")
-    return {name: _read(whose, name, value) if name in _DURATIONS else value for name, value in given.items()}
-
-
-def _read(whose: str, name: str, value: Any) -> Any:
-    """A duration in seconds; values of another type are left for the options to refuse."""
-    try:
-        return seconds(value) if isinstance(value, timedelta | str) else value
-    except ValueError as error:
-        raise ConfigurationError(f"{whose}: {name}: {error}") from None
+            raise ConfigurationError(f"{whose}: no option {name!r}{suggest(name, known)}")

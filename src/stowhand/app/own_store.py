@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from stowhand.app.settings.definitions import DEFAULT_STORE
 from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import scrub
 from stowhand.stores.url import LENT, places, scheme_of, store_url
 
+DEFAULT_STORE = "sqlite:///stowhand.db"
 UNNAMED = "the default; -c or DATABASE_URL names another"
 """The source of a store that was not named."""
 OBJECT = "object"
@@ -62,7 +62,7 @@ class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
     made: bool = False
     """Its store is an object of its process; the URL only names the kind."""
     options: Mapping[str, Any] = {}
-    """Its options, by the names of settings."""
+    """Its options, by the fields of ``StoreOptions``, and its preset."""
 
     @property
     def source(self) -> str:

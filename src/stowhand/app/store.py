@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,9 +10,8 @@ import msgspec
 from stowhand.app.opening import store_at
 from stowhand.app.options import StoreKeywords, store_options
 from stowhand.app.own_store import OBJECT, OwnStore, same_store
-from stowhand.app.settings.definitions import PRESETS
-from stowhand.app.settings.parsers import OneOf
-from stowhand.app.settings.settings import read_preset, read_store
+from stowhand.app.settings.reading import read_preset, read_store
+from stowhand.app.settings.settings import SETTINGS
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.offered import check_store, whole
 from stowhand.protocols.queue_store import AnyStore, QueueStore
@@ -21,9 +19,6 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.memory.store import MemoryStore
 from stowhand.stores.opening import open_store
 from stowhand.stores.url import MEMORY, store_url
-
-_SETTINGS = {"pool_size": "max_pool_size"}
-"""Options whose settings have another name."""
 
 
 class AppStore:
@@ -44,7 +39,10 @@ class AppStore:
             in_memory = isinstance(self.object, MemoryStore)
             named = MEMORY if in_memory else f"{OBJECT}:{type(self.object).__qualname__}"
         made = self.object is not None or named == MEMORY
-        self.own = OwnStore(url=named, made=made, options=_as_settings(given, self._options))
+        options = {name: getattr(self._options, name) for name in given if name not in ("pool", "preset")}
+        if (preset := given.get("preset")) is not None:
+            options["preset"] = _preset(preset)
+        self.own = OwnStore(url=named, made=made, options=options)
         if made and self.object is None:
             self.object = store_at(*read_store(self.own))
         self._adopted: tuple[str, StoreOptions] | None = None
@@ -107,15 +105,9 @@ def _place_of(pool: object) -> str:
     return BorrowedPool(pool, prepared=True).address.url
 
 
-def _as_settings(given: StoreKeywords, options: StoreOptions) -> dict[str, Any]:
-    """The options that were given, by the names and in the units of the settings."""
-    keywords: Mapping[str, Any] = given
-    found = {_SETTINGS.get(name, name): getattr(options, name) for name in keywords if name not in ("pool", "preset")}
-    if "prepared_statements" in found:
-        found["no_prepared_statements"] = not found.pop("prepared_statements")
-    if keywords.get("preset") is not None:
-        try:
-            found["preset"] = OneOf(*PRESETS)(str(keywords["preset"]))
-        except ValueError as error:
-            raise ConfigurationError(f"App: preset: {error}") from None
-    return found
+def _preset(given: str) -> str:
+    try:
+        name: str = SETTINGS["preset"].read(given)
+    except ValueError as error:
+        raise ConfigurationError(f"App: preset: {error}") from None
+    return name

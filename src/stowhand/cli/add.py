@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 import msgspec
 
-from stowhand.app.settings.parsers import OneOf
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.reading import Read
@@ -20,6 +19,7 @@ from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import Job, KeyMode
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.option import one_of
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry
@@ -67,7 +67,7 @@ when_option = click.option(
 @click.option(
     "--key-mode",
     metavar="MODE",
-    type=Read(lambda text: KeyMode(OneOf(*KeyMode)(text.replace("-", "_")))),
+    type=Read(lambda text: KeyMode(one_of(text.replace("-", "_"), KeyMode))),
     help=f"{', '.join(KeyMode)}.  [default: replace]",
     shell_complete=completing(KeyMode),
 )

@@ -18,7 +18,8 @@ import msgspec
 
 from stowhand import __version__
 from stowhand.app.settings.file import read_settings_file
-from stowhand.app.settings.settings import WorkerSettings, unknown_variables
+from stowhand.app.settings.reading import unknown_variables
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.moments import say_span
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.session import unopened
@@ -124,10 +125,11 @@ def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
         yield warn("settings", f"{file.ignored} has settings too; only {file.name} is read")
     for _, said in unknown_variables(os.environ):
         yield warn("settings", said)
-    lease, grace = say_duration(settings.lease), say_duration(settings.grace)
-    yield ok("worker", f"{settings.processes} x {settings.jobs} jobs at once, lease {lease}, grace {grace}")
+    worker = settings.worker
+    times = f"lease {say_duration(worker.lease)}, grace {say_duration(worker.grace)}"
+    yield ok("worker", f"{settings.processes} x {worker.concurrency} jobs at once, {times}")
     if connection.scheme == "postgresql":
-        pool = settings.store.max_pool_size
+        pool = settings.pool_size
         left = pool - RESERVED_CONNECTIONS
         said = f"{pool} in each process: a worker keeps {RESERVED_CONNECTIONS}, tasks have {left}"
         yield ok("pool", said) if settings.pool_shortage is None else warn("pool", settings.pool_shortage)
@@ -194,7 +196,7 @@ def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
         return
     for problem in loaded.problems:
         yield warn("tasks", problem)
-    if (said := cut_short(loaded.registry, settings.grace, "--grace")) is not None:
+    if (said := cut_short(loaded.registry, settings.worker.grace, "--grace")) is not None:
         yield warn("tasks", said) if settings.preset == SERVICE else ok("tasks", said)
     yield ok("tasks", ", ".join(loaded.names)) if loaded.names else warn("tasks", "none")
 
@@ -218,11 +220,11 @@ async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:
         if store.is_listening:
             return ok("wake-ups", "heard")
         await store.wait(LISTEN_PATIENCE / LISTEN_LOOKS)
-    if settings.store.listen_url:
+    if settings.store.options.listen_url:
         return warn("wake-ups", "not heard: workers poll")
     # The first to come through such a pooler mixes nothing up yet, so that nothing else here fails.
-    given = settings.store.no_prepared_statements
-    kept = "" if given else ", and --no-prepared-statements if it is a PgBouncer before 1.21"
+    prepared = settings.store.options.prepared_statements
+    kept = "" if not prepared else ", and --no-prepared-statements if it is a PgBouncer before 1.21"
     return warn("wake-ups", f"not heard: workers poll; behind a transaction pooler give --listen-url{kept}")
 
 
@@ -351,7 +353,7 @@ def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
         yield warn("clock", f"the server's is {abs(server.skew):.1f} s {word} this machine's; jobs run by the server's")
     else:
         yield ok("clock", "the server's and this machine's agree")
-    processes, each = settings.processes, settings.store.max_pool_size
+    processes, each = settings.processes, settings.pool_size
     parent = PARENT if processes > 1 else 0
     wanted = processes * each + parent
     added = f"{processes} x {each}{f' + {parent} of their parent' if parent else ''} = {wanted} at most"

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from stowhand.app.settings.parsers import LOOPBACK, split_address
+from stowhand.app.settings.addresses import LOOPBACK, split_address
 from stowhand.cli.options import http_option, settings_of
 from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import escape, shorten

@@ -8,13 +8,13 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.app.settings.parsers import OneOf
 from stowhand.cli.options import completing
 from stowhand.cli.reading import Read, with_options
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.matching import ids_of
+from stowhand.protocols.option import one_of
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 
@@ -78,7 +78,7 @@ filter_options = with_options(
         "states",
         "--state",
         multiple=True,
-        type=Read(lambda word: State(OneOf(*State)(word))),
+        type=Read(lambda word: State(one_of(word, State))),
         metavar="STATE",
         help=f"{', '.join(State)}; may be repeated.",
         shell_complete=completing(State),

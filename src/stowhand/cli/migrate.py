@@ -81,7 +81,7 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
         done = f"The schema has number {before.installed}."
     else:
         done = f"Upgraded the schema from number {before.installed} to {after.installed}."
-    return f"{done}\n{_roles_made(settings.schema)}" if roles else done
+    return f"{done}\n{_roles_made(settings.options.schema)}" if roles else done
 
 
 def _mended(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:

@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from stowhand.app.own_store import OwnStore
-from stowhand.app.settings.definitions import SETTINGS, Setting
-from stowhand.app.settings.parsers import OneOf
-from stowhand.app.settings.settings import WorkerSettings, read_settings
+from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.observe.logs import configure_logging
+from stowhand.protocols.option import Names, Option, Switch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,7 +21,7 @@ json_option = click.option("as_json", "--json", is_flag=True, help="One JSON obj
 
 def store_options(command: F) -> F:
     """The options of every command that opens a store."""
-    return _decorated(command, [setting for setting in SETTINGS.values() if setting.everywhere])
+    return _decorated(command, [setting for setting in SETTINGS.values() if setting.on == "store"])
 
 
 def connection_options(command: F) -> F:
@@ -36,9 +36,7 @@ def log_options(command: F) -> F:
 
 def worker_options(command: F) -> F:
     """All of them but what only an enqueuer, or a lender, has a use for."""
-    return _decorated(
-        command, [setting for setting in SETTINGS.values() if not (setting.enqueueing or setting.lending)]
-    )
+    return _decorated(command, [setting for setting in SETTINGS.values() if setting.on in ("store", "worker")])
 
 
 def tasks_option(command: F) -> F:
@@ -89,23 +87,24 @@ def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter
     return lambda ctx, param, begun: [word for word in words if word.lower().startswith(begun.lower())]
 
 
-def _decorated(command: F, settings: list[Setting]) -> F:
+def _decorated(command: F, settings: list[Option]) -> F:
     for setting in reversed(settings):
         command = _option(setting)(command)
     return command
 
 
-def _option(setting: Setting) -> Callable[[F], F]:
-    shown = f"  [default: {setting.default}]" if setting.default is not None and not setting.switch else ""
+def _option(setting: Option) -> Callable[[F], F]:
+    is_switch = isinstance(setting, Switch)
+    shown = f"  [default: {said}]" if (said := setting.said_default) and not is_switch else ""
     return click.option(
         setting.name,
         *(short for short in setting.short if not short.startswith("--")),
-        setting.option,
+        setting.flag,
         *(short for short in setting.short if short.startswith("--")),
-        metavar=None if setting.switch else setting.metavar,
-        is_flag=setting.switch,
-        multiple=setting.many,
+        metavar=None if is_switch else setting.metavar,
+        is_flag=is_switch,
+        multiple=isinstance(setting, Names),
         default=None,
-        help=f"{setting.doc}{shown}  [env: {setting.env}]",
-        shell_complete=completing(setting.parse.words) if isinstance(setting.parse, OneOf) else None,
+        help=f"{setting.doc}{shown}  [env: {setting.variables[0]}]",
+        shell_complete=completing(setting.words) if setting.words else None,
     )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from stowhand.app.embedding import traced
-from stowhand.app.settings.settings import StoreSettings, unknown_variables
+from stowhand.app.settings.reading import unknown_variables
+from stowhand.app.settings.settings import StoreSettings
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.propagation import IN_ENVIRONMENT
 from stowhand.protocols.queue_store import QueueStore

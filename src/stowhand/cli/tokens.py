@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from stowhand.app.settings.definitions import SETTINGS
-from stowhand.app.settings.settings import read_setting
+from stowhand.app.settings.reading import read_setting
+from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option
 from stowhand.cli.reading import Read
@@ -39,7 +39,7 @@ tokens_option = click.option(
     "--tokens",
     callback=_file,
     metavar="FILE",
-    help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].env}]",
+    help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].variables[0]}]",
 )
 """The file, and whether an option or a setting named it."""
 

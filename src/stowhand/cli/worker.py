@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from stowhand.app.settings.settings import WorkerSettings, unknown_variables
+from stowhand.app.settings.reading import unknown_variables
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.migrate import migrate
 from stowhand.cli.options import settings_of, worker_options
 from stowhand.observe.job_logger import core_logger

@@ -13,11 +13,10 @@ from stowhand.cron.check import IN_PYTHON
 from stowhand.cron.crontab import parse_app_item, parse_crontab, refuse_duplicates
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, suggest
 from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task import ConfiguredTask
 from stowhand.worker.worker import Worker
@@ -156,7 +155,7 @@ def declare_item(
     for option in options:
         if option not in CronKeywords.__annotations__:
             known = ("identifier", "tz", *CronKeywords.__annotations__)
-            raise ConfigurationError(f"App.cron: no option {option!r}; {suggest(option, known)}")
+            raise ConfigurationError(f"App.cron: no option {option!r}{suggest(option, known)}")
     given: object = task
     if not isinstance(given, str | ConfiguredTask):
         raise ConfigurationError(

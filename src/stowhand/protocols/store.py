@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Backoff, Settlement
 from stowhand.jobs.limits import INT32
+from stowhand.protocols.option import Option, Seconds, Switch, Text, Whole, read_fields
 
 if TYPE_CHECKING:
     from stowhand.protocols.handler import EnclosingStore
@@ -304,24 +305,6 @@ def pool_shortage(said: str, size: int, slots: int) -> str | None:
     )
 
 
-_NOTHING = type(None)
-_TIME = ((int, float, _NOTHING), "a number of seconds, or None")
-_TEXT = ((str, _NOTHING), "text, or None")
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "schema": ((str,), "the name of a schema"),
-    "history": _TIME,
-    "failed_retention": _TIME,
-    "pool_size": ((int, _NOTHING), "a whole number, or None"),
-    "prepared_statements": ((bool,), "True or False"),
-    "listen_url": _TEXT,
-    "synchronous": ((str,), "FULL or NORMAL"),
-    "token": _TEXT,
-    "ca_file": _TEXT,
-    "insecure": ((bool,), "True or False"),
-    "max_attempts": ((int, _NOTHING), "a whole number, or None"),
-}
-
-
 def whole(job: NewJob, max_attempts: int | None) -> NewJob:
     """The job with ``max_attempts``, unless it has a number of its own; ``None``: the schema decides."""
     if max_attempts is None or job.max_attempts is not None:
@@ -344,53 +327,119 @@ def whole_batch(
     ]
 
 
+def name_of_schema(text: str) -> str:
+    """A name that PostgreSQL keeps whole: it cuts names at 63 bytes without a word. Raises ValueError."""
+    if not text or "\x00" in text or len(text.encode()) > 63:
+        raise ValueError(f"{text!r} is no schema name; 1 to 63 bytes")
+    return text
+
+
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a queue store is opened. A store ignores the options that it has no use for; the docs say which."""
 
-    schema: str = "stowhand"
-    """PostgreSQL: the schema that contains all tables and functions of Stowhand."""
-    history: float | None = DAY
-    """Seconds that completed and canceled jobs are kept; ``None``: completed jobs are deleted at once."""
-    failed_retention: float | None = None
-    """Seconds that failed jobs are kept; ``None``: until they are retried or removed."""
-    pool_size: int | None = None
-    """PostgreSQL: connections at most, the reserved ones of a worker included. They are opened as they are needed.
-    ``None``: 10, and more where a worker's slots and the reserved ones are more."""
-    prepared_statements: bool = True
-    """PostgreSQL: off for poolers in transaction mode that do not know them."""
-    pool: object | None = None
-    """PostgreSQL: a ``psycopg_pool.AsyncConnectionPool`` of the application; enqueueing, inspection and tasks' own
-    statements borrow from it. The connections that a worker reserves are made as the pool makes its own."""
-    listen_url: str | None = None
-    """PostgreSQL: a direct connection for LISTEN when the other one goes through a transaction pooler."""
-    synchronous: str = "FULL"
-    """SQLite: FULL, or NORMAL (a power failure may lose the last commits; a crash of the process never does)."""
-    token: str | None = None
-    """HTTP: the worker token that ``stowhand tokens make`` showed."""
-    ca_file: str | None = None
-    """HTTP: certificates to trust instead of the public ones."""
-    insecure: bool = False
-    """HTTP: send the token over http:// to another machine, where anyone on the network can read it."""
-    max_attempts: int | None = None
-    """Of jobs made through this store without a number of their own; ``None``: the schema's default, or 25."""
+    token: Annotated[
+        str | None,
+        Text(
+            "A lent store (https://…): the worker token that 'stowhand tokens make' showed. Better in the environment:"
+            " other users of the machine see a command line.",
+            metavar="TOKEN",
+            on="store",
+        ),
+    ] = None
+    ca_file: Annotated[
+        str | None,
+        Text("A lent store: certificates (PEM) to trust instead of the public ones.", metavar="FILE", on="store"),
+    ] = None
+    insecure: Annotated[
+        bool,
+        Switch(
+            "A lent store: send the token over http:// to another machine, readable to anyone on the way.", on="store"
+        ),
+    ] = False
+    schema: Annotated[
+        str,
+        Text(
+            "PostgreSQL: the schema that holds the queue.",
+            short=("-s",),
+            metavar="NAME",
+            check=name_of_schema,
+            on="store",
+        ),
+    ] = "stowhand"
+    prepared_statements: Annotated[
+        bool,
+        Switch(
+            "PostgreSQL: for poolers that do not know prepared statements.",
+            called="no_prepared_statements",
+            negated=True,
+            on="store",
+        ),
+    ] = True
+    pool: Annotated[
+        object | None,
+        Option(
+            "PostgreSQL: a `psycopg_pool.AsyncConnectionPool` of the application; enqueueing, inspection and tasks' own"
+            " statements borrow from it. The connections that a worker reserves are made as the pool makes its own.",
+            on="python",
+        ),
+    ] = None
+    pool_size: Annotated[
+        int | None,
+        Whole(
+            "PostgreSQL: connections of one process at most, opened as they are needed,"
+            f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included.",
+            unset=f"--jobs + {RESERVED_CONNECTIONS}",
+            called="max_pool_size",
+            short=("-m",),
+            most=20_000,
+        ),
+    ] = None
+    """``None``: 10, and more where a worker's slots and the reserved ones are more."""
+    listen_url: Annotated[
+        str | None,
+        Text(
+            "PostgreSQL: a direct connection for LISTEN, when the other goes through a transaction pooler.",
+            metavar="URL",
+        ),
+    ] = None
+    max_attempts: Annotated[
+        int | None,
+        Whole(
+            "How often a job is tried, where neither its enqueuer nor its task says.",
+            unset="the schema's own, or 25",
+            most=INT32,
+            on="settings",
+        ),
+    ] = None
+    history: Annotated[
+        float | None,
+        Seconds(
+            "How long completed and canceled jobs are kept; none: not at all.", least=0, metavar="DURATION", none="none"
+        ),
+    ] = DAY
+    failed_retention: Annotated[
+        float | None,
+        Seconds(
+            "How long failed jobs are kept; handled: until they are retried or removed.",
+            least=0,
+            metavar="DURATION",
+            none="handled",
+        ),
+    ] = None
+    synchronous: Annotated[
+        str,
+        Text(
+            "SQLite: FULL, or NORMAL (a power failure may lose the last commits).",
+            metavar="WORD",
+            words=("FULL", "NORMAL"),
+        ),
+    ] = "FULL"
     pinned: Callable[[], datetime] | None = None
     """Tests only: the store's idea of now."""
 
     def __post_init__(self) -> None:
-        for name, (kinds, words) in _KINDS.items():
-            given = getattr(self, name)
-            # bool is an int to Python; True as a number of seconds is a mistake.
-            if not isinstance(given, kinds) or (isinstance(given, bool) and bool not in kinds):
-                raise ConfigurationError(f"{name}: a {type(given).__qualname__} given; give {words}")
-        for name, kept in (("history", self.history), ("failed_retention", self.failed_retention)):
-            if kept is not None and not 0 <= kept <= LONGEST_HISTORY:
-                raise ConfigurationError(f"{name}: {kept!r} s given; give 0 s to 100 years, or None")
-        if self.pool_size is not None and self.pool_size < 1:
-            raise ConfigurationError(f"pool_size: {self.pool_size} given, must be more than 0")
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= INT32:
-            raise ConfigurationError(f"max_attempts: {self.max_attempts} given; the limits are 1 and {INT32}")
-        if self.synchronous.upper() not in ("FULL", "NORMAL"):
-            raise ConfigurationError(f"synchronous: {self.synchronous!r} given; there are: FULL, NORMAL")
+        if problems := read_fields(self):
+            raise ConfigurationError("; ".join(problems))
 
     def whole(self, job: NewJob) -> NewJob:
         """The job as it is made through this store: ``max_attempts``, if it has none, is the store's."""

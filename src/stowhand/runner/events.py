@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, cast, overload
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, suggest
 from stowhand.observe.job_logger import core_logger
 from stowhand.runner.payloads import (
     PAYLOADS,
@@ -27,7 +27,6 @@ from stowhand.runner.payloads import (
     WorkerFatal,
     WorkerStop,
 )
-from stowhand.tasks.options import suggest
 
 Listener = Callable[[Any], object]
 
@@ -179,5 +178,5 @@ class _Once:
 
 def _known(name: str) -> str:
     if name not in PAYLOADS:
-        raise ConfigurationError(f"no event {name!r}; {suggest(name, PAYLOADS)}")
+        raise ConfigurationError(f"no event {name!r}{suggest(name, PAYLOADS)}")
     return name

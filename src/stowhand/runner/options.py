@@ -13,15 +13,16 @@ import msgspec
 from stowhand.app.built_in import with_built_in
 from stowhand.app.embedding import traced
 from stowhand.app.own_store import UNNAMED
-from stowhand.app.settings.settings import read_setting, resolve_store_url
+from stowhand.app.settings.reading import read_setting, resolve_store_url
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.sources import declared, items_of
-from stowhand.errors import ConfigurationError, StowhandError
+from stowhand.errors import ConfigurationError, StowhandError, suggest
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.traces import Traces
-from stowhand.protocols.options import LONGEST, Flags, WorkerOptions
+from stowhand.protocols.option import LONGEST
+from stowhand.protocols.options import Flags, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
 from stowhand.retry import named
@@ -29,7 +30,6 @@ from stowhand.runner.events import WorkerEvents
 from stowhand.stores.opening import open_store
 from stowhand.stores.url import store_url
 from stowhand.tasks.discovery import load_folder
-from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
 
@@ -181,7 +181,7 @@ def _finish(whose: str, problems: Sequence[str]) -> None:
 def _sound(given: Mapping[str, Any], known: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
     """What can be read at all, with ``WRONG`` for what cannot; and what is wrong with that, and with the names."""
     sound = dict(given)
-    problems = [f"no option {name!r}; {suggest(name, known)}" for name in given if name not in known]
+    problems = [f"no option {name!r}{suggest(name, known)}" for name in given if name not in known]
     for name, (kinds, words) in _KINDS.items():
         value = given.get(name)
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import StowhandError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
@@ -27,23 +28,24 @@ from stowhand.service.supervisor import IN_ORDER_OFFSET, Order
 def main() -> None:
     """Work as ordered, and exit without waiting for threads that may never end."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
-    configure_logging(order.settings.log_level, order.settings.log_format)
+    settings = WorkerSettings.from_json(order.settings)
+    configure_logging(settings.log_level, settings.log_format)
     for number in (signal.SIGINT, signal.SIGHUP):
         # The supervisor decides; TERM sent to this process alone still ends it. A function, because programs that a
         # task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     try:
-        code = run_process(order.settings, name=order.name, control=_listen, observer=_observer(order))
+        code = run_process(settings, name=order.name, control=_listen, observer=_observer(order.folder, settings))
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = exit_code(error)
     hard_exit(finished(IN_ORDER_OFFSET + code))
 
 
-def _observer(order: Order) -> ProcessObserver:
-    if order.folder is None:
+def _observer(folder: str | None, settings: WorkerSettings) -> ProcessObserver:
+    if folder is None:
         return ProcessObserver()
-    reporter = ChildReporter(Path(order.folder), order.settings)
+    reporter = ChildReporter(Path(folder), settings)
     LAST_WORDS.append(reporter.close)
     return reporter
 

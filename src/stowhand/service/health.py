@@ -49,7 +49,7 @@ class Process(msgspec.Struct, frozen=True):
 
 def bounds(settings: WorkerSettings) -> dict[str, float]:
     """By loop: the age in seconds above which it is not alive."""
-    return bounds_of(settings.lease, settings.poll_interval)
+    return bounds_of(settings.worker.lease, settings.worker.poll_interval)
 
 
 def bounds_of(lease: float, poll_interval: float | None) -> dict[str, float]:

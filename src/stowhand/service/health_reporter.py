@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stowhand.app.settings.parsers import split_address
+from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import Clock, SystemClock, stopwatch
 from stowhand.cron.scheduler import Scheduler
@@ -120,7 +120,7 @@ class HealthReporter(ProcessObserver):
             self._draining = True
             if self._notifier is not None:
                 # Whatever the unit's own timeout, the manager waits until the process must have exited.
-                most = self._settings.grace + STOP_MARGIN
+                most = self._settings.worker.grace + STOP_MARGIN
                 self._notifier.send(stopping=1, status="stopping", extend_timeout_usec=int(most * 1_000_000))
 
     # -- as ProcessObserver ----------------------------------------------------------------------
@@ -184,7 +184,7 @@ class HealthReporter(ProcessObserver):
             elif process.returncode is None:
                 report = child_reports.read(self.folder, process.pid)
                 found.append(Process(name, stopwatch() - child.started, report))
-            elif not (supervisor.stopping or (child.is_done and self._settings.once)):  # else its work is done
+            elif not (supervisor.stopping or (child.is_done and self._settings.worker.once)):  # else its work is done
                 found.append(Process(name, stopwatch() - child.ended if child.ended > child.started else 0.0, None))
         return found
 

@@ -59,7 +59,7 @@ def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> Loade
         app = load_app(settings.app)
         app.discover()
         # What its tasks enqueue goes where its worker works.
-        adopt_store(app, settings.store.url, settings.store.options(), traces)
+        adopt_store(app, settings.store.url, settings.store.options, traces)
         return LoadedTasks(app.registry, cron=app.cron_items, traces=app.traces)
     registry = Registry()
     folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry, may_be_empty=may_be_empty)
@@ -102,8 +102,7 @@ def make_handler(
     def logger_of(job: Job) -> ScopedLogger:
         return job_logger(worker, job.task, job.id, job.attempts)
 
-    options = settings.worker_options()
-    default = Policy(timeout=options.job_timeout, backoff=options.backoff)
+    default = Policy(timeout=settings.worker.job_timeout, backoff=settings.worker.backoff)
 
     return TaskHandler(
         loaded.registry,
@@ -121,4 +120,4 @@ def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:
     """Say which files were passed over, and which tasks a stop may cut short."""
     for problem in loaded.problems:
         core_logger().warning(problem)
-    warn_of_long_tasks(loaded.registry, settings.preset, settings.grace, "--grace")
+    warn_of_long_tasks(loaded.registry, settings.preset, settings.worker.grace, "--grace")

@@ -14,7 +14,7 @@ def store_of(settings: StoreSettings) -> QueueStore:
         from stowhand.service.loading import load_app
 
         return load_app(settings.connection.app).any_store()
-    return store_at(settings.url, settings.options())
+    return store_at(settings.url, settings.options)
 
 
 async def open_to_work(store: QueueStore, settings: StoreSettings) -> None:
@@ -28,7 +28,7 @@ async def attempts_apart(store: QueueStore, settings: StoreSettings) -> str | No
     """What to say where a preset, a setting or the App gives jobs made here another number of attempts than the schema
     gives those made in SQL, which they cannot reach; ``None``: they agree, or SQL enqueues nothing. Raises StoreError.
     """
-    here = settings.max_attempts
+    here = settings.options.max_attempts
     if here is None or settings.connection.scheme != "postgresql":
         return None
     kept = await store.schema.default_max_attempts()

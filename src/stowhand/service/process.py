@@ -159,13 +159,9 @@ async def _work(
         recurring = Recurring(settings, loaded, store, events) if control is None else None
         await open_to_work(store, settings.store)
         isolate = enclosed(Quarantine(settings, name, handler).run, events, name)
-        worker = Worker(
-            store,
-            handler,
-            settings.worker_options(with_built_in(loaded.names, lent=settings.store.connection.is_lent), name),
-            events=events,
-            host=Host(isolate, _leave_when_hung(settings.grace)),
-        )
+        tasks = with_built_in(loaded.names, lent=settings.store.connection.is_lent)
+        host = Host(isolate, _leave_when_hung(settings.worker.grace))
+        worker = Worker(store, handler, settings.worker_options(tasks, name), events=events, host=host)
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         leaving = partial(leave, store, worker, lambda: stopper.code)
@@ -174,7 +170,8 @@ async def _work(
             control(stopper)
         if recurring is not None:
             handle_signals(observer.on_stop(stopper.request_stop), observer.on_reload(recurring.reload), stopper.toggle)
-        await _run(worker, changes, Reloader(settings, loaded, handler, worker, events), recurring, once=settings.once)
+        reloader = Reloader(settings, loaded, handler, worker, events)
+        await _run(worker, changes, reloader, recurring, once=settings.worker.once)
         if worker.unfinished:
             _last_write(store, worker.unfinished)
             hard_exit(exit_codes.FAILURE)

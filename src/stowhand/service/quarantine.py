@@ -35,7 +35,8 @@ LAST_WORDS = 1.0
 class Assignment(msgspec.Struct, frozen=True):
     """What the child is given."""
 
-    settings: WorkerSettings
+    settings: msgspec.Raw
+    """Of ``WorkerSettings.to_json``."""
     worker: str
     job: Job
     lease: Lease
@@ -76,7 +77,7 @@ class Quarantine:
     """Runs one attempt in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own."""
 
     def __init__(self, settings: WorkerSettings, worker: str, handler: TaskHandler) -> None:
-        self._settings = settings
+        self._settings = settings.to_json()
         self._worker = worker
         self._handler = handler
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import msgspec
 
 from stowhand.app.embedding import traced
+from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import sleep_blocking
 from stowhand.jobs.job import Job
 from stowhand.jobs.outcomes import describe
@@ -40,7 +41,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     threading.Thread(target=_die_with_the_worker, name="stowhand parent", daemon=True).start()
-    settings = assignment.settings
+    settings = WorkerSettings.from_json(assignment.settings)
     configure_logging(settings.log_level, settings.log_format)
     answers: list[ChildAnswer] = []
     try:
@@ -69,7 +70,7 @@ def _die_with_the_worker() -> None:
 
 
 async def _attempt(assignment: Assignment, answers: list[ChildAnswer]) -> None:
-    settings = assignment.settings
+    settings = WorkerSettings.from_json(assignment.settings)
     loaded = load_tasks(settings)
     store = traced(store_of(settings.store), loaded.traces)
     hand_over_at_the_end(loaded.traces)

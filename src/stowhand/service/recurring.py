@@ -15,12 +15,11 @@ from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.cron.sources import declared, read_crontab, schedulable
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, suggest
 from stowhand.events import CronReloaded, Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, check_work
-from stowhand.tasks.options import suggest
 
 DEFAULT_FILE = "crontab"
 

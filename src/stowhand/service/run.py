@@ -81,7 +81,7 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
         handle_signals(stop, observer.on_reload(recurring.reload), supervisor.toggle)
         async with (
             changes.reloading(crontab=recurring.reload),
-            scheduling(recurring.scheduler, once=settings.once),
+            scheduling(recurring.scheduler, once=settings.worker.once),
         ):
             with observer.supervising(supervisor):
                 return await supervisor.run()

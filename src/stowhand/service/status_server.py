@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.app.settings.parsers import split_address
+from stowhand.app.settings.addresses import split_address
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger

@@ -43,7 +43,7 @@ IN_ORDER = {IN_ORDER_OFFSET + code: code for code in (exit_codes.OK, exit_codes.
 class Order(msgspec.Struct, frozen=True):
     """The first line that a child reads."""
 
-    settings: WorkerSettings
+    settings: msgspec.Raw
     name: str
     folder: str | None = None
     """Where it writes its reports."""
@@ -129,7 +129,7 @@ class Supervisor:
         if self._stop_requests.count > 2:
             self._code = exit_codes.FAILURE
             self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
-        bound = (self._settings.grace if self._stop_requests.count == 1 else 0.0) + STOPPED - LAST_LOOK
+        bound = (self._settings.worker.grace if self._stop_requests.count == 1 else 0.0) + STOPPED - LAST_LOOK
         self._clock.call_later(bound, self._kill_all)
 
     def _send_orders(self, child: Child) -> None:
@@ -172,7 +172,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        child.send(msgspec.json.encode(Order(self._settings, child.name, self._folder)).decode())
+        child.send(msgspec.json.encode(Order(self._settings.to_json(), child.name, self._folder)).decode())
         self._send_orders(child)
 
     def _ends_with(self, child: Child, code: int) -> bool:
@@ -185,7 +185,7 @@ class Supervisor:
             return True
         if self._stopped.is_set() and code != exit_codes.OK and not never_worked:
             self._code = exit_codes.FAILURE
-        return self._stopped.is_set() or (self._settings.once and code == exit_codes.OK)
+        return self._stopped.is_set() or (self._settings.worker.once and code == exit_codes.OK)
 
     async def _take_back(self, child: Child, ended: int) -> bool:
         """Take back at once what the dead child held, and report its death. False: a signal to the whole group killed

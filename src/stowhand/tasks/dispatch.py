@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from stowhand.errors import suggest
 from stowhand.events import Events
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
@@ -17,7 +18,6 @@ from stowhand.protocols.store import Claim
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
 from stowhand.tasks.first_connection import FirstConnection, borrowing
-from stowhand.tasks.options import suggest
 from stowhand.tasks.registry import AroundThread, Registry, TaskDefinition
 from stowhand.tasks.threads import Threads
 

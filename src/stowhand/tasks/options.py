@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import KeyMode, NewJob
@@ -59,7 +58,7 @@ def read_spec(spec: TaskSpec) -> EnqueueOptions:
     options: dict[str, Any] = {}
     for name, value in spec.items():
         if name not in NAMES and name not in _SPELT:
-            raise InvalidJob(f"no option {name!r}; {suggest(name, (*NAMES, *_SPELT))}")
+            raise InvalidJob(f"no option {name!r}{suggest(name, (*NAMES, *_SPELT))}")
         ours = _SPELT.get(name, name)
         if value is None:
             continue
@@ -73,7 +72,7 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
     """The job with these options. Raises InvalidJob: an unknown option, a wrong type, a limit."""
     unknown = [name for name in options if name not in NAMES]
     if unknown:
-        raise InvalidJob(f"no option {unknown[0]!r}; {suggest(unknown[0], NAMES)}")
+        raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], NAMES)}")
     changes = dict(options)
     # The last word counts: a delay given to a task that has a run_at replaces it. Both in one call contradict.
     if changes.get("delay") is not None:
@@ -85,12 +84,3 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
     if changed.key is None and "key_mode" in options:
         raise InvalidJob("key_mode: means nothing without a key; give key too")
     return changed
-
-
-def suggest(given: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'? There are: …``"""
-    names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1)
-    start = f"did you mean {near[0]!r}? " if near else ""
-    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    return f"{start}there are: {shown}" if names else "there are none"

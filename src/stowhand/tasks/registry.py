@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask
+from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask, suggest
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
@@ -21,7 +21,7 @@ from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.callables import inmost, is_async, why_no_function
 from stowhand.retry import named
 from stowhand.tasks.options import NAMES as OPTIONS
-from stowhand.tasks.options import EnqueueOptions, apply_options, suggest
+from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.shape import Shape, shape_of
 
 Where = Literal["loop", "thread"]
@@ -99,7 +99,7 @@ class Registry:
         try:
             return self._definitions[name]
         except KeyError:
-            raise UnknownTask(f"no task {name!r}; {suggest(name, self._definitions)}") from None
+            raise UnknownTask(f"no task {name!r}{suggest(name, self._definitions)}") from None
 
     def find(self, name: str) -> TaskDefinition | None:
         """The definition, or ``None``."""
@@ -186,7 +186,7 @@ def define(
     known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__)
     for option in options:
         if option not in known:
-            raise ConfigurationError(f"no task option {option!r}; {suggest(option, known)}")
+            raise ConfigurationError(f"no task option {option!r}{suggest(option, known)}")
     chosen = name if name is not None else _own_name(function)
     _refuse_method(function, chosen)
     jobs = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
-from stowhand.jobs import limits
-from stowhand.jobs.durations import seconds
 from stowhand.protocols.offered import heartbeats_of
-from stowhand.protocols.options import LONGEST, NAME_LIMIT, check_made
+from stowhand.protocols.option import Seconds, Switch, Text, read_fields
+from stowhand.protocols.options import check_made, one_line
 from stowhand.protocols.store import Store
 from stowhand.worker.default_log import log_by_default
 from stowhand.worker.sweeper import Sweeper
@@ -31,43 +29,16 @@ STOP_PATIENCE = 5.0
 class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, or a ``timedelta``."""
 
-    name: str = "resetter"
-    """In logs and metrics."""
-    interval: float = 30.0
-    """Between two looks."""
-    slack: float = 0.0
-    """How long after its lease has ended a job is still left alone."""
-    prompt: bool = False
-    """Look also as soon as a lease ends, as workers do, and not every interval only."""
+    name: Annotated[str, Text("In logs and metrics.", check=one_line)] = "resetter"
+    interval: Annotated[float, Seconds("Between two looks.")] = 30.0
+    slack: Annotated[float, Seconds("How long after its lease has ended a job is still left alone.", least=0)] = 0.0
+    prompt: Annotated[
+        bool, Switch("Look also as soon as a lease ends, as workers do, and not every interval only.")
+    ] = False
 
     def __post_init__(self) -> None:
-        problems = []
-        for name in ("interval", "slack"):
-            value: object = getattr(self, name)
-            try:
-                msgspec.structs.force_setattr(self, name, _in_seconds(value))
-            except ValueError as error:
-                problems.append(f"{name}: {error}")
-        if not problems:
-            if not 0 < self.interval <= LONGEST:
-                problems.append(f"interval: {self.interval!r} s given, must be more than 0 and at most 100 years")
-            if not 0 <= self.slack <= LONGEST:
-                problems.append(f"slack: {self.slack!r} s given, must not be negative, and at most 100 years")
-        prompt: object = self.prompt
-        if not isinstance(prompt, bool):
-            problems.append(f"prompt: a {type(prompt).__qualname__} given; give True or False")
-        try:
-            limits.check_name("name", self.name, NAME_LIMIT)
-        except ValueError as error:
-            problems.append(str(error))
-        if problems:
+        if problems := read_fields(self):
             raise ConfigurationError("; ".join(problems))
-
-
-def _in_seconds(given: object) -> float:
-    if not isinstance(given, timedelta | str | int | float):
-        raise ValueError(f"a {type(given).__qualname__} given; give seconds or a timedelta")
-    return seconds(given)
 
 
 class Resetter:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stowhand.app.settings.definitions import CALLED, SETTINGS
+from stowhand.app.settings.settings import CALLED, SETTINGS
+from stowhand.errors import suggest
+from stowhand.protocols.option import Names
 
 OWN_FILE = "stowhand.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -61,21 +62,15 @@ def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
     for key, value in table.items():
         called = key.replace("-", "_")
         if called not in CALLED:
-            problems.append(_unknown(name, key))
+            problems.append(f"{name}: unknown setting {key!r}{suggest(called, SETTINGS)}")
             continue
         setting = CALLED[called].name
         if setting in values:
             problems.append(f"{name}: {key}: this is {setting} under another name, and both are given")
-        elif isinstance(value, list) and SETTINGS[setting].many:
+        elif isinstance(value, list) and isinstance(SETTINGS[setting], Names):
             values[setting] = ",".join(map(str, value))
         elif not isinstance(value, str | int | float):
             problems.append(f"{name}: {key}: a single value is wanted, not a {type(value).__name__}")
         else:
             values[setting] = str(value).lower() if isinstance(value, bool) else str(value)
     return SettingsFile(name=name if table else "", values=values, problems=tuple(problems), ignored=ignored)
-
-
-def _unknown(name: str, key: str) -> str:
-    near = difflib.get_close_matches(key.replace("-", "_"), SETTINGS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(SETTINGS)}"
-    return f"{name}: unknown setting {key!r}; {hint}"

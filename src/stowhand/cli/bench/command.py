@@ -14,14 +14,15 @@ import click
 import msgspec
 
 from stowhand.app.own_store import ResolvedStore
-from stowhand.app.settings.settings import StoreSettings, resolve_store_url
+from stowhand.app.settings.reading import resolve_store_url
+from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.measure import Bench
 from stowhand.cli.bench.plan import MEASURES, Plan, Row
 from stowhand.cli.session import remove_file
 from stowhand.errors import ConfigurationError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
-from stowhand.protocols.store import DAY
+from stowhand.protocols.store import DAY, StoreOptions
 
 SCHEMA = "stowhand_bench"
 WIDTH = 48
@@ -65,12 +66,12 @@ def _own_store(named: ResolvedStore, *, history: bool, synchronous: str) -> Iter
     """A schema of its own in that database, or a file of its own in the folder of that file, removed afterwards."""
     kept = DAY if history else None
     if named.scheme != "sqlite":
-        yield StoreSettings(connection=named, schema=SCHEMA, history=kept)
+        yield StoreSettings(connection=named, options=StoreOptions(schema=SCHEMA, history=kept))
         return
     file = Path(named.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{SCHEMA}.db")
     connection = ResolvedStore(f"sqlite:///{file}", named.source)
     try:
-        yield StoreSettings(connection=connection, history=kept, synchronous=synchronous)
+        yield StoreSettings(connection=connection, options=StoreOptions(history=kept, synchronous=synchronous))
     finally:
         remove_file(file)
 

@@ -28,6 +28,7 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import Events
 from stowhand.jobs.job import State
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats
 from stowhand.service.supervisor import Supervisor
@@ -48,13 +49,16 @@ class Bench:
         self._store = store
         self._clock = SystemClock()
         self._settings = WorkerSettings(
-            store=store, app="stowhand.cli.bench.tasks:app", jobs=plan.concurrency, log_level="error"
+            store=store,
+            worker=WorkerOptions(concurrency=plan.concurrency),
+            app="stowhand.cli.bench.tasks:app",
+            log_level="error",
         )
         self._folder = Path()
 
     async def rows(self) -> AsyncIterator[Row]:
         """Measure. Raises StoreUnreachable, StoreError."""
-        adopt_store(app, self._store.url, self._store.options())
+        adopt_store(app, self._store.url, self._store.options)
         with tempfile.TemporaryDirectory(prefix="stowhand-bench-") as folder:
             os.environ[probe.FOLDER] = folder
             self._folder = Path(folder)
@@ -185,7 +189,7 @@ class Bench:
         return await app.open(install=True)
 
     async def _clean(self) -> None:
-        store = open_store(self._store.url, self._store.options())
+        store = open_store(self._store.url, self._store.options)
         try:
             await store.schema.uninstall()
         finally:

@@ -17,7 +17,8 @@ import click
 import msgspec
 
 from stowhand.app.own_store import UNNAMED, ResolvedStore
-from stowhand.app.settings.settings import StoreSettings, WorkerSettings, resolve_store_url
+from stowhand.app.settings.reading import resolve_store_url
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.cli.demo.files import describe, name_of, walk
 from stowhand.cli.demo.report import KindTotal, Report
 from stowhand.cli.session import remove_file
@@ -26,7 +27,9 @@ from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.observe.safe_text import escape, fit, telling_line
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import JobFilter, QueueStore
+from stowhand.protocols.store import StoreOptions
 from stowhand.service import exit_codes
 from stowhand.service.signals import handle_signals
 from stowhand.service.supervisor import Supervisor
@@ -131,12 +134,10 @@ class Demo:
         self._killed = ""
         self._came_back = 0
         self._settings = WorkerSettings(
-            store=StoreSettings(connection=store, schema="stowhand_demo"),
+            store=StoreSettings(connection=store, options=StoreOptions(schema="stowhand_demo")),
             app="stowhand.cli.demo.tasks:app",
-            jobs=AT_ONCE // 2,
+            worker=WorkerOptions(concurrency=AT_ONCE // 2, lease=2.0, grace=5.0),
             processes=2,
-            lease=2.0,
-            grace=5.0,
             log_level="error",
         )
 
@@ -145,7 +146,7 @@ class Demo:
         began = stopwatch()
         files = list(walk(self._folder))
         self._report.create()
-        store = open_store(self._settings.store.url, self._settings.store.options())
+        store = open_store(self._settings.store.url, self._settings.store.options)
         try:
             await store.schema.uninstall()
             await store.schema.install()

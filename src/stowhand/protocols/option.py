@@ -1,0 +1,288 @@
+"""One option: its sentence, and what it may be, wherever it is given: a keyword, a flag, a variable, a key of a file.
+
+A field of an options struct is ``Annotated[type, Seconds("…")]``. An option reads what Python gives (``read``) and text
+(``parse``), within the same limits; both raise ValueError with half a sentence that says what would be right.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from functools import cache
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+from stowhand.errors import ConfigurationError, InvalidJob, hint
+from stowhand.jobs.durations import parse_duration, say_duration, seconds
+from stowhand.retry import PRESETS as BACKOFFS
+from stowhand.retry import named
+
+PREFIX = "STOWHAND_"
+LONGEST = 100 * 366 * 86_400.0
+"""Seconds: a hundred years. Stores cannot represent infinity."""
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One option, declared at its field. What follows from the field is filled in by ``options_of``."""
+
+    doc: str
+    unset: str = ""
+    """What holds where it is not given, if that is no fixed value."""
+    called: str = ""
+    """Its name as a setting, where that is not the field's."""
+    short: tuple[str, ...] = ()
+    """Further spellings of the flag."""
+    on: Literal["worker", "store", "serve", "settings", "python"] = "worker"
+    """The commands with its flag: ``stowhand worker``; every command that opens a store; ``stowhand serve``; none: the
+    environment and the file alone; or it is no setting at all."""
+    metavar: str = "TEXT"
+    words: tuple[str, ...] = ()
+    """All that may be given in text, if it is one of a few."""
+    field: str = ""
+    default: Any = None
+    may_be_none: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the setting, and in the file: ``poll_interval``."""
+        return self.called or self.field
+
+    @property
+    def flag(self) -> str:
+        """``--poll-interval``"""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and what else it is called in the environment and in a file: ``workers`` is ``jobs``."""
+        others = (short.removeprefix("--").replace("-", "_") for short in self.short if short.startswith("--"))
+        return (self.name, *others)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """``STOWHAND_POLL_INTERVAL``, and by its other names."""
+        return tuple(PREFIX + name.upper() for name in self.names)
+
+    @property
+    def said_default(self) -> str:
+        """For people; empty: nothing."""
+        return self.unset or self.say(self.default)
+
+    @property
+    def values(self) -> str:
+        """What may be written in text, for a page."""
+        return "text"
+
+    def read(self, given: Any) -> Any:
+        """The value of what Python gives."""
+        return given
+
+    def parse(self, text: str) -> Any:
+        """The value of a text."""
+        return self.read(text)
+
+    def say(self, value: Any) -> str:
+        """The text that ``parse`` reads as this value; empty: there is none."""
+        return "" if value is None else str(value)
+
+
+class Seconds(Option, frozen=True):
+    """A duration. In Python a plain number is seconds."""
+
+    least: float | None = None
+    """``None``: more than 0."""
+    metavar: str = "SECONDS"
+    unit: str = "s"
+    """Of a plain number in text."""
+    none: str = ""
+    """The word for ``None`` in text."""
+
+    @property
+    def values(self) -> str:
+        return f"duration{', a plain number is ms' * (self.unit == 'ms')}{f', or `{self.none}`' * bool(self.none)}"
+
+    def read(self, given: Any) -> Any:
+        if isinstance(given, timedelta | str):
+            given = seconds(given)
+        refuse_other(given, int | float, "seconds, a timedelta, or a phrase such as '30s'")
+        return _within(given, self.least, LONGEST, "100 years", " s")
+
+    def parse(self, text: str) -> Any:
+        if self.none and text.strip().lower() == self.none:
+            return None
+        return self.read(parse_duration(text, self.unit))
+
+    def say(self, value: float | None) -> str:
+        return self.none if value is None else say_duration(value)
+
+
+class Whole(Option, frozen=True):
+    """A whole number within limits."""
+
+    least: int | None = None
+    """``None``: more than 0."""
+    most: int = 10_000
+    metavar: str = "N"
+
+    @property
+    def values(self) -> str:
+        return f"{1 if self.least is None else self.least} to {self.most}"
+
+    def read(self, given: Any) -> Any:
+        refuse_other(given, int, "a whole number")
+        return _within(given, self.least, self.most, str(self.most))
+
+    def parse(self, text: str) -> Any:
+        try:
+            return self.read(int(text))
+        except ValueError as error:
+            raise (
+                error if text.strip().lstrip("+-").isdecimal() else ValueError(f"{text!r} is not a whole number")
+            ) from None
+
+
+class Switch(Option, frozen=True):
+    """On or off."""
+
+    negated: bool = False
+    """As text it says the opposite: ``no_prepared_statements``."""
+
+    @property
+    def values(self) -> str:
+        return "`true` or `false`"
+
+    def read(self, given: Any) -> bool:
+        refuse_other(given, bool, "True or False")
+        return bool(given)
+
+    def parse(self, text: str) -> bool:
+        word = text.strip().lower()
+        if word not in _SWITCHES:
+            raise ValueError(f"{text!r} given, must be true or false")
+        return _SWITCHES[word] is not self.negated
+
+    def say(self, value: bool) -> str:
+        return str(value is not self.negated).lower()
+
+
+_SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+
+
+class Text(Option, frozen=True):
+    """Text, of which ``check`` may ask more; or one of a few words, in any case."""
+
+    check: Callable[[str], str] = str
+
+    @property
+    def values(self) -> str:
+        return ", ".join(f"`{word}`" for word in self.words) or "text"
+
+    def read(self, given: Any) -> str:
+        refuse_other(given, str, " or ".join(self.words) or "text")
+        if not self.words:
+            return self.check(given)
+        return one_of(given, self.words)
+
+
+class Names(Option, frozen=True):
+    """Several names. In text with commas between them; as a flag it may be repeated."""
+
+    check: Callable[[Any], Any] = tuple
+
+    @property
+    def values(self) -> str:
+        return "names with commas between them, or a list"
+
+    def read(self, given: Any) -> Any:
+        return self.check(given)
+
+    def parse(self, text: str) -> Any:
+        return self.check(tuple(name.strip() for name in text.split(",") if name.strip()))
+
+    def say(self, value: Iterable[str]) -> str:
+        return ",".join(value)
+
+
+class Wait(Option, frozen=True):
+    """How long to wait before the next attempt: a function, or one of its names."""
+
+    words: tuple[str, ...] = tuple(BACKOFFS)
+
+    @property
+    def values(self) -> str:
+        return ", ".join(f"`{word}`" for word in self.words)
+
+    def read(self, given: Any) -> Any:
+        names = ", ".join(self.words)
+        refuse_other(given, str | Callable, f"a function of the attempt's number, or a name: {names}")
+        try:
+            return named(given)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+
+    def say(self, value: Any) -> str:
+        return next(name for name, policy in BACKOFFS.items() if policy is value)
+
+
+@cache
+def options_of(declaring: type) -> Mapping[str, Option]:
+    """The options that a struct, or a TypedDict, declares, by field."""
+    defaults: Mapping[str, Any] = {}
+    if issubclass(declaring, msgspec.Struct):
+        defaults = dict(zip(declaring.__struct_fields__[::-1], declaring.__struct_defaults__[::-1], strict=False))
+    found = {}
+    for field, annotated in get_type_hints(declaring, include_extras=True).items():
+        type_of, *about = get_args(annotated) or (annotated,)
+        for option in about:
+            if isinstance(option, Option):
+                may_be_none = NoneType in get_args(type_of)
+                found[field] = msgspec.structs.replace(
+                    option, field=field, default=defaults.get(field), may_be_none=may_be_none
+                )
+    return MappingProxyType(found)
+
+
+def read_fields(made: msgspec.Struct) -> list[str]:
+    """Put every field's value in its place as its option reads it. What is wrong is returned."""
+    problems = []
+    for field, option in options_of(type(made)).items():
+        given = getattr(made, field)
+        try:
+            if given is not None or not option.may_be_none:
+                msgspec.structs.force_setattr(made, field, option.read(given))
+        except ValueError as error:
+            problems.append(complaint(field, error))
+    return problems
+
+
+def complaint(name: str, error: ValueError) -> str:
+    """What is wrong, and with what: the limits of jobs name that themselves."""
+    return str(error) if isinstance(error, InvalidJob) else f"{name}: {error}"
+
+
+def one_of(given: str, words: Iterable[str]) -> str:
+    """The word that is meant, in whatever case. Raises ValueError."""
+    for word in (known := tuple(words)):
+        if word.lower() == given.strip().lower():
+            return word
+    raise ValueError(f"{given!r} given, must be one of {', '.join(known)}{hint(given, known)}")
+
+
+def refuse_other(given: object, kinds: Any, words: str) -> None:
+    """Raises ValueError for what is of another type."""
+    # bool is an int to Python; True as a number is a mistake.
+    if not isinstance(given, kinds) or (isinstance(given, bool) and kinds is not bool):
+        raise ValueError(f"a {type(given).__qualname__} given; give {words}")
+
+
+def _within(given: Any, least: float | None, most: float, shown: str, unit: str = "") -> Any:
+    if least is None and not given > 0:
+        raise ValueError(f"{given!r} given, must be more than 0")
+    if least is not None and not given >= least:  # which is true of nan too
+        raise ValueError(f"{given!r} given, must {f'be at least {least:g}{unit}' if least else 'not be negative'}")
+    if given > most:
+        raise ValueError(f"{reprlib.repr(given)} given, the limit is {shown}")
+    return given
