@@ -6,9 +6,10 @@ A folder that wants its databases prepared (migrated, filled) overrides `postgre
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -18,6 +19,8 @@ from tests.support.binaries import older_than
 from tests.support.databases import Databases, Setup
 from tests.support.servers import PostgresServer, main_server
 from tests.support.valkey import LiveRedis, main_redis
+
+pytest_plugins = ["tests.support.selection"]
 
 T = TypeVar("T")
 
@@ -119,6 +122,17 @@ def _fresh_database(server: Databases, setup: Setup | None) -> Iterator[str]:
     url = server.create_database(template=server.template(setup))
     yield url
     server.drop_database(url)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collecting makes a million objects that live to the end: garbage is not looked for among them, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -49,13 +49,11 @@ class Entry:
     pid: int
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_sqlite_queue_loses_nothing_under_kills_and_freezes(tmp_path: Path, seed: int) -> None:
     Chaos(f"sqlite:///{tmp_path}/chaos.db", tmp_path, seed).run()
 
 
-@pytest.mark.slow
 @pytest.mark.durable
 @pytest.mark.timeout(300)
 def test_a_postgres_queue_loses_nothing_under_kills_freezes_and_a_server_restart(

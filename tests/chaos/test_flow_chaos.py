@@ -31,7 +31,6 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.mark.slow
 @pytest.mark.durable
 @pytest.mark.timeout(300)
 def test_every_job_passes_its_three_queues_and_ends_once_whatever_dies(

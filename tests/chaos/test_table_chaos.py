@@ -30,7 +30,6 @@ insert into records (state) select 'queued' from generate_series(1, %d);
 """
 
 
-@pytest.mark.slow
 @pytest.mark.durable
 @pytest.mark.timeout(300)
 def test_effects_in_the_records_transaction_happen_exactly_once_whatever_dies(

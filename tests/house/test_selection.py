@@ -1,0 +1,77 @@
+"""House rule: what a fast run leaves out is what was measured as slow, and a run may be one process."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.selection import UNKNOWN
+from tests.support.slow_tests import ENOUGH, FAR, SLOW, file_of, measured, read, unknown, unlisted, write
+from tests.support.sources import ROOT
+
+
+def test_every_test_that_is_listed_as_slow_is_there(request: pytest.FixtureRequest) -> None:
+    gone = [test for test in read() if not defined(test)]
+    assert (gone, request.config.stash[UNKNOWN]) == ([], []), "take these lines out of tests/slow.txt"
+
+
+def test_what_is_listed_took_longer_than_a_fast_test_may() -> None:
+    assert all(seconds >= SLOW for seconds in read().values())
+
+
+def test_the_list_is_made_from_the_report_of_a_run(tmp_path: Path) -> None:
+    report, listed = tmp_path / "report.xml", tmp_path / "slow.txt"
+    case = '<testcase classname="tests.a.test_b" name="test_{}" time="{}"/>'
+    report.write_text(f"<suite>{case.format('long[a b]', 2.34)}{case.format('short', 1.99)}</suite>")
+    write(measured(report), listed)
+    assert read(listed) == {"tests/a/test_b.py::test_long[a b]": 2.3}
+
+
+def test_a_listed_test_that_is_not_among_those_of_its_file_is_unknown() -> None:
+    collected = {"tests/a.py::test_one", "tests/b.py::test_two"}
+    assert unknown(["tests/a.py::test_one", "tests/a.py::test_two", "tests/c.py::test_one"], collected) == [
+        "tests/a.py::test_two"
+    ]
+
+
+@pytest.mark.parametrize("machine", [0.5, 1.0, 4.0])
+def test_a_test_that_is_not_listed_may_take_a_time_that_grows_with_the_slowness_of_the_machine(machine: float) -> None:
+    listed = {f"tests/a.py::test_{number}": 3.0 for number in range(ENOUGH)}
+    limit = SLOW * FAR * max(1.0, machine)
+    took = dict.fromkeys(listed, 3.0 * machine) | {"below": limit - 0.1, "above": limit + 0.1}
+    assert unlisted(listed, took) == ["above"]
+
+
+def test_too_few_tests_tell_nothing_of_a_machine() -> None:
+    assert unlisted({"a": 3.0}, {"a": 3.0, "above": 1000.0}) == []
+
+
+def test_a_run_may_be_one_process_without_the_plugin_that_shares_it_out() -> None:
+    # Of this file some tests belong into one process of a distributed run.
+    assert re.search("^[0-9]+ tests collected", collected("tests/cli/test_roles.py"), re.MULTILINE)
+
+
+def test_a_fast_run_leaves_out_what_is_listed() -> None:
+    file = file_of(next(iter(read())))
+    number = sum(file_of(test) == file for test in read())
+    assert f"({number} deselected)" in collected("--fast", file)
+    assert "deselected" not in collected("--all", file)
+
+
+def collected(*words: str) -> str:
+    """What one process says that it would run."""
+    program = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    ended = subprocess.run([*program, *words], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert ended.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def defined(test: str) -> bool:
+    """Whether its file has a function of this name."""
+    name = test.partition("::")[2].partition("[")[0]
+    path = ROOT / file_of(test)
+    return path.exists() and f"def {name}(" in path.read_text()

@@ -1,0 +1,65 @@
+"""What a run takes: all but the rare ones, `--all`, or the `--fast` ones; and what is slow without being listed.
+
+A plugin of pytest, of the whole suite (tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from tests.support import slow_tests
+
+UNKNOWN = pytest.StashKey[list[str]]()
+"""Of a session's configuration: tests that tests/slow.txt lists, and that are nowhere."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("selection")
+    group.addoption("--all", action="store_true", help="rare pairs, too")
+    group.addoption("--fast", action="store_true", help="without what tests/slow.txt lists")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # a distributed run reports to the process that shares it out
+        config.pluginmanager.register(Unlisted())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    listed = slow_tests.read()
+    named_alone = any("::" in argument for argument in config.args)
+    config.stash[UNKNOWN] = [] if named_alone else slow_tests.unknown(listed, {item.nodeid for item in items})
+    for item in items:
+        if item.nodeid in listed:
+            item.add_marker("slow")
+    if config.getoption("--all") or named_alone:
+        return
+    left_out = ("slow", "rare") if config.getoption("--fast") else ("rare",)
+    out = {item for item in items if any(item.get_closest_marker(name) for name in left_out)}
+    config.hook.pytest_deselected(items=list(out))
+    items[:] = [item for item in items if item not in out]
+
+
+class Unlisted:
+    """Fails a run in which a test took far longer than one that is not listed as slow may."""
+
+    def __init__(self) -> None:
+        self._listed = slow_tests.read()
+        self._took: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._took[slow_tests.plain(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if exitstatus == pytest.ExitCode.OK and self._far():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for test in self._far():
+            line = f"FAILED: {test} took {self._took[test]:.0f} s, but tests/slow.txt lacks it (scripts/slow-tests)"
+            terminalreporter.write_line(line, red=True)
+
+    def _far(self) -> list[str]:
+        return slow_tests.unlisted(self._listed, self._took)
