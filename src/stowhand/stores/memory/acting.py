@@ -6,12 +6,11 @@ live lease, except in ``force_unlock``; for an expired one the epoch moves on, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.lease import Lease
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
@@ -39,19 +38,44 @@ class Administrator:
         with self._transaction() as (rows, now):
             return retry(rows, job_id, now)
 
-    async def cancel(self, job_id: int) -> Answer:
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.retry(job_id) for job_id in validate_ids(job_ids)]
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """Those of them that have failed."""
         with self._transaction() as (rows, now):
-            return cancel(rows, job_id, now)
+            found = (rows.live.get(job_id) for job_id in validate_ids(job_ids))
+            failed = [row.id for row in found if row is not None and row.state is State.FAILED]
+            for job_id in failed:
+                retry(rows, job_id, now)
+            return failed
+
+    async def cancel(self, job_id: int) -> Answer:
+        """At once if it waits; a running one is canceled by its worker."""
+        with self._transaction() as (rows, now):
+            row = rows.find(validate_id(job_id))
+            if row is None:
+                return missing(job_id)
+            match row.state:
+                case State.QUEUED | State.ERRORED:
+                    rows.finish(row, State.CANCELED, now)
+                    return Answer(job_id, Done.DONE)
+                case State.PROCESSING:
+                    row.cancel_requested = True
+                    return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
+                case State.CANCELED:
+                    return Answer(job_id, Done.UNCHANGED, "it is canceled already")
+                case State.FAILED:
+                    return Answer(job_id, Done.REFUSED, "it has failed already; remove it, or retry it")
+                case State.COMPLETED:
+                    return Answer(job_id, Done.REFUSED, "it has completed already")
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return [await self.cancel(job_id) for job_id in validate_ids(job_ids)]
 
     async def remove(self, job_id: int) -> Answer:
         with self._transaction() as (rows, _):
             return remove(rows, job_id)
-
-    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.retry(job_id) for job_id in validate_ids(job_ids)]
-
-    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.cancel(job_id) for job_id in validate_ids(job_ids)]
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         return [await self.remove(job_id) for job_id in validate_ids(job_ids)]
@@ -61,24 +85,47 @@ class Administrator:
             return remove_key(rows, key)
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
+        """As if their handlers had succeeded."""
         with self._transaction() as (rows, now):
-            return complete(rows, validate_ids(job_ids), now)
+            changed = actionable(rows, job_ids, now)
+            for row in changed:
+                fence_out(row)
+                rows.finish(row, State.COMPLETED, now)
+            return [row.job() for row in changed]
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
+        """Without further attempts. A job that had failed before keeps its ``finished_at``."""
+        why = validate_reason(reason)
         with self._transaction() as (rows, now):
-            return fail(rows, validate_ids(job_ids), validate_reason(reason), now)
+            changed = actionable(rows, job_ids, now)
+            for row in changed:
+                fence_out(row)
+                row.attempts, row.last_error, row.updated_at = row.max_attempts, why, now
+                rows.finish(row, State.FAILED, row.finished_at or now)
+            return [row.job() for row in changed]
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
+        """The given details; the state follows from the numbers. An expired lease is reset first, as by the sweep."""
+        given = validate_reschedule(to)
         with self._transaction() as (rows, now):
-            return reschedule(rows, validate_ids(job_ids), validate_reschedule(to), now)
+            changed = actionable(rows, job_ids, now)
+            for row in changed:
+                if row.state is State.PROCESSING:
+                    leasing.reset(rows, [row.lease()], now)
+                if row.state is not State.CANCELED:
+                    set_details(row, given, now)
+            if changed:
+                rows.announce()
+            return [row.job() for row in changed]
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
+        """Take back what these workers hold, dead or alive."""
+        named = validate_workers(workers)
         with self._transaction() as (rows, now):
-            return force_unlock(rows, validate_workers(workers), now)
-
-    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        with self._transaction() as (rows, now):
-            return retry_failed(rows, validate_ids(job_ids), now)
+            held = [row for row in rows.running() if row.worker in named]
+            for row in held:
+                leasing.reset(rows, [row.lease()], now)
+            return [row.job() for row in held]
 
 
 def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
@@ -96,35 +143,6 @@ def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
     row.cancel_requested, row.loses_retries = False, None
     rows.announce()
     return Answer(job_id, Done.DONE, "" if keeps_key else "its key belongs to another job now, so it has none")
-
-
-def retry_failed(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[int]:
-    """Those of them that have failed."""
-    found = (rows.live.get(job_id) for job_id in job_ids)
-    failed = [row.id for row in found if row is not None and row.state is State.FAILED]
-    for job_id in failed:
-        retry(rows, job_id, now)
-    return failed
-
-
-def cancel(rows: Rows, job_id: int, now: datetime) -> Answer:
-    """At once if it waits; a running one is canceled by its worker."""
-    row = rows.find(validate_id(job_id))
-    if row is None:
-        return missing(job_id)
-    match row.state:
-        case State.QUEUED | State.ERRORED:
-            rows.finish(row, State.CANCELED, now)
-            return Answer(job_id, Done.DONE)
-        case State.PROCESSING:
-            row.cancel_requested = True
-            return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
-        case State.CANCELED:
-            return Answer(job_id, Done.UNCHANGED, "it is canceled already")
-        case State.FAILED:
-            return Answer(job_id, Done.REFUSED, "it has failed already; remove it, or retry it")
-        case State.COMPLETED:
-            return Answer(job_id, Done.REFUSED, "it has completed already")
 
 
 def remove(rows: Rows, job_id: int) -> Answer:
@@ -156,38 +174,6 @@ def missing(job_id: int) -> Answer:
     return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
 
 
-def complete(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[Job]:
-    """As if their handlers had succeeded."""
-    changed = list(actionable(rows, job_ids, now))
-    for row in changed:
-        fence_out(row)
-        rows.finish(row, State.COMPLETED, now)
-    return [row.job() for row in changed]
-
-
-def fail(rows: Rows, job_ids: Sequence[int], reason: str, now: datetime) -> list[Job]:
-    """Without further attempts. A job that had failed before keeps its ``finished_at``."""
-    changed = list(actionable(rows, job_ids, now))
-    for row in changed:
-        fence_out(row)
-        row.attempts, row.last_error, row.updated_at = row.max_attempts, reason, now
-        rows.finish(row, State.FAILED, row.finished_at or now)
-    return [row.job() for row in changed]
-
-
-def reschedule(rows: Rows, job_ids: Sequence[int], to: Reschedule, now: datetime) -> list[Job]:
-    """The given details; the state follows from the numbers. An expired lease is reset first, as the sweep would."""
-    changed = list(actionable(rows, job_ids, now))
-    for row in changed:
-        if row.state is State.PROCESSING:
-            leasing.reset(rows, [Lease(row.id, str(row.token), row.epoch)], now)
-        if row.state is not State.CANCELED:
-            set_details(row, to, now)
-    if changed:
-        rows.announce()
-    return [row.job() for row in changed]
-
-
 def set_details(row: Row, to: Reschedule, now: datetime) -> None:
     """Of a row that waits or has failed."""
     row.run_at = row.run_at if to.run_at is None else to.run_at
@@ -204,20 +190,10 @@ def set_details(row: Row, to: Reschedule, now: datetime) -> None:
         row.state, row.finished_at, row.resets, row.cancel_requested = State.QUEUED, None, 0, False
 
 
-def force_unlock(rows: Rows, workers: Sequence[str], now: datetime) -> list[Job]:
-    """Take back what these workers hold, dead or alive."""
-    held = [(row, lease) for row, lease in leasing.running(rows) if row.worker in workers]
-    for _, lease in held:
-        leasing.reset(rows, [lease], now)
-    return [row.job() for row, _ in held]
-
-
-def actionable(rows: Rows, job_ids: Sequence[int], now: datetime) -> Iterator[Row]:
+def actionable(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[Row]:
     """The live rows of these ids, in order, but those under a live lease."""
-    for job_id in sorted(set(job_ids)):
-        row = rows.live.get(job_id)
-        if row is not None and (row.lease_until is None or row.lease_until < now):
-            yield row
+    found = [rows.live.get(job_id) for job_id in validate_ids(job_ids)]
+    return [row for row in found if row is not None and (row.lease_until is None or row.lease_until < now)]
 
 
 def fence_out(row: Row) -> None:

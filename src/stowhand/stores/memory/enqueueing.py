@@ -7,9 +7,8 @@ from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
-from stowhand.jobs.job import MAX_ATTEMPTS, Job, KeyMode, NewJob, State
+from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.strict_json import SIZE_LIMIT
-from stowhand.protocols.store import whole
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.memory.rows import Row, Rows, Transaction
 
@@ -44,14 +43,13 @@ class Producer:
 
 def add(rows: Rows, job: NewJob, now: datetime) -> Row:
     """Insert a job; where another holds its key, the key's mode decides."""
-    job = whole(job, rows.max_attempts)
     holder = rows.holder(job.key) if job.key is not None else None
     if holder is not None:
         if job.key_mode is KeyMode.UNSAFE_DEDUPE:
             touch(holder, now)
             return holder
         if holder.state is not State.PROCESSING:
-            replace(holder, job, now)
+            replace(holder, job, rows, now)
             rows.announce()
             return holder
         # It runs on without its key; only an error finds out that it has no retries left.
@@ -63,7 +61,7 @@ def add(rows: Rows, job: NewJob, now: datetime) -> Row:
         queue=job.queue,
         priority=job.priority,
         run_at=run_at(job, now),
-        max_attempts=job.max_attempts or MAX_ATTEMPTS,
+        max_attempts=job.max_attempts or rows.max_attempts,
         max_resets=job.max_resets,
         key=job.key,
         flags=tuple(dict.fromkeys(job.flags)),
@@ -74,7 +72,7 @@ def add(rows: Rows, job: NewJob, now: datetime) -> Row:
     return row
 
 
-def replace(row: Row, job: NewJob, now: datetime) -> None:
+def replace(row: Row, job: NewJob, rows: Rows, now: datetime) -> None:
     """Give a waiting or failed row every detail of the new job: nothing is merged but arrays."""
     payload = job.payload
     if row.waits():
@@ -85,11 +83,8 @@ def replace(row: Row, job: NewJob, now: datetime) -> None:
     if row.state is State.FAILED:
         row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
     row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
-    row.max_attempts, row.max_resets, row.flags = (
-        job.max_attempts or MAX_ATTEMPTS,
-        job.max_resets,
-        tuple(dict.fromkeys(job.flags)),
-    )
+    row.max_attempts, row.max_resets = job.max_attempts or rows.max_attempts, job.max_resets
+    row.flags = tuple(dict.fromkeys(job.flags))
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     touch(row, now)
 

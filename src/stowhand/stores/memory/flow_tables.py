@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 import msgspec
 
@@ -27,7 +28,7 @@ from stowhand.protocols.flow_tables import (
     spend,
 )
 from stowhand.stores.memory import acting, enqueueing
-from stowhand.stores.memory.rows import Row, Rows, Transaction
+from stowhand.stores.memory.rows import IN_TURN, Row, Rows, Transaction
 
 
 @dataclass
@@ -140,14 +141,9 @@ class MemoryFlowTables:
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         with self._transaction() as (rows, now):
             mine = [row for row in rows.live.values() if row.task == task and row.key is not None]
-            running = sorted((row for row in mine if row.state is State.PROCESSING), key=lambda row: row.id)
-            due = sorted(
-                (row for row in mine if step_state(row, now) is StepState.WAITING),
-                key=lambda row: (row.priority, row.run_at, row.id),
-            )
-            later = sorted(
-                (row for row in mine if row.waits() and row.run_at > now), key=lambda row: (row.run_at, row.id)
-            )
+            running = [row for row in rows.running() if row.task == task and row.key is not None]
+            due = sorted((row for row in mine if step_state(row, now) is StepState.WAITING), key=IN_TURN)
+            later = sorted((row for row in mine if row.waits() and row.run_at > now), key=attrgetter("run_at", "id"))
             return [placed(row, now) for kind in (running, due, later) for row in kind[:limit]]
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.store import Foreign, Pulse, Refusal
@@ -22,8 +23,20 @@ class MemoryHeartbeats:
         self._store = store
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
+        """Renew what is still held, even past its deadline: no worker has taken it yet."""
+        lost, canceled, refused = set(), set(), set()
         with self._store.transaction() as (rows, now):
-            return leasing.beat(rows, leases, lease, now)
+            for one in leases:
+                row, pair = rows.held(one), (one.job_id, one.token)
+                if row is None:
+                    lost.add(pair)
+                elif not rows.may(row.id, State.PROCESSING, "beat"):
+                    refused.add(pair)
+                else:
+                    row.lease_until = now + timedelta(seconds=lease)
+                    if row.cancel_requested:
+                        canceled.add(pair)
+        return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), refused=frozenset(refused))
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         with self._store.transaction() as (rows, now):
@@ -32,7 +45,8 @@ class MemoryHeartbeats:
 
     async def abandon(self, token: str) -> bool:
         with self._store.transaction() as (rows, now):
-            leasing.abandon(rows, token, now)
+            rows.abandoned.add(token)  # it claims nothing more
+            leasing.release(rows, [row.lease() for row in rows.running() if row.token == token], now)
         return True
 
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
@@ -41,11 +55,13 @@ class MemoryHeartbeats:
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):
-            return leasing.reset(rows, leasing.stalled(rows, slack, now), now)
+            late = now - timedelta(seconds=slack)
+            ended = [row for row in rows.running() if row.lease_until is not None and row.lease_until < late]
+            return leasing.reset(rows, [row.lease() for row in ended], now)
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):
-            return leasing.reset(rows, leasing.held_by(rows, worker), now)
+            return leasing.reset(rows, [row.lease() for row in rows.running() if row.worker == worker], now)
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         with self._store.transaction() as (rows, now):
@@ -72,11 +88,12 @@ class MemoryHeartbeats:
 
     async def worker_seen(self, card: WorkerCard) -> None:
         with self._store.transaction() as (rows, now):
-            operating.worker_seen(rows, card, now)
+            _, started, _ = rows.workers.get(card.name, (card, now, now))
+            rows.workers[card.name] = (card, started, now)
 
     async def worker_gone(self, name: str) -> None:
         with self._store.transaction() as (rows, _):
-            operating.worker_gone(rows, name)
+            rows.workers.pop(name, None)
 
     async def close(self) -> None:
         pass

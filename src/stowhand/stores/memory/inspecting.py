@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import Figures, Pauses
+from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
 from stowhand.protocols.operating import Explanation, QueueRow, WorkerRow
 from stowhand.protocols.queue_store import NEWEST, JobFilter
 from stowhand.protocols.validation import validate_filter, validate_id
+from stowhand.stores.explaining import explain
 from stowhand.stores.memory import operating
 from stowhand.stores.memory.rows import Row, Transaction
 
@@ -44,8 +46,10 @@ class Inspector:
             return operating.pauses(rows)
 
     async def queues(self) -> Sequence[QueueRow]:
+        """By name: those with live jobs, and the paused ones."""
         with self._transaction() as (rows, now):
-            return operating.queues(rows, now)
+            names = {row.queue for row in rows.live.values() if row.queue is not None}
+            return [operating.queue_row(rows, name, now) for name in sorted(names | rows.paused_queues.keys())]
 
     async def workers(self) -> Sequence[WorkerRow]:
         with self._transaction() as (rows, now):
@@ -53,11 +57,28 @@ class Inspector:
 
     async def explain(self, job_id: int) -> Explanation | None:
         with self._transaction() as (rows, now):
-            return operating.explain_job(rows, validate_id(job_id), now)
+            row = rows.find(validate_id(job_id))
+            return None if row is None else explain(operating.facts(rows, row, now))
 
     async def figures(self) -> Figures:
+        """Counted exactly."""
+        by_task, by_queue, by_worker = Tallies(), Tallies(), Tallies()
         with self._transaction() as (rows, now):
-            return operating.figures(rows, now)
+            for row in rows.live.values():
+                worker = row.worker if row.state is State.PROCESSING else None
+                for tallies, name in ((by_task, row.task), (by_queue, row.queue), (by_worker, worker)):
+                    if name is not None:
+                        tallies.add(name, row.state.value, Amount(1))
+                        tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= now)))
+            return Figures(
+                tasks=by_task.live(),
+                queues=by_queue.live(),
+                workers=by_worker.live(),
+                history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
+                lately={minutes: ended_rows(rows.every(), now - timedelta(minutes=minutes)) for minutes in MINUTES},
+                paused=dict(sorted(rows.paused_queues.items())),
+                pauses=operating.pauses(rows),
+            )
 
 
 def matches(row: Row, wanted: JobFilter) -> bool:
@@ -75,3 +96,12 @@ def matches(row: Row, wanted: JobFilter) -> bool:
         and (wanted.since is None or at >= wanted.since)
         and (wanted.until is None or at < wanted.until)
     )
+
+
+def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[EndedCounts]:
+    """By task, what ended after that."""
+    tallies = Tallies()
+    for row in rows:
+        if row.finished_at is not None and row.finished_at > since:
+            tallies.add(row.task, row.state.value, Amount(1))
+    return tallies.ended()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 
@@ -12,9 +12,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
 from stowhand.jobs.text import clean
-from stowhand.protocols.store import ClaimRequest, Foreign, Pulse, Reply, Unwritten, Verdict
+from stowhand.protocols.store import ClaimRequest, Foreign, Reply, Unwritten, Verdict
 from stowhand.stores.memory import enqueueing
-from stowhand.stores.memory.rows import Row, Rows
+from stowhand.stores.memory.rows import IN_TURN, Row, Rows
 from stowhand.stores.verdicts import recorded, recorded_before, untraced
 
 RESET_PAGE = 1000
@@ -27,7 +27,7 @@ def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
     busy = rows.running_queues()
     claimed: list[Row] = []
     due = (row for row in rows.live.values() if claimable(row, request, now) and not rows.is_paused(row))
-    for row in sorted(due, key=lambda row: (row.priority, row.run_at, row.id)):
+    for row in sorted(due, key=IN_TURN):
         if len(claimed) == request.limit:
             break
         if row.queue is not None:
@@ -41,7 +41,7 @@ def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
 
 def may_make_way(rows: Rows, worker: str) -> bool:
     """By ``lifecycle.may_make_way``, which is passed what is held here."""
-    held = [row for row, _ in running(rows)]
+    held = rows.running()
     suspects = {row.worker for row in held if row.resets >= QUARANTINE_AFTER}
     return lifecycle.may_make_way(len(suspects), len({row.worker for row in held} | {worker}))
 
@@ -77,7 +77,7 @@ def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, r
         check(settlement)
         rows.check(lease.job_id, state)
         with rows.all_or_nothing() if settlement.then else nullcontext():
-            record(rows, row, settlement, now)
+            record(rows, row, settlement, state, now)
             for job in settlement.then:
                 enqueueing.add(rows, limits.check(job), now)
     except InvalidJob as error:
@@ -101,8 +101,8 @@ def check(settlement: Settlement) -> None:
     limits.check_left(settlement)
 
 
-def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
-    """Write what was decided, but for the one rule that only a store can apply: see ``way_back``."""
+def record(rows: Rows, row: Row, settlement: Settlement, state: State, now: datetime) -> None:
+    """Write what was decided. ``state``: see ``way_back``."""
     row.settled_token, row.resets = row.token, 0
     if settlement.refund:
         row.attempts = max(row.attempts - 1, 0)
@@ -110,7 +110,6 @@ def record(rows: Rows, row: Row, settlement: Settlement, now: datetime) -> None:
         row.last_error = settlement.error
     if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
         row.payload = settlement.payload
-    state = way_back(row, settlement.state)
     if state in WAITING:
         rows.end_lease(row, state)
         row.run_at = now + timedelta(seconds=settlement.delay)
@@ -124,35 +123,12 @@ def way_back(row: Row, state: State) -> State:
     return lifecycle.way_back(state, cancel_requested=row.cancel_requested, loses_retries=row.loses_retries)
 
 
-def beat(rows: Rows, leases: Sequence[Lease], seconds: float, now: datetime) -> Pulse:
-    """Renew what is still held, even past its deadline: no worker has taken it yet."""
-    lost, canceled, refused = set(), set(), set()
-    for lease in leases:
-        row = rows.held(lease)
-        if row is None:
-            lost.add((lease.job_id, lease.token))
-            continue
-        if not rows.may(row.id, State.PROCESSING, "beat"):
-            refused.add((lease.job_id, lease.token))
-            continue
-        row.lease_until = now + timedelta(seconds=seconds)
-        if row.cancel_requested:
-            canceled.add((lease.job_id, lease.token))
-    return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), refused=frozenset(refused))
-
-
-def release(rows: Rows, leases: Iterable[Lease], now: datetime) -> None:
+def release(rows: Rows, leases: Sequence[Lease], now: datetime) -> None:
     """Return without using an attempt: due when it was, as if it had not been claimed."""
     for lease in leases:
         row = rows.held(lease)
         if row is not None and rows.may(row.id, way_back(row, State.QUEUED), "release"):
             give_back(rows, row, now)
-
-
-def abandon(rows: Rows, token: str, now: datetime) -> None:
-    """Release all that this token holds, and let it claim nothing more."""
-    rows.abandoned.add(token)
-    release(rows, [Lease(row.id, token, row.epoch) for row in rows.live.values() if row.token == token], now)
 
 
 def give_back(rows: Rows, row: Row, now: datetime) -> None:
@@ -165,32 +141,15 @@ def give_back(rows: Rows, row: Row, now: datetime) -> None:
         rows.finish(row, state, now)
 
 
-def stalled(rows: Rows, slack: float, now: datetime) -> list[Lease]:
-    """Leases that ended more than ``slack`` seconds ago."""
-    late = now - timedelta(seconds=slack)
-    return [lease for row, lease in running(rows) if row.lease_until is not None and row.lease_until < late]
-
-
 def foreign(rows: Rows, ours: Sequence[Lease], slack: float, now: datetime) -> Foreign:
     """All leases but these."""
     own = {lease.job_id for lease in ours}
     ends = [
         (row.lease_until - now).total_seconds() + slack
-        for row, lease in running(rows)
-        if row.lease_until is not None and lease.job_id not in own
+        for row in rows.running()
+        if row.lease_until is not None and row.id not in own
     ]
     return Foreign(late=any(end < 0 for end in ends), ends_in=min((end for end in ends if end >= 0), default=None))
-
-
-def held_by(rows: Rows, worker: str) -> list[Lease]:
-    """Leases of one worker, expired ones too."""
-    return [lease for row, lease in running(rows) if row.worker == worker]
-
-
-def running(rows: Rows) -> list[tuple[Row, Lease]]:
-    """Every row in processing with its lease, in id order."""
-    found = sorted((row for row in rows.live.values() if row.token is not None), key=lambda row: row.id)
-    return [(row, Lease(row.id, str(row.token), row.epoch)) for row in found]
 
 
 def reset(rows: Rows, leases: Sequence[Lease], now: datetime) -> list[ResetJob]:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
-from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
+from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import (
     FORGOTTEN_AFTER,
     MOST_AHEAD,
     Ages,
-    Explanation,
     Purged,
     QueueChange,
     QueueRow,
     TaskChange,
-    WorkerCard,
     WorkerRow,
     read_queue,
     read_task,
     worker_row,
 )
-from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
+from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope
 from stowhand.stores.memory.rows import Row, Rows, Transaction
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
@@ -64,8 +61,12 @@ class Operator:
             return TaskChange(task or None, resume(rows, rows.paused_tasks, task))
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+        """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
         with self._transaction() as (rows, now):
-            return purge(rows, ages, now, dry_run=dry_run)
+            old = {state: old_rows(rows, state, getattr(ages, state.value), now) for state in OVER}
+            if not dry_run:
+                rows.forget(row for some in old.values() for row in some)
+            return Purged(**{state.value: len(some) for state, some in old.items()})
 
 
 def pause(paused: dict[str, datetime], name: str, now: datetime) -> bool:
@@ -84,57 +85,6 @@ def resume(rows: Rows, paused: dict[str, datetime], name: str) -> bool:
 def pauses(rows: Rows) -> Pauses:
     """Of tasks, and of the jobs without a queue."""
     return Pauses.read(dict(sorted(rows.paused_tasks.items())))
-
-
-def queues(rows: Rows, now: datetime) -> list[QueueRow]:
-    """By name: those with live jobs, and the paused ones."""
-    names = {row.queue for row in rows.live.values() if row.queue is not None}
-    return [queue_row(rows, name, now) for name in sorted(names | rows.paused_queues.keys())]
-
-
-def purge(rows: Rows, ages: Ages, now: datetime, *, dry_run: bool) -> Purged:
-    """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
-    old = {state: old_rows(rows, state, getattr(ages, state.value), now) for state in OVER}
-    if not dry_run:
-        rows.forget(row for some in old.values() for row in some)
-    return Purged(**{state.value: len(some) for state, some in old.items()})
-
-
-def figures(rows: Rows, now: datetime) -> Figures:
-    """Counted exactly."""
-    by_task, by_queue, by_worker = Tallies(), Tallies(), Tallies()
-    for row in rows.live.values():
-        worker = row.worker if row.state is State.PROCESSING else None
-        for tallies, name in ((by_task, row.task), (by_queue, row.queue), (by_worker, worker)):
-            if name is not None:
-                tallies.add(name, row.state.value, Amount(1))
-                tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= now)))
-    return Figures(
-        tasks=by_task.live(),
-        queues=by_queue.live(),
-        workers=by_worker.live(),
-        history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
-        lately={minutes: ended_rows(rows.every(), now - timedelta(minutes=minutes)) for minutes in MINUTES},
-        paused=dict(sorted(rows.paused_queues.items())),
-        pauses=pauses(rows),
-    )
-
-
-def explain_job(rows: Rows, job_id: int, now: datetime) -> Explanation | None:
-    """Why it does not run; ``None``: there is no such job."""
-    row = rows.find(job_id)
-    return None if row is None else explain(facts(rows, row, now))
-
-
-def worker_seen(rows: Rows, card: WorkerCard, now: datetime) -> None:
-    """Enter a worker, or note that it still runs."""
-    _, started, _ = rows.workers.get(card.name, (card, now, now))
-    rows.workers[card.name] = (card, started, now)
-
-
-def worker_gone(rows: Rows, name: str) -> None:
-    """A worker has stopped."""
-    rows.workers.pop(name, None)
 
 
 def workers(rows: Rows, now: datetime) -> list[WorkerRow]:
@@ -173,15 +123,6 @@ def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
         running=len(running),
         failed=sum(row.state is State.FAILED for row in own),
     )
-
-
-def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[EndedCounts]:
-    """By task, what ended after that."""
-    tallies = Tallies()
-    for row in rows:
-        if row.finished_at is not None and row.finished_at > since:
-            tallies.add(row.task, row.state.value, Amount(1))
-    return tallies.ended()
 
 
 def facts(rows: Rows, row: Row, now: datetime) -> Facts:

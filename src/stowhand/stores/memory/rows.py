@@ -7,15 +7,19 @@ from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Literal
 
 from stowhand.errors import InvalidJob
-from stowhand.jobs.job import Job, State
+from stowhand.jobs.job import MAX_ATTEMPTS, Job, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.queue_store import Entered, KnownItem
 from stowhand.protocols.store import DAY, Refusal
+
+IN_TURN = attrgetter("priority", "run_at", "id")
+"""The order in which rows are claimed."""
 
 LosesRetries = Literal["replaced", "removed"]
 """Why a running job lost its key: a newer job took it, or a caller removed it."""
@@ -62,6 +66,10 @@ class Row:
         """It may be claimed when it is due."""
         return self.state in WAITING
 
+    def lease(self) -> Lease:
+        """Of a row that is processing."""
+        return Lease(self.id, str(self.token), self.epoch)
+
     def job(self) -> Job:
         """Without the lease."""
         return Job(**{name: getattr(self, name.removesuffix("_text")) for name in Job.__struct_fields__})
@@ -75,7 +83,7 @@ class Rows:
     """
 
     def __init__(self, history: float | None = DAY, max_attempts: int | None = None) -> None:
-        self.max_attempts = max_attempts
+        self.max_attempts = max_attempts or MAX_ATTEMPTS
         """Of jobs that do not set it."""
         self.retention = history
         """Seconds that the history is kept; ``None``: not at all."""
@@ -170,9 +178,13 @@ class Rows:
         """The live row with this key; there is at most one."""
         return next((row for row in self.live.values() if row.key == key), None)
 
-    def running_queues(self) -> set[str]:
+    def running(self) -> list[Row]:
+        """In processing, in id order."""
+        return sorted((row for row in self.live.values() if row.token is not None), key=attrgetter("id"))
+
+    def running_queues(self) -> set[str | None]:
         """Named queues that a running job blocks."""
-        return {row.queue for row in self.live.values() if row.queue is not None and row.state is State.PROCESSING}
+        return {row.queue for row in self.running()}
 
     def end_lease(self, row: Row, state: State) -> None:
         """To this state; the row no longer blocks its queue."""

@@ -18,14 +18,13 @@ from stowhand.errors import ConfigurationError, SchemaMissing
 from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import MAX_ATTEMPTS, Job
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.lifecycle import Settlement, slack
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.sleepers import Sleepers
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
-from stowhand.stores.foreign_leases import ForeignLeases
 from stowhand.stores.memory import leasing
 from stowhand.stores.memory.acting import Administrator
 from stowhand.stores.memory.enqueueing import Producer
@@ -64,7 +63,8 @@ class MemoryStore:
         self._clock = clock or SystemClock()
         self._options = options or StoreOptions()
         self._rows = Rows(self._options.history, self._options.max_attempts)
-        self._foreign_leases = ForeignLeases()
+        self._asked: ClaimRequest | None = None
+        """The last claim that asked for foreign leases, until it is answered."""
         self._lock = threading.RLock()
         self._sleepers = Sleepers(self._clock)
         self._wakes_before = 0
@@ -87,7 +87,8 @@ class MemoryStore:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         refuse_conditions(request.conditions)
-        self._foreign_leases.ask(request)
+        if request.ours is not None:
+            self._asked = request
         with self.transaction() as (rows, now):
             return [claimed(row) for row in leasing.claim(rows, request, now)]
 
@@ -99,12 +100,14 @@ class MemoryStore:
         with self.transaction() as (rows, now):
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
             due = [row.run_at for row in waiting if not rows.is_paused(row)]
-            if (question := self._foreign_leases.take()) is not None:
-                self._foreign_leases.see(leasing.foreign(rows, question.ours, question.slack, now).ends_in)
             return max((min(due) - now).total_seconds(), 0.0) if due else None
 
     def foreign(self) -> Foreign | None:
-        return self._foreign_leases.take_answer()
+        asked, self._asked = self._asked, None
+        if asked is None or asked.ours is None:
+            return None
+        with self._lock:
+            return Foreign(ends_in=leasing.foreign(self._rows, asked.ours, slack(asked.lease), self._now()).ends_in)
 
     async def wait(self, timeout: float) -> bool:
         since, self._wakes_before = self._wakes_before, self._sleepers.wakes

@@ -24,38 +24,29 @@ class Timetable:
         return self._time().astimezone(UTC)
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
+        """What was known of them before, or is from now on."""
         with self._transaction() as (rows, now):
-            return register(rows, items, now)
+            answers = []
+            for identifier, spec in validate_items(items):
+                known = known_or_new(rows, identifier, spec, now)
+                rows.known[identifier] = msgspec.structs.replace(known, spec=spec)
+                answers.append(known)
+            return answers
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
-        with self._transaction() as (rows, now):
-            return schedule(rows, ticks, now)
+        """All of them, or none."""
+        with self._transaction() as (rows, now), rows.all_or_nothing():
+            return [enter(rows, tick, now) for tick in validate_ticks(ticks, now)]
 
     async def known_items(self) -> Sequence[KnownItem]:
         with self._transaction() as (rows, _):
             return sorted(rows.known.values(), key=lambda item: item.identifier)
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
+        """Those of one item from a moment on."""
+        validate_since(since)
         with self._transaction() as (rows, _):
-            return ticks(rows, identifier, since)
-
-
-def register(rows: Rows, items: Sequence[tuple[str, str]], now: datetime) -> list[KnownItem]:
-    """What was known of them before, or is from now on."""
-    answers = []
-    for identifier, spec in validate_items(items):
-        new = KnownItem(identifier=identifier, known_since=now, last_tick=None, spec=spec)
-        known = rows.known.get(identifier, new)
-        rows.known[identifier] = msgspec.structs.replace(known, spec=spec)
-        answers.append(known)
-    return answers
-
-
-def schedule(rows: Rows, ticks: Sequence[Tick], now: datetime) -> list[Entered]:
-    """All of them, or none."""
-    checked = validate_ticks(ticks, now)
-    with rows.all_or_nothing():
-        return [enter(rows, tick, now) for tick in checked]
+            return sorted(at for name, at in rows.ledger if name == identifier and at >= since)
 
 
 def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
@@ -66,17 +57,15 @@ def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
         return msgspec.structs.replace(earlier, mine=False)
     job_id = enqueueing.add(rows, tick.job, now).id
     entered = rows.ledger[place] = Entered(mine=True, job_id=job_id, spec=tick.spec)
-    new = KnownItem(identifier=tick.identifier, known_since=now, last_tick=None, spec=tick.spec)
-    known = rows.known.get(tick.identifier, new)
+    known = known_or_new(rows, tick.identifier, tick.spec, now)
     latest = max(known.last_tick or place[1], place[1])
     rows.known[tick.identifier] = msgspec.structs.replace(known, last_tick=latest)
     return entered
 
 
-def ticks(rows: Rows, identifier: str, since: datetime) -> list[datetime]:
-    """Those of one item from a moment on."""
-    validate_since(since)
-    return sorted(at for name, at in rows.ledger if name == identifier and at >= since)
+def known_or_new(rows: Rows, identifier: str, spec: str, now: datetime) -> KnownItem:
+    """What is known of an item, or is from now on."""
+    return rows.known.get(identifier, KnownItem(identifier=identifier, known_since=now, last_tick=None, spec=spec))
 
 
 def prune(rows: Rows, now: datetime) -> None:
