@@ -7,6 +7,7 @@ on the real server: what is to end later ends sooner.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -15,7 +16,9 @@ from typing import Any, cast
 import msgspec
 import redis
 
+from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.layout import Keys
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
@@ -112,7 +115,7 @@ class FlowBackend:
 
 
 class AdaptedStore:
-    """One store of the flow; made anew when a task is named for the first time."""
+    """The stores of the flow's queues as one; a queue's is made when its task is named for the first time."""
 
     is_listening = False
 
@@ -120,38 +123,63 @@ class AdaptedStore:
         assert given.pinned is not None
         self._backend, self._now = backend, given.pinned
         self.jobs = self.inspect = self.admin = self
-        self._made: list[FlowStore] = []
-        self._served = 0
+        self._made: dict[str, FlowStore] = {}
 
     @property
-    def inner(self) -> FlowStore:
-        if self._served != len(self._backend.tasks):
-            self._served = len(self._backend.tasks)
-            self._made.append(FlowStore(self._backend.url, self._backend.shape))
-        return self._made[-1]
+    def inner(self) -> dict[str, FlowStore]:
+        """By task."""
+        for task in self._backend.tasks:
+            if task not in self._made:
+                shape = self._backend.shape
+                server = Server(read_address(self._backend.url))
+                self._made[task] = FlowStore(server, shape, shape.find_queue(task))
+        return self._made
+
+    def of(self, job_id: Any) -> str:
+        """The task of a job."""
+        known = self._backend.known.get(job_id)
+        return self._backend.tasks[0] if known is None else known.task
 
     async def open(self) -> None:
-        await self.inner.open()
+        for store in self.inner.values():
+            await store.open()
 
     async def close(self) -> None:
-        for store in self._made:
+        for store in self._made.values():
             await store.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        claims = await self.inner.claim(request)
+        claims: list[Claim[Any]] = []
+        for store in self.inner.values():
+            if room := request.limit - len(claims):
+                claims += await store.claim(msgspec.structs.replace(request, limit=room))
         return [
             Claim(one.lease, self._job(one.lease.job_id), one.task, one.attempts, one.max_attempts, None, one.resets)
             for one in claims
         ]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        return await self.inner.settle([(lease, as_step(one)) for lease, one in batch], repeat=repeat)
+        replies: dict[int, Reply] = {}
+        for task, store in self.inner.items():
+            places = [place for place, (lease, _) in enumerate(batch) if self.of(lease.job_id) == task]
+            if places:
+                own = [(batch[place][0], as_step(batch[place][1])) for place in places]
+                replies |= dict(zip(places, await store.settle(own, repeat=repeat), strict=True))
+        return [replies[place] for place in range(len(batch))]
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        return await self.inner.next_due(tasks)
+        due = [await store.next_due(tasks) for store in self.inner.values()]
+        return min((seconds for seconds in due if seconds is not None), default=None)
 
     async def wait(self, timeout: float) -> bool:
-        return await self.inner.wait(timeout)
+        waits = [asyncio.ensure_future(store.wait(timeout)) for store in self.inner.values()]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return any(wait.done() and wait.result() for wait in waits)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def heartbeats(self) -> Heartbeats:
         return cast("Heartbeats", AdaptedHeartbeats(self))
@@ -230,41 +258,62 @@ class AdaptedStore:
 
 
 class AdaptedHeartbeats:
-    """A heart of whatever store the flow has just now, whose sweep takes its two looks at once."""
+    """The hearts of the flow's queues as one, whose sweep takes its two looks at once."""
 
     def __init__(self, store: AdaptedStore) -> None:
         self._store, self._backend = store, store._backend
-        self._heartbeats: Any = None
-        self._of: FlowStore | None = None
+        self._made: dict[str, Heartbeats] = {}
 
-    async def inner(self) -> Heartbeats:
-        if self._of is not self._store.inner:
-            await self.close()
-            self._of = self._store.inner
-            self._heartbeats = self._of.heartbeats()
-        return cast("Heartbeats", self._heartbeats)
+    def inner(self) -> dict[str, Heartbeats]:
+        """By task."""
+        for task, store in self._store.inner.items():
+            if task not in self._made:
+                self._made[task] = store.heartbeats()
+        return self._made
+
+    def own(self, task: str, leases: Sequence[Lease]) -> list[Lease]:
+        return [lease for lease in leases if self._store.of(lease.job_id) == task]
 
     async def close(self) -> None:
-        if self._heartbeats is not None:
-            await self._heartbeats.close()
+        for heartbeats in self._made.values():
+            await heartbeats.close()
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        return await (await self.inner()).beat(leases, lease)
+        pulses = [await heart.beat(self.own(task, leases), lease) for task, heart in self.inner().items()]
+        return Pulse(lost=frozenset(pair for pulse in pulses for pair in pulse.lost))
+
+    async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        return [one for task, heart in self.inner().items() for one in await heart.release(self.own(task, leases))]
+
+    async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
+        return await self.inner()[self._store.of(lease.job_id)].reset_lease(lease)
+
+    async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
+        return [one for heart in self.inner().values() for one in await heart.reset_worker(worker)]
+
+    async def abandon(self, token: str) -> bool:
+        return all([await heart.abandon(token) for heart in self.inner().values()])
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         keys, client = Keys(self._backend.shape), self._backend.client
         swept = [keys.swept(task) for task in self._backend.tasks]
         client.delete(*swept)
-        found = list(await (await self.inner()).reset_stalled(slack))
+        found = await self._sweep(slack)
         for task in self._backend.tasks:
             for job_id in client.zrange(keys.unlocked(task), 0, -1):
                 client.zincrby(keys.unlocked(task), -1000, job_id)
         client.delete(*swept)
-        return [*found, *await (await self.inner()).reset_stalled(slack)]
+        return [*found, *await self._sweep(slack)]
+
+    async def _sweep(self, slack: float) -> list[ResetJob]:
+        """One heart sweeps the other queues too, if it is the first to look."""
+        return [one for heart in self.inner().values() for one in await heart.reset_stalled(slack)]
 
     def __getattr__(self, name: str) -> Any:
+        """The same for every queue."""
+
         async def call(*args: Any) -> Any:
-            return await getattr(await self.inner(), name)(*args)
+            return await getattr(self.inner()[self._backend.tasks[0]], name)(*args)
 
         return call
 

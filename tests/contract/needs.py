@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from stowhand.flows.redis.store import FlowStore
-from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.store import PARTS
 from stowhand.remote.client import HttpStore
 from stowhand.stores.table import TableOptions, TableStore
@@ -44,7 +43,7 @@ TABLE = {
     "marks": "what waits again bears no mark: lost",
 }
 FLOW = {
-    **FlowStore("redis://127.0.0.1:1", FlowShape(name="f", queues=(Queue("a"),))).capabilities.absent,
+    **FlowStore.capabilities.absent,
     "foreign": "leases of others are locks, of which only two looks can tell: tests/flows/redis/test_sweep.py",
     "refusals": "a server without triggers",
     "keys": "a flow's job has no key",

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError
+from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.protocols import flow_tables, notices, operating, queue_store
 from stowhand.protocols.flow_shape import FlowShape, Queue
@@ -34,13 +36,14 @@ PROTOCOLS: dict[str, type] = {
     "flows": flow_tables.FlowTables,
     "notices": notices.Notices,
 }
+SHAPE = FlowShape(name="f", queues=(Queue("a"),))
 STORES: dict[str, Any] = {
     "memory": MemoryStore,
     "SQLite": lambda: SqliteStore("jobs.db"),
     "PostgreSQL": lambda: PostgresStore("postgresql:///nowhere"),
     "table of yours": lambda: TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs")),
     "HTTP": lambda: HttpStore("http://127.0.0.1:1"),
-    "Redis": lambda: FlowStore("redis://127.0.0.1:1", FlowShape(name="f", queues=(Queue("a"),))),
+    "Redis": lambda: FlowStore(Server(read_address("redis://127.0.0.1:1")), SHAPE, SHAPE.entry),
 }
 every_store = pytest.mark.parametrize("name", STORES)
 

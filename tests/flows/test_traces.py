@@ -110,7 +110,7 @@ def test_in_redis_it_is_a_field_that_a_program_may_give_and_that_harms_nobody(
         (kept,) = await plain.get_jobs(ids[:1])
         assert kept is not None
         assert kept["traceparent"] == OURS
-        client: Any = plain.engine._dialer.calls()  # type: ignore[attr-defined]
+        client: Any = plain.engine._server.client  # type: ignore[attr-defined]
         await client.hset(f"job:demo:{ids[1]}", "traceparent", "{no JSON")
         await plain.close()
         traced = Flow("demo", redis_url, STEPS, events=Events(), traces=spans.traces())

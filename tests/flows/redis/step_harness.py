@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.ending import NewChild, StepEnd, encode_end
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.layout import Keys
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
@@ -101,7 +103,8 @@ class Harness:
 
     def another(self, queue: str, *, url: str = "", **options: Any) -> FlowStore:
         """A store of that queue, closed with the harness. It connects when it is first used."""
-        store = FlowStore(url or self.url, self.shape, [self.shape.find_queue(queue)], **options)
+        server = Server(read_address(url or self.url))
+        store = FlowStore(server, self.shape, self.shape.find_queue(queue), **options)
         self._stores[str(uuid.uuid4())] = store
         return store
 

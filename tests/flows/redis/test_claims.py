@@ -194,7 +194,7 @@ def test_one_that_was_lent_to_whoever_is_idle_comes_before_what_became_ready_aft
     now = harness.now_ms()
     first, second = [harness.add(push=False) for _ in range(2)]
     harness.client.zadd(harness.keys.delayed("first"), {first: now - 20, second: now - 10})
-    timekeeper = harness.store("first")._timekeepers[0]
+    timekeeper = harness.store("first")._timekeeper
     assert harness.run(timekeeper._ask("w")) == (1, 0)
     assert harness.ids() == [first], "one at a time, and only where nobody waits"
     assert harness.run(timekeeper._ask("w")) == (1, -1)

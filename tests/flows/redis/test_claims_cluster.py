@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from stowhand.errors import ConfigurationError
-from stowhand.flows.redis.store import FlowStore
+from stowhand.flows.redis import RedisEngine
 from stowhand.protocols.store import Verdict
 from tests.flows.redis.step_harness import Harness, ended, park, shape_of
 from tests.support.valkey_groups import RedisCluster
@@ -51,4 +51,4 @@ def test_an_idle_worker_hears_in_a_cluster(cluster_harness: Harness) -> None:
 
 def test_a_cluster_without_a_hash_tag_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="hash_tag"):
-        FlowStore("redis+cluster://localhost:1", shape_of("priority"))
+        RedisEngine("redis+cluster://localhost:1", shape_of("priority"))

@@ -118,9 +118,10 @@ def test_a_cancellation_is_a_failure_that_says_so(harness: Harness) -> None:
 
 def test_a_snooze_spends_nothing_and_says_why_until_it_is_over(harness: Harness) -> None:
     lease, before = harness.start(), harness.now_ms()
-    harness.store().reasons[lease.job_id, lease.token] = "the door is shut"
-    assert harness.settle(lease, SNOOZED) is Verdict.SETTLED
-    assert harness.store().reasons == {}
+    reasons = {(lease.job_id, lease.token): "the door is shut"}
+    store = harness.another("first", reasons=reasons)
+    assert harness.run(store.settle([(lease, SNOOZED)])) == [Verdict.SETTLED]
+    assert reasons == {}
     values = harness.values(lease.job_id)
     assert (values["delay"], values["delayReason"]) == (True, "the door is shut")
     assert before + 60_000 <= values["delayReadyTimestamp"] <= harness.now_ms() + 60_000

@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.flows.creating import Creating
 from stowhand.flows.engine import NewFlowJob, Position, QueueCount
 from stowhand.flows.job import FlowJob
-from stowhand.flows.redis.address import Address, check_hash_tag, read_address
+from stowhand.flows.redis.address import check_hash_tag, read_address
 from stowhand.flows.redis.claiming import FlowRecord
-from stowhand.flows.redis.dialing import Dialer
 from stowhand.flows.redis.ending import StepEnd, encode_end, handed_over
 from stowhand.flows.redis.facts import look_at_server
 from stowhand.flows.redis.jobs import RedisJobs
@@ -25,19 +23,18 @@ from stowhand.flows.redis.owning import take_queues
 from stowhand.flows.redis.parents import LOST, Parents, raw
 from stowhand.flows.redis.positions import Positions
 from stowhand.flows.redis.retrying import Retrying
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.flows.redis.trouble import translated
 from stowhand.flows.redis.values import readable, view_of, wanted
 from stowhand.flows.view import FlowJobView
-from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Settlement, Snooze
+from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.propagation import TRACE_PARENT, handed_on
 from stowhand.protocols.queue_store import Answer
-from stowhand.protocols.store import Reply
 
 SWEEP_INTERVAL = 0.2
 """Seconds; six times that while nothing runs. The script itself works once a second at most."""
@@ -58,15 +55,13 @@ class RedisEngine:
         self.shape = shape
         self._address = read_address(place)
         check_hash_tag(self._address, shape.hash_tag)
-        self._dialer = Dialer(self._address)
-        self._sweeper: FlowStore | None = None
+        self._server = server = Server(self._address)
         self._taken = False
         self._naming = Naming(Keys(shape))
-        way = (self._address, self._dialer.calls, SystemClock())
-        self._looking, self._positions = Looking(self._naming, *way), Positions(self._naming, *way)
-        self._jobs = RedisJobs(self._naming, self._looking, *way)
+        self._looking, self._positions = Looking(self._naming, server), Positions(self._naming, server)
+        self._jobs = RedisJobs(self._naming, self._looking, server)
         self._creating = Creating(self.create_many)
-        self._retrying = Retrying(self._naming, self._looking, *way)
+        self._retrying = Retrying(self._naming, self._looking, server)
         self._parents = Parents(self._naming, self._looking)
         self._bare: dict[str | None, Outcome] = {}
         """Outcomes without attributes, by next queue: made once."""
@@ -80,22 +75,19 @@ class RedisEngine:
     async def open(self) -> Sequence[str]:
         """Connect, and check the server: one that is too old is refused; settings that may lose jobs are warnings."""
         with translated(self._address, opening=True):
-            facts = await look_at_server(self._dialer.calls(), clustered=self._address.clustered)
+            facts = await look_at_server(self._server.client, clustered=self._address.clustered)
         return [f"{self.description}: {finding}" for finding in facts.findings]
 
     async def take(self) -> None:
         """Done once while the engine is open."""
         if not self._taken:
-            await take_queues(self._naming.keys, self._dialer.calls(), self._address, SystemClock())
+            await take_queues(self._naming.keys, self._server)
             self._taken = True
 
     async def close(self) -> None:
         """Close every connection."""
         self._taken = False
-        sweeper, self._sweeper = self._sweeper, None
-        if sweeper is not None:
-            await sweeper.close()
-        await self._dialer.close()
+        await self._server.dialer.close()
 
     # -- jobs
 
@@ -164,9 +156,8 @@ class RedisEngine:
     async def sweep(self) -> int:
         """Sweep every queue now, however recent the last sweep is."""
         await self.take()
-        if self._sweeper is None:
-            self._sweeper = FlowStore(self._address, self.shape)
-        return len(await self._sweeper.sweep())
+        stores = [FlowStore(self._server, self.shape, queue) for queue in self.shape.all_queues()]
+        return sum([len(await store.sweep()) for store in stores])
 
     # -- work
 
@@ -181,7 +172,15 @@ class RedisEngine:
         if self.carries and attributes is not None:
             declared = msgspec.structs.replace(seen.declared, attributes_to_get=(*attributes, TRACE_PARENT))
             seen = msgspec.structs.replace(seen, declared=declared)
-        return _OneQueue(self._address, self.shape, seen, lock_time, wait_timeout, lease, self._reasons)
+        return FlowStore(
+            Server(self._address),
+            self.shape,
+            seen,
+            lock_time=lock_time,
+            wait_timeout=wait_timeout,
+            lease=lease,
+            reasons=self._reasons,
+        )
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
         """The claimed job. A parent's attributes are decoded only when they are needed."""
@@ -256,29 +255,3 @@ class RedisEngine:
             return Complete(encode_end(handed_over(end) if self.carries else end))
         except ValueError as error:  # InvalidJob, and names that are not valid Unicode
             return Fail(clean(f"the step's end cannot be written: {error}"))
-
-
-class _OneQueue(FlowStore):
-    """The store of one queue, for its workers; it also passes on the reasons of postponed jobs."""
-
-    def __init__(
-        self,
-        address: Address,
-        shape: FlowShape,
-        queue: FlowQueue,
-        lock_time: float,
-        wait_timeout: float,
-        lease: float,
-        reasons: dict[tuple[str, str], str],
-    ) -> None:
-        super().__init__(address, shape, [queue], lock_time=lock_time, wait_timeout=wait_timeout, lease=lease)
-        self._reasons_of_engine = reasons
-
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """With the reasons of ``RedisEngine.postpone``."""
-        if self._reasons_of_engine:
-            for lease, _ in batch:
-                reason = self._reasons_of_engine.pop((lease.job_id, lease.token), None)
-                if reason is not None:
-                    self.reasons[lease.job_id, lease.token] = reason
-        return await super().settle(batch, repeat=repeat)

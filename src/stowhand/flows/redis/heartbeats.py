@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
-from stowhand.clock import SystemClock
-from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Dialer
 from stowhand.flows.redis.queues import QueueAt
-from stowhand.flows.redis.scripts import SCRIPTS, run
-from stowhand.flows.redis.trouble import repeated
+from stowhand.flows.redis.server import Server
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign, Pulse, Refusal
@@ -28,46 +25,38 @@ class RedisHeartbeats:
     Leases expire on the server by themselves, and no slack is granted after that but the second look of the sweep. So a
     lease must live some beats.
 
-    ``queues``: those whose jobs the worker holds; ``others``: the flow's other queues, which are swept too, since
+    ``queue``: the one whose jobs the worker holds; ``others``: the flow's other queues, which are swept too, since
     workers of the original implementation do not sweep. ``lock``: milliseconds that a lock lives that outlives its
     lease, else 0.
     """
 
-    def __init__(
-        self, address: Address, queues: Sequence[QueueAt], others: Sequence[QueueAt] = (), lock: int = 0
-    ) -> None:
-        self._address = address
-        self._queues = queues
+    def __init__(self, server: Server, queue: QueueAt, others: Sequence[QueueAt], lock: int) -> None:
+        self._server = server
+        self._queue = queue
         self._others = others
         self._lock = lock
-        self._dialer = Dialer(address)
-        self._begin = dict.fromkeys((*queues, *others), 0)
+        self._begin = dict.fromkeys((queue, *others), 0)
         """Where in a long list the next sweep goes on."""
-        self._clock = SystemClock()
         self._next_look = float("-inf")
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now. A job whose hash is gone is lost."""
         lost: set[tuple[str, str]] = set()
-        for queue, mine in (await self._by_queue(leases)).items():
-            for page in _pages(mine):
-                marks = await self._run("beat", queue, max(1, round(lease * 1000)), self._lock, *_pairs(page))
-                lost |= {(one.job_id, one.token) for one, mark in zip(page, marks, strict=True) if mark == "L"}
+        for page in _pages(leases):
+            pairs = [(one.job_id, one.token) for one in page]
+            marks = await self._run("beat", max(1, round(lease * 1000)), self._lock, *chain(*pairs))
+            lost |= {pair for pair, mark in zip(pairs, marks, strict=True) if mark == "L"}
         return Pulse(lost=frozenset(lost))
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back to the front of the queue, without using an attempt. No lease is ever busy."""
-        for queue, mine in (await self._by_queue(leases)).items():
-            for page in reversed(_pages(mine)):
-                await self._run(
-                    "release", queue, *(word for one in page for word in (one.job_id, one.token, one.epoch))
-                )
+        for page in reversed(_pages(leases)):
+            await self._run("release", *(word for one in page for word in (one.job_id, one.token, one.epoch)))
         return []
 
     async def abandon(self, token: str) -> bool:
         """Hand back what this token claimed; it can claim nothing more."""
-        for queue in self._queues:
-            await self._run("abandon", queue, token)
+        await self._run("abandon", token)
         return True
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
@@ -75,15 +64,10 @@ class RedisHeartbeats:
 
         The more processes ask for it, the rarer each of them does: some look a second is all that the flow needs.
         """
-        now = self._clock.monotonic()
+        now = self._server.clock.monotonic()
         if now < self._next_look:
             return []
-        found: list[ResetJob] = []
-        asked = 0
-        for queue in self._queues:
-            resets, before = await self._sweep(queue)
-            found += resets
-            asked = max(asked, before)
+        found, asked = await self._sweep(self._queue)
         if asked == 0:
             found += [reset for queue in self._others for reset in (await self._sweep(queue))[0]]
         if not found:  # else it is called again at once, for there may be more
@@ -96,17 +80,11 @@ class RedisHeartbeats:
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back all that this worker holds."""
-        return [
-            reset
-            for queue in self._queues
-            for reset in resets_of(queue, await self._run("reset", queue, "worker", worker), worker)
-        ]
+        return resets_of(self._queue, await self._run("reset", "worker", worker), worker)
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
-        for queue in await self._by_queue([lease]):
-            return resets_of(queue, await self._run("reset", queue, "lease", lease.job_id, lease.token), None)
-        return []
+        return resets_of(self._queue, await self._run("reset", "lease", lease.job_id, lease.token), None)
 
     def refused(self) -> Sequence[Refusal]:
         """Nothing: there are no rules of an application there."""
@@ -123,13 +101,14 @@ class RedisHeartbeats:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._dialer.close()
+        await self._server.dialer.close()
 
     async def _sweep(self, queue: QueueAt) -> tuple[list[ResetJob], int]:
         """Sweep page after page, until jobs were reset; and how many processes asked before in this second."""
         when, swept, asked = "", list[str](), 0
         for _ in range(PAGES):
-            begin, asked, *swept = await self._run("sweep", queue, self._begin[queue], when)
+            words = (queue.text, self._begin[queue], when)
+            begin, asked, *swept = await self._server.run("sweep", (queue.root,), *words)
             if asked:
                 break
             self._begin[queue] = max(begin, 0)
@@ -138,37 +117,12 @@ class RedisHeartbeats:
                 break
         return resets_of(queue, swept, None), asked
 
-    async def _by_queue(self, leases: Sequence[Lease]) -> dict[QueueAt, list[Lease]]:
-        """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
-        if not leases:
-            return {}
-        if len(self._queues) == 1:
-            return {self._queues[0]: list(leases)}
-        names = [queue.keys.lock(queue.name, lease.job_id) for lease in leases for queue in self._queues]
-
-        async def ask() -> Any:
-            return await self._dialer.calls().mget(names)
-
-        locks: Iterator[Any] = iter(await repeated(ask, self._address, self._clock, unanswered=True))
-        found: dict[QueueAt, list[Lease]] = {}
-        for lease in leases:
-            held = [queue for queue in self._queues if (next(locks) or "").endswith(f":{lease.token}")]
-            found.setdefault(held[0] if held else self._queues[0], []).append(lease)
-        return found
-
-    async def _run(self, name: str, queue: QueueAt, *args: object) -> Any:
-        async def ask() -> Any:
-            return await run(self._dialer.calls(), SCRIPTS[name], (queue.root,), (queue.text, *args))
-
-        return await repeated(ask, self._address, self._clock)
+    async def _run(self, name: str, *args: object) -> Any:
+        return await self._server.run(name, (self._queue.root,), self._queue.text, *args)
 
 
-def _pages(leases: list[Lease]) -> list[list[Lease]]:
+def _pages(leases: Sequence[Lease]) -> list[Sequence[Lease]]:
     return [leases[first : first + PAGE] for first in range(0, len(leases), PAGE)]
-
-
-def _pairs(leases: Sequence[Lease]) -> list[str]:
-    return [text for lease in leases for text in (lease.job_id, lease.token)]
 
 
 def resets_of(queue: QueueAt, swept: Sequence[str], worker: str | None) -> list[ResetJob]:

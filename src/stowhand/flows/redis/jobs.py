@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
-from stowhand.clock import Clock
 from stowhand.errors import OutcomeUnknown, QueueFull, StoreError, StoreUnreachable
-from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Client
+from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.owning import take_queues
 from stowhand.flows.redis.queues import QueueAt
 from stowhand.flows.redis.scripts import SCRIPTS, run
-from stowhand.flows.redis.trouble import NoReply, repeated, translated
+from stowhand.flows.redis.server import Server
+from stowhand.flows.redis.trouble import NoReply, translated
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue, Layout
 from stowhand.protocols.propagation import TRACE_PARENT
@@ -28,47 +27,13 @@ BATCH_SIZE = 512 * 1024
 MOST_WAITING = 1_000_000
 """Jobs that may wait in the first queue where it does not say: they are in memory, and perhaps no worker serves it."""
 
-_CREATE, _DELETE = SCRIPTS["create"], SCRIPTS["delete"]
-
-
-class JobToBe(Protocol):
-    """What is known of a new job."""
-
-    @property
-    def values(self) -> Mapping[str, str]:
-        """JSON text by attribute."""
-
-    @property
-    def lookups(self) -> Sequence[tuple[str, str]]:
-        """(attribute, value as text): under what it can be found."""
-
-    @property
-    def priority(self) -> int:
-        """From 1."""
-
-    @property
-    def correlation_id(self) -> str | None:
-        """Bound while it is worked on."""
-
-    @property
-    def delay(self) -> float | None:
-        """Seconds until it may start."""
-
-    @property
-    def carried(self) -> Mapping[str, str | None]:
-        """The creator's trace context, where it is traced."""
-
 
 class RedisJobs:
-    """Creates and deletes the jobs of one flow. ``client`` gives the client of the loop's calls."""
+    """Creates and deletes the jobs of one flow."""
 
-    def __init__(
-        self, naming: Naming, looking: Looking, address: Address, client: Callable[[], Client], clock: Clock
-    ) -> None:
+    def __init__(self, naming: Naming, looking: Looking, server: Server) -> None:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
-        self._address = address
-        self._client = client
-        self._clock = clock
+        self._server = server
         self._shape = naming.keys.shape
         self._entry = QueueAt(naming.keys, self._shape.entry)
         self._ranked = self._shape.layout is Layout.PRIORITY
@@ -79,7 +44,7 @@ class RedisJobs:
 
     # -- create ----------------------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[JobToBe]) -> list[str]:
+    async def create(self, jobs: Sequence[NewFlowJob]) -> list[str]:
         """Keep them, and put them into the first queue, some hundreds in one step. Gives their ids.
 
         A try whose reply was lost is repeated: a job that is there by then is left as it is. Raises StoreUnreachable
@@ -98,7 +63,7 @@ class RedisJobs:
             made += [job_id for job_id, _ in batch]
         return made
 
-    async def _create(self, batch: Sequence[tuple[str, JobToBe]]) -> None:
+    async def _create(self, batch: Sequence[tuple[str, NewFlowJob]]) -> None:
         entry, lasting = self._shape.entry.name, self._keys.lasting
         keys = [self._keys.job(batch[0][0]), *([] if self._ranked else [self._keys.flow(entry)])]
         args: list[Any] = [self._keys.jobs, self._life, "1" if lasting else "", self._shape.name]
@@ -110,28 +75,28 @@ class RedisJobs:
         async def attempt() -> Any:
             nonlocal unanswered
             try:
-                with translated(self._address):
-                    return await run(self._client(), _CREATE, keys, args)
+                with translated(self._server.address):
+                    return await run(self._server.client, SCRIPTS["create"], keys, args)
             except NoReply:
                 unanswered = True
                 raise
 
         try:
-            made = await repeated(attempt, self._address, self._clock, unanswered=True)
+            made = await self._server.ask(attempt)
         except StoreError as error:
             if unanswered:
                 raise OutcomeUnknown(f"it is not known whether the jobs were created: {error}") from error
             raise
         if made < 0:
             raise QueueFull(
-                f"{self._address}: queue {entry!r} holds as many jobs as its max_length, {self._most}: nothing was"
-                " created. Start workers that serve it, or raise max_length"
+                f"{self._server.address}: queue {entry!r} holds as many jobs as its max_length, {self._most}: nothing"
+                " was created. Start workers that serve it, or raise max_length"
             )
         if not made:
-            await take_queues(self._keys, self._client(), self._address, self._clock)  # says whose it is by now
-            raise StoreUnreachable(f"{self._address}: queue {entry!r} has changed hands; try again")
+            await take_queues(self._keys, self._server)  # says whose it is by now
+            raise StoreUnreachable(f"{self._server.address}: queue {entry!r} has changed hands; try again")
 
-    def _words(self, job_id: str, job: JobToBe) -> Iterator[Any]:
+    def _words(self, job_id: str, job: NewFlowJob) -> Iterator[Any]:
         """As ``create.lua`` reads them."""
         fields = dict(job.values)
         if job.correlation_id is not None:
@@ -165,15 +130,11 @@ class RedisJobs:
             "life": self._life,
         }
         text = msgspec.json.encode(job).decode()
-
-        async def attempt() -> Any:
-            return await run(self._client(), _DELETE, (spot.hash,), (text, spot.listed))
-
-        return bool(await repeated(attempt, self._address, self._clock))
+        return bool(await self._server.run("delete", (spot.hash,), text, spot.listed))
 
 
-def _batches(jobs: Sequence[tuple[str, JobToBe]]) -> Iterator[list[tuple[str, JobToBe]]]:
-    batch: list[tuple[str, JobToBe]] = []
+def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str, NewFlowJob]]]:
+    batch: list[tuple[str, NewFlowJob]] = []
     size = 0
     for entry in jobs:
         more = sum(map(len, entry[1].values.values()))

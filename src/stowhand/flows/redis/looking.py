@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import redis.asyncio
 from redis import exceptions as redis_errors
 
-from stowhand.clock import Clock
-from stowhand.flows.redis.address import Address
 from stowhand.flows.redis.dialing import Client
 from stowhand.flows.redis.naming import Naming
-from stowhand.flows.redis.trouble import repeated
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.values import decoded, has_ended, has_failed, readable
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue
@@ -32,26 +31,18 @@ _keys: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
 
 
 class Looking:
-    """At the jobs of one flow. ``client`` gives the client of the loop's calls."""
+    """At the jobs of one flow."""
 
-    def __init__(self, naming: Naming, address: Address, client: Callable[[], Client], clock: Clock) -> None:
+    def __init__(self, naming: Naming, server: Server) -> None:
         self._naming, self._keys = naming, naming.keys
-        self._address = address
-        self._client = client
-        self._clock = clock
+        self._server = server
 
     # -- jobs ------------------------------------------------------------------------------------
 
     async def ids(self, attribute: str, value: str) -> list[str]:
         """Of the jobs with that value of a lookup attribute, oldest first; some may have expired."""
-
-        async def read() -> list[str]:
-            found: list[str] = await self._client().execute_command(
-                "LRANGE", self._keys.lookup(attribute, value), 0, -1
-            )
-            return found
-
-        return list(dict.fromkeys(await repeated(read, self._address, self._clock, unanswered=True)))
+        words = ("LRANGE", self._keys.lookup(attribute, value), 0, -1)
+        return list(dict.fromkeys(await self._server.ask(lambda: self._server.client.execute_command(*words))))
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> list[dict[str, Any] | None]:
         """Everything known of each; ``None`` for one that is not there. A value that is no JSON is ``None`` too.
@@ -133,11 +124,7 @@ class Looking:
             begin = self._naming.hashes_of(queue)
         cursor = 0
         while True:
-
-            async def step(cursor: int = cursor) -> tuple[int, list[str]]:
-                return await _scan_step(self._client(), begin, cursor)
-
-            cursor, keys = await repeated(step, self._address, self._clock, unanswered=True)
+            cursor, keys = await self._server.ask(partial(_scan_step, self._server.client, begin, cursor))
             yield list(dict.fromkeys(keys))
             if not cursor:
                 return
@@ -146,12 +133,12 @@ class Looking:
         """The reply to each; ``None`` where the key is something else than a hash."""
 
         async def attempt() -> list[Any]:
-            async with self._client().pipeline(transaction=False) as pipe:
+            async with self._server.client.pipeline(transaction=False) as pipe:
                 for command in commands:
                     pipe.execute_command(*command)
                 return [_hash_or_none(reply) for reply in await pipe.execute(raise_on_error=False)]
 
-        return await repeated(attempt, self._address, self._clock, unanswered=True) if commands else []
+        return await self._server.ask(attempt) if commands else []
 
 
 async def _scan_step(client: Client, begin: str, cursor: int) -> tuple[int, list[str]]:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.flows.engine import Position, QueueCount
-from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Client
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.queues import bases_of
-from stowhand.flows.redis.scripts import SCRIPTS, Script, run
-from stowhand.flows.redis.trouble import repeated
+from stowhand.flows.redis.server import Server
 from stowhand.protocols.flow_shape import FlowQueue
-
-_COUNTS, _POSITIONS, _STAND = SCRIPTS["counts"], SCRIPTS["positions"], SCRIPTS["stand"]
 
 
 class Positions:
-    """Of the jobs of one flow. ``client`` gives the client of the loop's calls."""
+    """Of the jobs of one flow."""
 
-    def __init__(self, naming: Naming, address: Address, client: Callable[[], Client], clock: Clock) -> None:
+    def __init__(self, naming: Naming, server: Server) -> None:
         self._naming, self._keys = naming, naming.keys
-        self._address = address
-        self._client = client
-        self._clock = clock
+        self._server = server
 
     async def counts(self) -> list[QueueCount]:
         """Every queue at every priority, in one moment. Those that run apart wait at the first priority."""
@@ -37,7 +29,7 @@ class Positions:
             for queue, rank in places
             for word in (self._keys.root(queue.name), "1" if rank == 1 else "", self._keys.base(queue.name, rank))
         ]
-        found = iter(await self._ask(_COUNTS, self._keys.shape.entry, args))
+        found = iter(await self._ask("counts", self._keys.shape.entry, args))
         return [
             QueueCount(
                 queue=queue.name,
@@ -59,7 +51,7 @@ class Positions:
         for queue in queues:
             bases = bases_of(self._keys, queue)
             args += (self._keys.root(queue.name), len(bases), *bases)
-        place, *how = await self._ask(_STAND, self._keys.shape.entry, args)
+        place, *how = await self._ask("stand", self._keys.shape.entry, args)
         if not place:
             return None, "", None
         return queues[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
@@ -67,7 +59,7 @@ class Positions:
     async def positions(self, queue: FlowQueue, limit: int) -> list[Position]:
         """Up to ``limit`` of each state: those that wait in the order in which they will be served."""
         bases = bases_of(self._keys, queue)
-        *ranks, apart = await self._ask(_POSITIONS, queue, (limit, *bases))
+        *ranks, apart = await self._ask("positions", queue, (limit, *bases))
         delayed = sorted(
             (float(score), job_id, rank)
             for rank, (_, _, _, some, _) in enumerate(ranks, 1)
@@ -96,11 +88,8 @@ class Positions:
             ready_at=ready_at,
         )
 
-    async def _ask(self, script: Script, queue: FlowQueue, args: Sequence[Any]) -> Any:
-        async def attempt() -> Any:
-            return await run(self._client(), script, (self._keys.root(queue.name),), args)
-
-        return await repeated(attempt, self._address, self._clock, unanswered=True)
+    async def _ask(self, script: str, queue: FlowQueue, args: Sequence[Any]) -> Any:
+        return await self._server.run(script, (self._keys.root(queue.name),), *args, unanswered=True)
 
 
 def _waiting(ranks: Sequence[Any], apart: Sequence[str]) -> Iterator[tuple[str, int, int]]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
-from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Client
 from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.queues import bases_of
-from stowhand.flows.redis.scripts import SCRIPTS, run
-from stowhand.flows.redis.trouble import repeated
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.values import has_failed, key_list, readable
 from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.queue_store import Answer, Done
 
-_RETRY = SCRIPTS["retry"]
 _WHY = {
     "changed": "it has changed just now; look again",
     "orphan": "the job that waited for it is gone",
@@ -32,13 +27,9 @@ _WHY = {
 class Retrying:
     """For the jobs of one flow, children included."""
 
-    def __init__(
-        self, naming: Naming, looking: Looking, address: Address, client: Callable[[], Client], clock: Clock
-    ) -> None:
+    def __init__(self, naming: Naming, looking: Looking, server: Server) -> None:
         self._naming, self._keys, self._looking = naming, naming.keys, looking
-        self._address = address
-        self._client = client
-        self._clock = clock
+        self._server = server
         self._life = 0 if naming.keys.lasting else round(naming.keys.shape.key_life * 1000)
 
     async def retry(self, job_id: str) -> Answer:
@@ -84,11 +75,7 @@ class Retrying:
         if queue.parent is not None:
             job["parent"] = self._parent(queue.parent, readable(known["parent"]))
         text = msgspec.json.encode(job).decode()
-
-        async def attempt() -> Any:
-            return await run(self._client(), _RETRY, (spot.hash,), (text, spot.listed))
-
-        result = await repeated(attempt, self._address, self._clock)
+        result = await self._server.run("retry", (spot.hash,), text, spot.listed)
         if result == "retried":
             return Answer(spot.job_id, Done.DONE)
         return Answer(spot.job_id, Done.REFUSED, _WHY[result])

@@ -8,15 +8,12 @@ from typing import Any
 
 import msgspec
 
-from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload
-from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Client, Dialer
 from stowhand.flows.redis.ending import NewChild, StepEnd, decode_end
 from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.queues import QueueAt, bases_of
-from stowhand.flows.redis.scripts import SCRIPTS, run
-from stowhand.flows.redis.trouble import NoReply, repeated
+from stowhand.flows.redis.server import Server
+from stowhand.flows.redis.trouble import NoReply
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement, turned
@@ -33,8 +30,6 @@ SIZE = 1024 * 1024
 """Characters of a batch; one settlement that is larger goes alone."""
 MARKED = 100.0
 """Seconds that the mark of a call is surely there after it was sent (its life is 120 s)."""
-
-_SETTLE = SCRIPTS["settle"]
 
 
 class Targets:
@@ -70,17 +65,16 @@ class Targets:
 
 
 class Settlements:
-    """Of the queues of one store."""
+    """Of one queue. ``reasons``: why jobs wait, for which a settlement has no room; forgotten when that is recorded."""
 
-    def __init__(self, address: Address, dialer: Dialer, keys: Keys, queues: Sequence[QueueAt]) -> None:
-        self._address = address
-        self._dialer = dialer
-        self._keys = keys
-        self._queues, self._clock = queues, SystemClock()
-        self._by_name = {queue.name: queue for queue in keys.shape.all_queues()}
+    def __init__(self, server: Server, queue: QueueAt, reasons: dict[Pair, str]) -> None:
+        self._server = server
+        self._queue = queue
+        self._keys = queue.keys
+        self._by_name = {queue.name: queue for queue in queue.keys.shape.all_queues()}
         self._unanswered: dict[str, float] = {}
         """Digest of a call without a reply -> when it was first sent."""
-        self.reasons: dict[Pair, str] = {}
+        self._reasons = reasons
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         """Replies in the order of the batch. A lease that is named twice is settled as it was named first."""
@@ -88,26 +82,9 @@ class Settlements:
         for lease, settlement in batch:
             first.setdefault((lease.job_id, lease.token), settlement)
         known: dict[Pair, Reply] = {}
-        for queue, entries in (await self._by_queue(list(first.items()))).items():
-            for part in self._parts(entries):
-                known |= await self._send(queue, part, repeat=repeat)
+        for part in self._parts(list(first.items())):
+            known |= await self._send(part, repeat=repeat)
         return [known[lease.job_id, lease.token] for lease, _ in batch]
-
-    async def _by_queue(self, entries: list[Ended]) -> dict[QueueAt, list[Ended]]:
-        """Where more than one queue is served, the locks say where each job is; one without a lock is lost anyway."""
-        if len(self._queues) == 1 or not entries:
-            return {self._queues[0]: entries} if entries else {}
-        names = [queue.keys.lock(queue.name, pair[0]) for pair, _ in entries for queue in self._queues]
-
-        async def ask() -> Any:
-            return await self._client.mget(names)
-
-        locks = iter(await repeated(ask, self._address, self._clock, unanswered=True))
-        found: dict[QueueAt, list[Ended]] = {}
-        for pair, settlement in entries:
-            held = [queue for queue in self._queues if (next(locks) or "").endswith(f":{pair[1]}")]
-            found.setdefault(held[0] if held else self._queues[0], []).append((pair, settlement))
-        return found
 
     def _parts(self, entries: list[Ended]) -> list[list[Ended]]:
         """Of bounded length, and always cut in the same places, so that a repeat is the same calls."""
@@ -122,31 +99,27 @@ class Settlements:
             size += own
         return parts
 
-    async def _send(self, queue: QueueAt, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
+    async def _send(self, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
         targets = Targets(self._keys)
-        going = [(pair, settlement, *self._encoded(queue, pair, settlement, targets)) for pair, settlement in part]
+        going = [(pair, settlement, *self._encoded(pair, settlement, targets)) for pair, settlement in part]
         entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
         pairs = [pair for pair, _ in part]
         digest = digest_of(pairs)
         # One packed value: hundreds of arguments cost the driver more time than all the rest.
-        before, marks = await self._ask(queue, digest, (queue.text, targets.text, msgspec.msgpack.encode(entries)))
+        before, marks = await self._ask(digest, targets.text, msgspec.msgpack.encode(entries))
         missing = self._missing(digest) if repeat else None
         for pair in pairs:
-            self.reasons.pop(pair, None)
+            self._reasons.pop(pair, None)
         return {
             pair: _reply(mark, asked, written, settled_before=bool(before), missing=missing)
             for (pair, asked, written, _), mark in zip(going, marks, strict=True)
         }
 
-    async def _ask(self, queue: QueueAt, digest: str, args: Sequence[Any]) -> tuple[int, str]:
-        sent = self._clock.monotonic()
-        keys = (queue.root, self._keys.settled(digest))
-
-        async def ask() -> Any:
-            return await run(self._client, _SETTLE, keys, args)
-
+    async def _ask(self, digest: str, *args: str | bytes) -> tuple[int, str]:
+        sent = self._server.clock.monotonic()
+        keys = (self._queue.root, self._keys.settled(digest))
         try:
-            before, marks = await repeated(ask, self._address, self._clock)
+            before, marks = await self._server.run("settle", keys, self._queue.text, *args)
         except NoReply:
             self._unanswered.setdefault(digest, sent)
             raise
@@ -154,20 +127,19 @@ class Settlements:
 
     def _missing(self, digest: str) -> bool:
         """Would the mark of an earlier call be there still?"""
-        return self._clock.monotonic() - self._unanswered.pop(digest, self._clock.monotonic()) < MARKED
+        now = self._server.clock.monotonic()
+        return now - self._unanswered.pop(digest, now) < MARKED
 
-    def _encoded(
-        self, queue: QueueAt, pair: Pair, settlement: Settlement, targets: Targets
-    ) -> tuple[Settlement, Sequence[Any]]:
+    def _encoded(self, pair: Pair, settlement: Settlement, targets: Targets) -> tuple[Settlement, Sequence[Any]]:
         """What is to be written, and in the words of the script; what it cannot say fails the job, with the reason."""
         try:
-            return settlement, self._words(queue, pair, settlement, targets)
+            return settlement, self._words(pair, settlement, targets)
         except (InvalidJob, UndecodablePayload, UnicodeError) as error:
             why = clean(f"its end could not be written: {error}")
             failed = turned(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
             return failed, ("fail", _quoted(why))
 
-    def _words(self, queue: QueueAt, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
+    def _words(self, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
         """One settlement in the words of the script. Raises InvalidJob for what it cannot say."""
         if settlement.then or settlement.payload is not None:
             raise InvalidJob("a job of a flow is followed by its next queue, and by nothing else")
@@ -176,33 +148,29 @@ class Settlements:
             case State.COMPLETED:
                 if settlement.result is None:
                     raise InvalidJob("what the step has left behind is missing")
-                return self._ended(queue, decode_end(settlement.result), targets)
+                return self._ended(decode_end(settlement.result), targets)
             case State.ERRORED:
                 return "error", delay
             case State.QUEUED:
-                return "snooze", delay, _quoted(self.reasons.get(pair, "asked to wait"))
+                return "snooze", delay, _quoted(self._reasons.get(pair, "asked to wait"))
             case State.CANCELED:
                 return "cancel", _quoted(settlement.error or "canceled")
         return "fail", _quoted(settlement.error or "failed")
 
-    def _ended(self, queue: QueueAt, end: StepEnd, targets: Targets) -> Sequence[Any]:
+    def _ended(self, end: StepEnd, targets: Targets) -> Sequence[Any]:
         fields = _flat(end.fields)
         if end.children is None:
-            return "complete", targets.place(end.next), [*fields, "completed-queue", queue.quoted]
-        return "park", fields, [self._child(queue, child) for child in end.children]
+            return "complete", targets.place(end.next), [*fields, "completed-queue", self._queue.quoted]
+        return "park", fields, [self._child(child) for child in end.children]
 
-    def _child(self, queue: QueueAt, child: NewChild) -> Sequence[Any]:
+    def _child(self, child: NewChild) -> Sequence[Any]:
         under = self._by_name.get(child.queue)
-        if under is None or under.parent != queue.name:
-            raise InvalidJob(f"{child.queue!r} is no child of queue {queue.name!r}")
+        if under is None or under.parent != self._queue.name:
+            raise InvalidJob(f"{child.queue!r} is no child of queue {self._queue.name!r}")
         priority = child.fields.get("priority")
         rank = int(text) if priority is not None and (text := bytes(priority).decode()).isdigit() else 1
         base = self._keys.base(child.queue, max(1, min(rank, under.declared.priorities)))
         return child.id, f"{self._keys.hashes(under)}{child.id}", f"{base}:waiting", _flat(child.fields)
-
-    @property
-    def _client(self) -> Client:
-        return self._dialer.calls()
 
 
 def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None) -> Reply:

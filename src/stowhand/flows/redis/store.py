@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.flows.redis.address import Address, check_hash_tag, read_address
 from stowhand.flows.redis.claiming import FlowRecord, claims_of
-from stowhand.flows.redis.dialing import Client, Dialer
 from stowhand.flows.redis.heartbeats import RedisHeartbeats, resets_of
 from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.owning import take_queues
 from stowhand.flows.redis.queues import QueueAt
-from stowhand.flows.redis.scripts import SCRIPTS, run
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.settling import Settlements
 from stowhand.flows.redis.timekeeping import Timekeeper
-from stowhand.flows.redis.trouble import NoReply, repeated
+from stowhand.flows.redis.trouble import NoReply
 from stowhand.flows.redis.waiting import Waiting
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
@@ -33,17 +29,15 @@ WAIT_TIMEOUT = 3.0
 LARGEST_CLAIM = 200
 """Jobs in one step: more, and the worker no longer works while the server does."""
 
-_CLAIM, _SWEEP, _NEXT_DUE = SCRIPTS["claim"], SCRIPTS["sweep"], SCRIPTS["next_due"]
-
 
 class FlowStore:
-    """Some queues of one flow, or all of them. ``lock_time``, ``wait_timeout``, ``lease``: seconds.
+    """One queue of a flow. ``lock_time``, ``wait_timeout``, ``lease``: seconds. ``reasons``: by job id and token, why a
+    job waits.
 
     ``lease``: how long a worker that sends no heartbeat keeps its jobs. In the classic layout a lock lives for the
     ``lock_time`` nevertheless, as workers of the original implementation expect.
 
-    Claims come from the queues in the order given, from each by priority; a claim's ``task`` is the queue's full name.
-    Nothing is connected before it is used. Raises ConfigurationError.
+    Claims come by priority; a claim's ``task`` is the queue's full name. Nothing is connected before it is used.
     """
 
     enclosing = None
@@ -54,25 +48,22 @@ class FlowStore:
 
     def __init__(
         self,
-        place: str | Address,
+        server: Server,
         shape: FlowShape,
-        queues: Sequence[FlowQueue] | None = None,
+        queue: FlowQueue,
         *,
         lock_time: float = LOCK_TIME,
         wait_timeout: float = WAIT_TIMEOUT,
         lease: float = LEASE,
+        reasons: dict[tuple[str, str], str] | None = None,
     ) -> None:
-        self._address = read_address(place) if isinstance(place, str) else place
-        check_hash_tag(self._address, shape.hash_tag)
+        self._server = server
         self.keys = Keys(shape)
-        self._queues = [QueueAt(self.keys, queue) for queue in (shape.all_queues() if queues is None else queues)]
-        if not self._queues:
-            raise ConfigurationError(f"flow {shape.name!r}: a store of no queue has nothing to give")
-        self._dialer, self._clock = Dialer(self._address), SystemClock()
-        self._settlements = Settlements(self._address, self._dialer, self.keys, self._queues)
-        self._waiting = Waiting(self._address, self._dialer, self._queues, wait_timeout)
-        self._timekeepers = [Timekeeper(self._address, self._dialer, queue, self._clock) for queue in self._queues]
-        backoff = self._queues[0].flow_queue.declared.backoff
+        self._queue = QueueAt(self.keys, queue)
+        self._settlements = Settlements(server, self._queue, {} if reasons is None else reasons)
+        self._waiting = Waiting(server, self._queue.bases, wait_timeout)
+        self._timekeeper = Timekeeper(server, self._queue)
+        backoff = queue.declared.backoff
         self._lock = 0 if self.keys.lasting else round((lock_time + EXTRA) * 1000)
         self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
         """The flow's terms for its workers."""
@@ -82,27 +73,21 @@ class FlowStore:
     @property
     def description(self) -> str:
         """Where it is, for people; without a password."""
-        return str(self._address)
-
-    @property
-    def reasons(self) -> dict[tuple[str, str], str]:
-        """(job id, token) -> why it is to wait: what a settlement has no room for. Forgotten when it is settled."""
-        return self._settlements.reasons
+        return str(self._server.address)
 
     async def open(self) -> None:
         """Connect. Raises StoreUnreachable, and ConfigurationError where the address or the login is wrong, or a queue
         is another flow's.
         """
-        await repeated(lambda: self._client.ping(), self._address, self._clock, unanswered=True)
-        await take_queues(self.keys, self._client, self._address, self._clock)
+        await self._server.ask(lambda: self._server.client.ping())
+        await take_queues(self.keys, self._server)
         self._waiting.open()
 
     async def close(self) -> None:
         """Let every connection go. A ``wait`` ends at once."""
         await self._waiting.close()
-        for one in self._timekeepers:
-            await one.close()
-        await self._dialer.close()
+        await self._timekeeper.close()
+        await self._server.dialer.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[FlowRecord]]:
         """Due jobs, each under its lock. A limiter's jobs beyond its reservoir are delayed on the way.
@@ -122,62 +107,41 @@ class FlowStore:
             self._no_suspects = True
             self._waiting.claimed(dry=True)
             return []
-        claims: list[Claim[FlowRecord]] = []
         self._no_suspects = not request.suspects
-        for queue, timekeeper in zip(self._queues, self._timekeepers, strict=True):
-            if request.tasks is None or queue.name in request.tasks:
-                await self._claim_of(queue, timekeeper, request, claims, woken=woken)
-            if len(claims) >= request.limit:
-                break
+        claims = await self._claim(request, woken=woken) if self._is_among(request.tasks) else []
         if not request.suspects:
             self._dry = not claims
             self._worked_off = alone and len(claims) == request.limit == 1
             self._waiting.claimed(dry=len(claims) < request.limit)
         return claims
 
-    async def _claim_of(
-        self,
-        queue: QueueAt,
-        timekeeper: Timekeeper,
-        request: ClaimRequest,
-        claims: list[Claim[FlowRecord]],
-        *,
-        woken: bool,
-    ) -> None:
+    async def _claim(self, request: ClaimRequest, *, woken: bool) -> list[Claim[FlowRecord]]:
         """Page after page, until there are enough or there is nothing more."""
+        queue = self._queue
+        claims: list[Claim[FlowRecord]] = []
         lease = max(1, round(request.lease * 1000))
         lock = self._lock and max(self._lock, lease)
         apart, hint = "suspects" if request.suspects else "", "woken" if woken else ""
         overdue = "" if request.overdue is None else round(request.overdue * 1000)
         while (room := min(request.limit - len(claims), LARGEST_CLAIM)) > 0:
-            args = (
-                queue.text,
-                request.token,
-                request.worker,
-                room,
-                lease,
-                apart,
-                lock,
-                overdue,
-                hint,
-            )
-
-            async def ask(args: Sequence[Any] = args) -> Any:
-                return await run(self._client, _CLAIM, (queue.root,), args)
-
+            args = (queue.text, request.token, request.worker, room, lease, apart, lock, overdue, hint)
             try:
-                moment, more, timed, suspects, *rows = await repeated(ask, self._address, self._clock)
+                moment, more, timed, suspects, *rows = await self._server.run("claim", (queue.root,), *args)
             except StoreError as error:
                 if claims and not isinstance(error, NoReply):
-                    return  # nothing was taken this time; what was taken before is not to suffer for it
+                    return claims  # nothing was taken this time; what was taken before is not to suffer for it
                 raise
             claims += claims_of(queue, request.token, int(moment), rows)
             if suspects:
                 self._no_suspects = False
             if not timed:
-                timekeeper.begin(request.worker)
+                self._timekeeper.begin(request.worker)
             if not more and len(rows) < room:
-                return
+                break
+        return claims
+
+    def _is_among(self, tasks: tuple[str, ...] | None) -> bool:
+        return tasks is None or self._queue.name in tasks
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how jobs left processing, and move them on: at most 200 in one step."""
@@ -187,18 +151,11 @@ class FlowStore:
         """Seconds until the earliest waiting job is due; asked after a claim that brought nothing: ``None``, since the
         timekeeper wakes an idle worker.
         """
-        if self._dry:
+        if self._dry or not self._is_among(tasks):
             self._dry = False
             return None
-        due = [await self._due_of(queue) for queue in self._queues if tasks is None or queue.name in tasks]
-        known = [milliseconds for milliseconds in due if milliseconds >= 0]
-        return min(known) / 1000 if known else None
-
-    async def _due_of(self, queue: QueueAt) -> int:
-        async def ask() -> Any:
-            return await run(self._client, _NEXT_DUE, (queue.root,), (queue.text,))
-
-        return int(await repeated(ask, self._address, self._clock, unanswered=True))
+        milliseconds = int(await self._server.run("next_due", (self._queue.root,), self._queue.text, unanswered=True))
+        return milliseconds / 1000 if milliseconds >= 0 else None
 
     def foreign(self) -> Foreign | None:
         """``None``: dead workers are found by a heartbeat that sees a job twice without a lock."""
@@ -215,27 +172,15 @@ class FlowStore:
 
     def heartbeats(self) -> RedisHeartbeats:
         """With a connection of its own."""
-        served = {queue.name for queue in self._queues}
-        others = [QueueAt(self.keys, queue) for queue in self.keys.shape.all_queues() if queue.name not in served]
-        return RedisHeartbeats(self._address, self._queues, others, self._lock)
+        mine, queues = self._queue.name, self.keys.shape.all_queues()
+        others = [QueueAt(self.keys, queue) for queue in queues if queue.name != mine]
+        return RedisHeartbeats(Server(self._server.address), self._queue, others, self._lock)
 
     async def sweep(self) -> Sequence[ResetJob]:
-        """One look at every queue, however short the last one is ago, as workers take once a second."""
+        """One look at the queue, however short the last one is ago, as workers take once a second."""
         found: list[ResetJob] = []
-        for queue in self._queues:
-            begin = 0
-            while begin >= 0:
-                begin, _, *swept = await self._sweep_of(queue, begin)
-                found += resets_of(queue, swept, None)
+        begin = 0
+        while begin >= 0:
+            begin, _, *swept = await self._server.run("sweep", (self._queue.root,), self._queue.text, begin, "now")
+            found += resets_of(self._queue, swept, None)
         return found
-
-    async def _sweep_of(self, queue: QueueAt, begin: int) -> Sequence[Any]:
-        async def ask() -> Any:
-            return await run(self._client, _SWEEP, (queue.root,), (queue.text, begin, "now"))
-
-        swept: Sequence[Any] = await repeated(ask, self._address, self._clock)
-        return swept
-
-    @property
-    def _client(self) -> Client:
-        return self._dialer.calls()

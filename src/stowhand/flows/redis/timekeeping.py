@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
 
-from stowhand.clock import Clock
 from stowhand.errors import StoreError
-from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Client, Dialer
+from stowhand.flows.redis.dialing import Client
 from stowhand.flows.redis.queues import QueueAt
-from stowhand.flows.redis.scripts import SCRIPTS, run
-from stowhand.flows.redis.trouble import repeated, translated
+from stowhand.flows.redis.server import Server
+from stowhand.flows.redis.trouble import translated
 from stowhand.protocols.correlation import bound
 
-_DUE = SCRIPTS["due"]
 TERM = 4.0
 """Seconds after which another one may keep the time, unless it has asked again."""
 ROUND = 1.5
@@ -35,11 +31,9 @@ HANDOVER = 0.002
 class Timekeeper:
     """Of one queue; at rest until ``begin``."""
 
-    def __init__(self, address: Address, dialer: Dialer, queue: QueueAt, clock: Clock) -> None:
-        self._address = address
-        self._dialer = dialer
+    def __init__(self, server: Server, queue: QueueAt) -> None:
+        self._server = server
         self._queue = queue
-        self._clock = clock
         self._bell = queue.keys.bell(queue.name)
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
@@ -72,7 +66,7 @@ class Timekeeper:
                 if not mine:
                     return
                 if due == 0:
-                    await self._clock.sleep(HANDOVER)
+                    await self._server.clock.sleep(HANDOVER)
                 else:
                     await self._sleep(ROUND if due < 0 else min(due / 1000, ROUND))
         except StoreError:
@@ -84,18 +78,15 @@ class Timekeeper:
                 await asyncio.gather(ringing, return_exceptions=True)
 
     async def _ask(self, worker: str, term: float = TERM) -> tuple[int, int]:
-        async def ask() -> Any:
-            args = (self._queue.text, worker, round(term * 1000))
-            return await run(self._dialer.calls(), _DUE, (self._queue.root,), args)
-
-        mine, due = await repeated(ask, self._address, self._clock, unanswered=True)
+        args = (self._queue.text, worker, round(term * 1000))
+        mine, due = await self._server.run("due", (self._queue.root,), *args, unanswered=True)
         return mine, due
 
     async def _sleep(self, seconds: float) -> None:
         """Until the bell rings, and no longer; by a clock of our own: servers look at timeouts ten times a second."""
         if self._ringing is None:
             self._ringing = asyncio.create_task(self._listen(), name=f"bell {self._queue.name}")
-        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        alarm = asyncio.ensure_future(self._server.clock.sleep(seconds))
         try:
             await asyncio.wait((self._ringing, alarm), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -106,6 +97,6 @@ class Timekeeper:
 
     async def _listen(self) -> None:
         if self._client is None:
-            self._client = self._dialer.blocking_call(LISTENING)
-        with translated(self._address):
+            self._client = self._server.dialer.blocking_call(LISTENING)
+        with translated(self._server.address):
             await self._client.execute_command("BLPOP", self._bell, LISTENING)

@@ -15,11 +15,9 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
-from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Client, Dialer
-from stowhand.flows.redis.queues import QueueAt
+from stowhand.flows.redis.dialing import Client
+from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.trouble import translated
 
 SHORTEST = 0.01
@@ -36,17 +34,16 @@ class Waiting:
     lists are not asked at all; and not between an answer and the claim that follows it.
     """
 
-    def __init__(self, address: Address, dialer: Dialer, queues: Sequence[QueueAt], longest: float) -> None:
-        self._address = address
-        self._dialer = dialer
+    def __init__(self, server: Server, bases: Sequence[str], longest: float) -> None:
+        self._server = server
         self._longest = longest
-        self._bases = [base for queue in queues for base in queue.bases]
+        self._bases = bases
         self._clients: dict[str, Client] = {}
         self._dry = asyncio.Event()
         self._dry.set()
         self._closing = asyncio.Event()
         self._tick = asyncio.Event()
-        self._clock = SystemClock()
+        self._clock = server.clock
         self.woken = False
         """Something has come since the last claim."""
         self.alone = False
@@ -89,7 +86,7 @@ class Waiting:
                     await self._put_back(client, base)
 
     async def _put_back(self, client: Client, base: str) -> None:
-        with translated(self._address):
+        with translated(self._server.address):
             for _ in range(MOST_MOVED):
                 if await client.execute_command("LMOVE", f"{base}:moved", f"{base}:waiting", "RIGHT", "LEFT") is None:
                     return
@@ -125,10 +122,10 @@ class Waiting:
     async def _head(self, base: str, longest: float) -> bool:
         """Block until its list has one."""
         if base not in self._clients:
-            self._clients[base] = self._dialer.blocking_call(self._longest)
+            self._clients[base] = self._server.dialer.blocking_call(self._longest)
         lists = (f"{base}:waiting", f"{base}:moved")
         try:
-            with translated(self._address):
+            with translated(self._server.address):
                 head = await self._clients[base].execute_command("BLMOVE", *lists, "LEFT", "RIGHT", longest)
         except StoreError:
             self.is_listening = False
