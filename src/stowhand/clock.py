@@ -81,8 +81,7 @@ class Clock(Protocol):
 class SystemClock:
     """Real time."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -204,21 +203,16 @@ class ThreadTicker:
             self._loop.call_soon_threadsafe(call)
 
 
-def sleep_blocking(seconds: float) -> None:
-    """Sleep in a thread that is not the loop's (a store's retry after a busy file, a supervisor's poll)."""
-    time.sleep(seconds)
+sleep_blocking = time.sleep
+"""Sleep in a thread that is not the loop's (a store's retry after a busy file, a supervisor's poll)."""
 
+stopwatch = time.perf_counter
+"""Seconds for measuring how long something took; the finest clock there is."""
 
-def stopwatch() -> float:
-    """Seconds for measuring how long something took; the finest clock there is."""
-    return time.perf_counter()
+wall_nanoseconds = time.time_ns
+"""The wall time in nanoseconds since 1970, for traces."""
 
 
 def wall_clock() -> datetime:
     """The machine's wall time, in UTC: for run times and for what people read. Never for leases."""
     return datetime.now(UTC)
-
-
-def wall_nanoseconds() -> int:
-    """The wall time in nanoseconds since 1970, for traces."""
-    return time.time_ns()

@@ -81,20 +81,14 @@ def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = R
 
     Raises UndecodablePayload; from a ``msgspec.ValidationError`` when the text is sound but not of that type.
     """
-    check(text, limit=limit)
+    if (trouble := find_trouble(text, limit)) is not None:
+        raise UndecodablePayload(trouble)
     try:
         return decoder.decode(text)
     except msgspec.ValidationError as error:
         raise UndecodablePayload(_plain(str(error))) from error
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
         raise UndecodablePayload(_telling(text, error)) from error
-
-
-def check(text: str, *, limit: int = READ_LIMIT) -> None:
-    """Raise UndecodablePayload unless ``text`` is within the limits. Its grammar is checked by decoding it."""
-    trouble = find_trouble(text, limit)
-    if trouble is not None:
-        raise UndecodablePayload(trouble)
 
 
 def validate(text: str, *, limit: int = SIZE_LIMIT) -> None:

@@ -70,7 +70,8 @@ class TaskHandler:
             if (back := self._first_connection.judge(attempt, error)) is None:
                 raise
             return back
-        self._first_connection.found(attempt)
+        if self._first_connection.times:
+            self._first_connection.found(attempt)
         if type(returned) is list:
             return await judge_batch(job.payload_text, returned, lambda words: self._new_logger(job).warning(words))
         return returned
@@ -118,14 +119,14 @@ class TaskHandler:
         function, read = definition.function, definition.shape.read
         if definition.executable:
             return lambda attempt: function(attempt, self._new_logger(attempt.record))
+        if definition.is_async and not definition.shape.injects:
+            return lambda attempt: function(**read(attempt.claim.record.payload_text))
         arguments = self._arguments(definition)
         if definition.executor == "thread":
             return lambda attempt: self._in_thread(attempt, partial(function, **arguments(attempt)))
         if not definition.is_async:
             return lambda attempt: _at_once(partial(function, **arguments(attempt)))
-        if definition.shape.injected.any:
-            return lambda attempt: function(**arguments(attempt))
-        return lambda attempt: function(**read(attempt.claim.record.payload_text))
+        return lambda attempt: function(**arguments(attempt))
 
     def _arguments(self, definition: TaskDefinition) -> Callable[[Attempt[Job]], dict[str, Any]]:
         shape = definition.shape
@@ -133,7 +134,7 @@ class TaskHandler:
 
         def arguments(attempt: Attempt[Job]) -> dict[str, Any]:
             given = shape.read(attempt.claim.record.payload_text)
-            if shape.injected.any:
+            if shape.injects:
                 borrowing(attempt)
                 context = Context(attempt, self._new_logger, self._connect)
                 if shape.injected.context is not None:

@@ -37,25 +37,25 @@ class FirstConnection:
     def __init__(self, events: Events, worker: str) -> None:
         self._events = events
         self._worker = worker
-        self._times: OrderedDict[JobId, int] = OrderedDict()
+        self.times: OrderedDict[JobId, int] = OrderedDict()
+        """How often each job went back."""
 
     def judge(self, attempt: Attempt[Any], error: BaseException) -> Snooze | None:
         """``None``: what the attempt raised has other reasons, or has had this one too often."""
         borrower = BORROWER.get()
         if borrower is None or not _is_of_the_pool(borrower, error):
             return None
-        job_id, times = attempt.lease.job_id, self._times.pop(attempt.lease.job_id, 0) + 1
+        job_id, times = attempt.lease.job_id, self.times.pop(attempt.lease.job_id, 0) + 1
         if times <= TIMES:
-            self._times[job_id] = times
-            if len(self._times) > REMEMBERED:
-                self._times.popitem(last=False)
+            self.times[job_id] = times
+            if len(self.times) > REMEMBERED:
+                self.times.popitem(last=False)
         self._events.emit(ConnectionAwaited(self._worker, job_id, attempt.claim.task, times, TIMES, LATER))
         return Snooze(LATER) if times <= TIMES else None
 
     def found(self, attempt: Attempt[Any]) -> None:
         """The attempt is over otherwise."""
-        if self._times:
-            self._times.pop(attempt.lease.job_id, None)
+        self.times.pop(attempt.lease.job_id, None)
 
 
 def _is_of_the_pool(borrower: Borrower, error: BaseException) -> bool:

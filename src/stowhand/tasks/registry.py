@@ -82,6 +82,8 @@ class Registry:
 
     def __init__(self, around_thread: AroundThread | None = None) -> None:
         self._definitions: dict[str, TaskDefinition] = {}
+        self.find = self._definitions.get
+        """By name: the definition, or ``None``."""
         self.around_thread = around_thread
 
     def add(self, definition: TaskDefinition) -> None:
@@ -100,10 +102,6 @@ class Registry:
             return self._definitions[name]
         except KeyError:
             raise UnknownTask(f"no task {name!r}{suggest(name, self._definitions)}") from None
-
-    def find(self, name: str) -> TaskDefinition | None:
-        """The definition, or ``None``."""
-        return self._definitions.get(name)
 
     def new_job(self, task: str, payload: object, options: EnqueueOptions) -> NewJob:
         """A job for a task known by name; one that is declared here has its say. A payload of ``None`` is ``{}``.

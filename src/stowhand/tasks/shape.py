@@ -35,6 +35,8 @@ class Shape:
         self.whole = whole
         """The parameter that takes the payload as it is; ``None``: an object keyed by parameter name."""
         self.injected = injected
+        self.injects = injected != Injected()
+        """The worker fills in a parameter."""
         self.names = tuple(one.name for one in parameters)
         self._positional = tuple(one.name for one in parameters if one.by_position)
         self._required = tuple(one.name for one in parameters if one.default is ABSENT)
@@ -150,11 +152,6 @@ class Injected(msgspec.Struct, frozen=True):
 
     context: str | None = None
     helpers: str | None = None
-
-    @property
-    def any(self) -> bool:
-        """Is there one?"""
-        return self.context is not None or self.helpers is not None
 
 
 def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False, poison: bool = False) -> Shape:

@@ -8,16 +8,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from stowhand.clock import LAST_TICK, OnEnd, Rounds, SystemClock, Tick, nothing
+from stowhand.clock import LAST_TICK, OnEnd, Rounds, Tick, nothing
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 """The wall time of a new fake clock."""
 
 REST_ROUNDS = 3
 """The loop is at rest when nothing was ready in so many rounds: an event of a pipe or a thread may take one."""
-
-YIELD = SystemClock()
-"""``sleep(0)`` of it lets other coroutines run."""
 
 MOST_ROUNDS = 20_000
 """A loop that is still busy after so many rounds is spinning: an error is better than a test that hangs."""
@@ -56,7 +53,7 @@ class FakeClock:
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
         at_rest = 0
         for _ in range(MOST_ROUNDS):
-            await YIELD.sleep(0)
+            await asyncio.sleep(0)
             # While this task runs, whatever else the loop could run is in its ready queue.
             at_rest = at_rest + 1 if not ready else 0
             if at_rest >= (REST_ROUNDS if ready is not None else 200):
@@ -75,7 +72,7 @@ class FakeClock:
 
     async def sleep(self, seconds: float) -> None:
         if seconds <= 0:
-            await YIELD.sleep(0)
+            await asyncio.sleep(0)
             return
         awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         timer = self.call_later(seconds, lambda: None if awake.done() else awake.set_result(None))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from stowhand.errors import SchemaError, StoreError
 from stowhand.events import Claimed, Claiming, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.store import Claim, ClaimRequest, Store
+from stowhand.protocols.store import ClaimRequest, Store
 from stowhand.worker.admission import Permit
 from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
@@ -87,22 +86,25 @@ class Claims:
             conditions=permit.conditions,
             ours=None if suspects else self._own_leases(),
         )
+        if self._events.wants(Claiming):
+            self._events.emit(Claiming(self._worker, limit))
         sent = self._clock.monotonic()
         try:
-            claims = await self._call_store(request)
-        except StoreError as error:
+            with self.call:
+                claims = await self._store.claim(request)
+        except (StoreError, asyncio.CancelledError) as error:
             self._heartbeater.abandon(request.token)
+            if not isinstance(error, StoreError):
+                raise  # the worker stops and waits no longer for the reply
             await self._recover(error)
             return []
-        except asyncio.CancelledError:
-            self._heartbeater.abandon(request.token)  # the worker stops and waits no longer for the reply
-            raise
+        if self._events.wants(Claimed):
+            self._events.emit(Claimed(self._worker, len(claims), self.call.seconds))
         if self._failures:
             self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
             self._failures = 0
-        if not claims:
-            return []
-        return self._leases.take(claims, sent=sent, since=self._clock.monotonic(), suspects=suspects)
+        since = self._clock.monotonic()
+        return self._leases.take(claims, sent=sent, since=since, suspects=suspects) if claims else []
 
     @property
     def rations(self) -> bool:
@@ -133,15 +135,6 @@ class Claims:
             return None
         self._foresaw_at = now
         return self._heartbeater.own_leases()
-
-    async def _call_store(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
-        if self._events.wants(Claiming):
-            self._events.emit(Claiming(self._worker, request.limit))
-        with self.call:
-            claims = await self._store.claim(request)
-        if self._events.wants(Claimed):
-            self._events.emit(Claimed(self._worker, len(claims), self.call.seconds))
-        return claims
 
     async def _recover(self, error: StoreError) -> None:
         """Wait, and beat: then the store is asked again. Raises the error where that is no use."""

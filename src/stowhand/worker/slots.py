@@ -162,7 +162,10 @@ class Slots:
                 elif self._clock.monotonic() - self._last_turn > YIELD_AFTER:
                     if self._yielding:
                         break  # the slot that yields runs the rest: one after the other, all would take the loop's turn
-                    await self._yield_to_loop()
+                    self._yielding = True
+                    await asyncio.sleep(0)
+                    self._yielding = False
+                    self._last_turn = self._clock.monotonic()
             if self._supervisor.is_closed:
                 return  # a handler swallowed the cancellation that was to end its slot, and has ended late
             sleeper = asyncio.get_running_loop().create_future()
@@ -170,12 +173,6 @@ class Slots:
             self._changes.look_again()
             await sleeper
             self._last_turn = self._clock.monotonic()
-
-    async def _yield_to_loop(self) -> None:
-        self._yielding = True
-        await self._clock.sleep(0)
-        self._yielding = False
-        self._last_turn = self._clock.monotonic()
 
     def _begin(self, slot: Slot, held: Held) -> Coroutine[Any, Any, None] | None:
         """Run the handler up to its first wait; the rest is to be awaited. ``None``: it never waited, and is over."""
