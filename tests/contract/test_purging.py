@@ -58,9 +58,9 @@ async def test_a_dry_run_only_counts(harness: StoreHarness) -> None:
 
 async def test_a_purge_goes_through_many_pages(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     from stowhand.stores.postgres.queue import operations
-    from stowhand.stores.sqlite.queue import operating
+    from stowhand.stores.sqlite.queue import operations as of_sqlite
 
-    for module in (operations, operating):
+    for module in (operations, of_sqlite):
         monkeypatch.setattr(module, "PURGE_AT_ONCE", 3)
     for state in OVER:
         for _ in range(7):
@@ -74,9 +74,9 @@ async def test_a_purge_goes_through_many_pages(harness: StoreHarness, monkeypatc
 
 async def test_two_purges_at_once_delete_each_job_once(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     from stowhand.stores.postgres.queue import operations
-    from stowhand.stores.sqlite.queue import operating
+    from stowhand.stores.sqlite.queue import operations as of_sqlite
 
-    for module in (operations, operating):
+    for module in (operations, of_sqlite):
         monkeypatch.setattr(module, "PURGE_AT_ONCE", 2)
     for _ in range(5):
         await harness.in_state(State.COMPLETED)

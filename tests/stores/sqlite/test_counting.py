@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.jobs.job import NewJob
-from stowhand.stores.sqlite.queue import SqliteStore, inspector
+from stowhand.stores.sqlite.queue import SqliteStore, transaction
 
 ROWS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200000000)"
 LONG = f"{ROWS} SELECT 'queued', count(*) FROM n"
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 def test_nobody_waits_for_a_count_and_a_count_that_nobody_wants_ends(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(inspector.SQL, "counts", LONG)
+    monkeypatch.setitem(transaction.SQL, "counts", LONG)
 
     async def look() -> None:
         store = SqliteStore(path)

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.stores.sqlite.queue import SqliteStore, flow_tables
+from stowhand.stores.sqlite.queue import SqliteStore, transaction
 from tests.conftest import Run
 from tests.stores.sqlite.programs import request
 
@@ -35,7 +35,7 @@ def test_a_statement_of_every_step_uses_its_index(template: Path, name: str, ind
     )
     with closing(sqlite3.connect(template)) as connection:
         asked = {**given, "ids": "[]", "least": "f", "most": "fg"}
-        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {flow_tables.SQL[name]}", asked)]
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {transaction.SQL[name]}", asked)]
     assert any(index in step for step in plan), plan
     assert not [step for step in plan if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], plan
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.stores.sqlite.queue.statements import load
+from stowhand.stores.database.statements import load_statements
+from stowhand.stores.sqlite.queue.transaction import FILES, SQL
 
 SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known", "pauses")
 """These walk over what is small: a row for each queue, lost reply of a day, table, crontab item, or paused task."""
 MOMENTS = ("claim", "finish", "heartbeats", "enqueue", "administer", "timetable")
-HOT = [(moment, name) for moment in MOMENTS for name in load(moment) if name not in SMALL]
+NAMES = {file.name.removesuffix(".sql"): load_statements(file, {"archived": ""}) for file in FILES}
+HOT = [(moment, name) for moment in MOMENTS for name in NAMES[moment] if name not in SMALL]
 WALKS_ON_PURPOSE = {
     "due": "stowhand_jobs_ready",
     "heads": "stowhand_heads_free",
@@ -30,7 +32,7 @@ WALKS_ON_PURPOSE = {
 
 @pytest.mark.parametrize(("moment", "name"), HOT, ids=[f"{moment}.{name}" for moment, name in HOT])
 def test_a_hot_statement_walks_over_no_table(template: Path, moment: str, name: str) -> None:
-    steps = plan(template, load(moment)[name])
+    steps = plan(template, SQL[name])
     index = WALKS_ON_PURPOSE.get(name)
     walks = [
         step
@@ -41,9 +43,13 @@ def test_a_hot_statement_walks_over_no_table(template: Path, moment: str, name: 
     assert not walks, steps
 
 
+def test_no_two_statements_have_one_name() -> None:
+    assert len(SQL) == sum(map(len, NAMES.values()))
+
+
 @pytest.mark.parametrize("name", ["next_task", "next_level", "due", "due_and_allowed", "heads", "next_serial_level"])
 def test_a_claims_order_is_the_order_of_an_index(template: Path, name: str) -> None:
-    steps = plan(template, load("claim")[name])
+    steps = plan(template, SQL[name])
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
 
 

@@ -49,6 +49,7 @@ def test_somebodys_open_transaction_is_no_refusal(heartbeats: SqliteHeartbeats, 
 def test_a_disk_that_is_full_is_met_in_every_journal_mode(journal: str, tmp_path: Path) -> None:
     program = f"""
 import resource, sqlite3
+from types import SimpleNamespace
 from pathlib import Path
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_writable import WriteProbe
@@ -56,7 +57,10 @@ from stowhand.errors import StoreUnreachable
 
 path = Path({str(tmp_path / "own.db")!r})
 sqlite3.connect(path).execute("PRAGMA journal_mode = {journal}")
-probe = WriteProbe(SqliteConnection(path, lambda: sqlite3.connect(path, isolation_level=None), lambda: 0))
+def dial():
+    return sqlite3.connect(path, isolation_level=None)
+
+probe = WriteProbe(SqliteConnection(path, dial, lambda raw: SimpleNamespace(raw=raw)))
 probe.look()
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:

@@ -126,7 +126,7 @@ def test_a_nullable_id_without_such_rows_is_advice_and_forbidden_by_it(on_postgr
 def test_of_keys_that_cannot_be_null_nothing_is_asked(on_sqlite: Place, run: Run, key: str) -> None:
     async def scenario() -> None:
         async with opened(on_sqlite) as store:
-            assert "IS NOT NULL" not in store._backend._table.statements.many["page"]  # type: ignore[attr-defined]
+            assert "IS NOT NULL" not in store._backend._connections.table.statements["page"]  # type: ignore[attr-defined]
 
     on_sqlite.make(key)
     run(scenario())

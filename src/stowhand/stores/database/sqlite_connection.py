@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from stowhand.clock import stopwatch
@@ -21,27 +21,35 @@ from stowhand.stores.database import sqlite_trouble as trouble
 from stowhand.stores.database.sqlite_replacement import Identity, check_replacement, identity, note_opened
 
 T = TypeVar("T")
-M = TypeVar("M")
-"""What a reading of the store's clock is."""
+
+
+class OnConnection(Protocol):
+    """What work is passed: the connection in its transaction, with whatever a store adds."""
+
+    @property
+    def raw(self) -> sqlite3.Connection: ...
+
+
+X = TypeVar("X", bound=OnConnection)
 Explain = Callable[[sqlite3.Error, Path], StoreError]
 
 BUSY_DEADLINE = 60.0
 """Seconds to wait for other writers before giving up."""
 
 
-class SqliteConnection(Generic[M]):
+class SqliteConnection(Generic[X]):
     """A lazily opened connection that threads use one at a time.
 
-    ``dial`` makes one, ``prepare`` is called with it first; ``now`` is read in every transaction, once the lock is
-    there; ``explain`` says what an error means. It goes on with another file that was put in the place of the one
-    opened first. ``opened``: called with the file that it has opened.
+    ``dial`` makes one, ``prepare`` is called with it first; ``begun`` makes what work is passed in every transaction,
+    once the lock is there; ``explain`` says what an error means. It goes on with another file that was put in the place
+    of the one opened first. ``opened``: called with the file that it has opened.
     """
 
     def __init__(
         self,
         path: Path,
         dial: Callable[[], sqlite3.Connection],
-        now: Callable[[], M],
+        begun: Callable[[sqlite3.Connection], X],
         *,
         prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
         explain: Explain = trouble.explain,
@@ -50,7 +58,7 @@ class SqliteConnection(Generic[M]):
     ) -> None:
         self._path = path
         self._dial = dial
-        self._now = now
+        self._begun = begun
         self._prepare = prepare
         self._explain = explain
         self._patience = patience
@@ -63,7 +71,7 @@ class SqliteConnection(Generic[M]):
         """How many connections there have been: something counted by one says nothing about the next."""
         _all.add(self)
 
-    def write(self, work: Callable[[sqlite3.Connection, M], T]) -> T:
+    def write(self, work: Callable[[X], T]) -> T:
         """Do ``work`` in one transaction: all of it or, when it raises, nothing. Other writers wait meanwhile."""
         with self._lock:
             try:
@@ -71,11 +79,11 @@ class SqliteConnection(Generic[M]):
             except sqlite3.Error as error:
                 raise self._explain(error, self._path) from error
 
-    def read(self, work: Callable[[sqlite3.Connection, M], T]) -> T:
+    def read(self, work: Callable[[X], T]) -> T:
         """Look without writing. Each statement sees one committed state."""
         with self._lock:
             try:
-                return self._whatever_is_stored(lambda: self._patiently(lambda: work(self._ready(), self._now())))
+                return self._whatever_is_stored(lambda: self._patiently(lambda: work(self._begun(self._ready()))))
             except sqlite3.Error as error:
                 raise self._explain(error, self._path) from error
 
@@ -86,11 +94,11 @@ class SqliteConnection(Generic[M]):
                 self._raw.close()
                 self._raw = None
 
-    def _transact(self, raw: sqlite3.Connection, work: Callable[[sqlite3.Connection, M], T]) -> T:
+    def _transact(self, raw: sqlite3.Connection, work: Callable[[X], T]) -> T:
         self._patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
         try:
             # The time is read when the lock is there: the wait for it may have been long.
-            result = work(raw, self._now())
+            result = work(self._begun(raw))
             # Without write-ahead logging a commit waits for current readers.
             self._patiently(lambda: raw.execute("COMMIT"))
         except BaseException:

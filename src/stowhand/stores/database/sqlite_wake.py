@@ -11,7 +11,7 @@ from typing import Any
 
 from stowhand.clock import SystemClock
 from stowhand.protocols.sleepers import Sleepers
-from stowhand.stores.database.sqlite_connection import SqliteConnection
+from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection
 from stowhand.stores.database.sqlite_trouble import is_busy
 
 TICK = 0.02
@@ -67,10 +67,10 @@ class Wake:
         self._seen = None
         self._connection.close()
 
-    def _version(self, connection: sqlite3.Connection, _now: Any) -> tuple[int, int]:
+    def _version(self, on: OnConnection) -> tuple[int, int]:
         # The number means something only within one connection, so which connection it is belongs to it.
         try:
-            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            (version,) = on.raw.execute("PRAGMA data_version").fetchone()
         except sqlite3.OperationalError as error:
             # Without write-ahead logging no connection can look during a commit: the next look sees it.
             if not is_busy(error):

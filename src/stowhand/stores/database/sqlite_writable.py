@@ -6,7 +6,7 @@ import sqlite3
 from typing import Any
 
 from stowhand.errors import StoreUnreachable
-from stowhand.stores.database.sqlite_connection import SqliteConnection
+from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection
 from stowhand.stores.database.sqlite_trouble import is_busy
 
 
@@ -39,13 +39,13 @@ class _Undone(Exception):
     """All of it was written."""
 
 
-def _write_in_vain(connection: sqlite3.Connection, _now: Any) -> None:
+def _write_in_vain(on: OnConnection) -> None:
     # Pages wait in memory for the commit, and an empty transaction, or one that is rolled back, meets no disk. Without
     # memory they go to the -wal file at once, behind its last commit, where the next commit writes over them.
     # A rollback journal meets the disk by itself; pages written beside it would shut the application's readers out.
-    if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
-        connection.execute("PRAGMA cache_size = 1")
-        connection.execute("PRAGMA cache_spill = 1")
+    if on.raw.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        on.raw.execute("PRAGMA cache_size = 1")
+        on.raw.execute("PRAGMA cache_spill = 1")
     # About as much as a claim and a settlement write. The name is never visible outside.
-    connection.execute("CREATE TABLE stowhand_write_probe AS SELECT zeroblob(32768) AS pages")
+    on.raw.execute("CREATE TABLE stowhand_write_probe AS SELECT zeroblob(32768) AS pages")
     raise _Undone

@@ -1,4 +1,5 @@
-"""What people may ask of a table: states, conditions, moments. Refused before any SQL, with what to give instead."""
+"""What people may ask of a table: states, conditions, moments. Refused before any SQL, with what to give instead; and
+what they may ask of a record in its state."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
 from stowhand.jobs.outcomes import LONGEST_DELAY
+from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.table.names import is_sql, read_column
 
 WAITING = (State.QUEUED, State.ERRORED)
@@ -71,6 +74,30 @@ def read_after(given: object) -> datetime | float | None:
     if math.isnan(delay) or not 0 <= delay <= LONGEST_DELAY:
         raise InvalidJob(f"after: {given} given; give 0 seconds to 100 years")
     return delay
+
+
+def retry_refusal(record_id: JobId, state: str | None) -> Answer | None:
+    """Why a record in this state (``None``: there is no such record) is not retried; ``None``: it is."""
+    if state is None:
+        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+    if state == State.PROCESSING:
+        return Answer(record_id, Done.REFUSED, "it is running; cancel it instead, or wait for its end")
+    if state == State.COMPLETED:
+        return Answer(record_id, Done.REFUSED, "it is completed, which is final: INSERT a record anew")
+    return None
+
+
+def cancel_refusal(record_id: JobId, state: str | None, *, can_ask: bool) -> Answer | None:
+    """The same for a cancellation. ``can_ask``: the table has the column by which a running attempt learns of it."""
+    if state is None:
+        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+    if state == State.CANCELED:
+        return Answer(record_id, Done.UNCHANGED, "it was canceled already")
+    if state == State.PROCESSING and not can_ask:
+        return Answer(record_id, Done.REFUSED, "it is running, and the table has no column cancel to ask it by")
+    if state in (*WAITING, State.PROCESSING):
+        return None
+    return Answer(record_id, Done.REFUSED, f"it is {state}")
 
 
 _KNOWN = ", ".join(State)

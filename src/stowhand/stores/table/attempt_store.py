@@ -69,22 +69,22 @@ class AttemptStore(Generic[R]):
         due = read_after(after)
         if key != self._attempt.lease.job_id:
             with self._calls.timed("requeue"):
-                return await self._tools.requeue(key, due)
+                return await self._tools.asking.requeue(key, due)
         if isinstance(due, datetime):
             with self._calls.timed("seconds_until"):
-                due = await self._tools.seconds_until(due)
+                due = await self._tools.asking.seconds_until(due)
         control_of(self._attempt).decide(Snooze(max(due or 0.0, 0.0)))
         return Answer(key, Done.DONE)
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:
         """Is there a record in any of these states that fulfils the conditions? No states: refused."""
         with self._calls.timed("exists"):
-            return await self._tools.exists(read_states(states), read_conditions(conditions, folds=self._folds))
+            return await self._tools.asking.exists(read_states(states), read_conditions(conditions, folds=self._folds))
 
     async def count_by_state(self, *states: State | str, conditions: object = ()) -> int:
         """How many records are in any of these states, and fulfil the conditions. No states: refused."""
         with self._calls.timed("count"):
-            found = await self._tools.count(read_states(states), read_conditions(conditions, folds=self._folds))
+            found = await self._tools.asking.count(read_states(states), read_conditions(conditions, folds=self._folds))
         return sum(found.values())
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:

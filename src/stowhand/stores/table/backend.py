@@ -76,14 +76,8 @@ def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
     raise TableUnsuitable("\n".join(lines))
 
 
-class AttemptTools(Protocol):
-    """What a backend does for one running attempt; guarded by the attempt's lease, on its connection if it has one."""
-
-    async def add_log(self, lease: Lease, entry: str) -> int:
-        """Append an entry (JSON text). Raises LogRefused."""
-
-    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
-        """Put it in the place of entry ``number`` (1, 2, …). Raises LogRefused."""
+class Asking(Protocol):
+    """What people and handlers ask of a table. Ids have passed ``keys.read_key``; every time is the database's own."""
 
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
         """To queued, due at ``after`` (a moment, or seconds from now); a running attempt is fenced out. Terminal:
@@ -93,62 +87,13 @@ class AttemptTools(Protocol):
         """From the database's now to this (aware) moment; negative when it has passed."""
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
-        """How many are in each of these states, and fulfil the conditions."""
+        """How many are in each of these states, and fulfil the conditions; every state asked for is a key."""
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
         """Is there one?"""
 
-
-class AttemptTransaction(Transaction, AttemptTools, Protocol):
-    """An attempt's own transaction, and what its handler may do there besides using the connection."""
-
-
-class Backend(AttemptTools, Protocol):
-    """One table in one database. Every time is the database's own; ``_now`` of tests excepted."""
-
-    @property
-    def description(self) -> str:
-        """Where it is, for people; never a password."""
-
-    @property
-    def key(self) -> Key:
-        """What the id column holds; known once it is open. People's ids have passed ``keys.read_key``."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the columns that a record is made of, in order (as in ``Taken``); known once it is open."""
-
-    async def open(self) -> None:
-        """Connect and look at the catalog. Raises StoreUnreachable, TableUnsuitable; touches no row."""
-
-    @property
-    def warnings(self) -> Sequence[Finding]:
-        """Findings at opening that every worker reports."""
-
-    async def close(self) -> None:
-        """Close every connection. Harmless when repeated."""
-
-    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
-        """Due records in the order of ``order_by_expression``, locked ones skipped, now processing under the token."""
-
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """As ``Store.settle``. A record whose ``cancel`` is set goes to canceled instead of anywhere but completed."""
-
     async def next_due(self) -> float | None:
         """As ``Store.next_due``."""
-
-    async def wait(self, timeout: float) -> bool:
-        """As ``Store.wait``."""
-
-    @property
-    def is_listening(self) -> bool:
-        """As ``Store.is_listening``."""
-
-    def heartbeats(self) -> Heartbeats:
-        """As ``Store.heartbeats``."""
-
-    async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
-        """A transaction that holds the attempt's record locked: its connection, and how it ends. Raises LeaseLost."""
 
     async def longest_wait(self) -> float:
         """Seconds that the one due longest has been due; 0: none is."""
@@ -170,6 +115,69 @@ class Backend(AttemptTools, Protocol):
 
     async def cancel(self, record_id: JobId) -> Answer:
         """A waiting one is canceled; a running one is asked to end, by the column ``cancel``. Others are refused."""
+
+
+class AttemptTools(Protocol):
+    """What a backend does for one running attempt; guarded by the attempt's lease, on its connection if it has one."""
+
+    @property
+    def asking(self) -> Asking:
+        """Of the table."""
+
+    async def add_log(self, lease: Lease, entry: str) -> int:
+        """Append an entry (JSON text). Raises LogRefused."""
+
+    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
+        """Put it in the place of entry ``number`` (1, 2, …). Raises LogRefused."""
+
+
+class AttemptTransaction(Transaction, AttemptTools, Protocol):
+    """An attempt's own transaction, and what its handler may do there besides using the connection."""
+
+
+class Backend(AttemptTools, Protocol):
+    """One table in one database. Every time is the database's own; ``_now`` of tests excepted."""
+
+    @property
+    def description(self) -> str:
+        """Where it is, for people; never a password."""
+
+    @property
+    def key(self) -> Key:
+        """What the id column holds; known once it is open."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that a record is made of, in order (as in ``Taken``); known once it is open."""
+
+    async def open(self) -> None:
+        """Connect and look at the catalog. Raises StoreUnreachable, TableUnsuitable; touches no row."""
+
+    @property
+    def warnings(self) -> Sequence[Finding]:
+        """Findings at opening that every worker reports."""
+
+    async def close(self) -> None:
+        """Close every connection. Harmless when repeated."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
+        """Due records in the order of ``order_by_expression``, locked ones skipped, now processing under the token."""
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+        """As ``Store.settle``. A record whose ``cancel`` is set goes to canceled instead of anywhere but completed."""
+
+    async def wait(self, timeout: float) -> bool:
+        """As ``Store.wait``."""
+
+    @property
+    def is_listening(self) -> bool:
+        """As ``Store.is_listening``."""
+
+    def heartbeats(self) -> Heartbeats:
+        """As ``Store.heartbeats``."""
+
+    async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
+        """A transaction that holds the attempt's record locked: its connection, and how it ends. Raises LeaseLost."""
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""

@@ -176,11 +176,11 @@ class TableStore(Generic[R]):
         if tasks is not None and self.options.name not in tasks:
             return None
         await self.open()
-        return await self._due.ask(self._next_due, lambda: self._backend.find(ANY_KEY[self._backend.key]))
+        return await self._due.ask(self._next_due, lambda: self._backend.asking.find(ANY_KEY[self._backend.key]))
 
     async def _next_due(self) -> float | None:
         with self._calls.timed("next_due"):
-            return await self._backend.next_due()
+            return await self._backend.asking.next_due()
 
     def foreign(self) -> Foreign | None:
         """Unknown here: a table's heartbeats look at them."""
@@ -233,7 +233,7 @@ class TableStore(Generic[R]):
         await self.open()
         key, due = read_key(self._backend.key, self._records.key(record)), read_after(after)
         with self._calls.timed("requeue"):
-            return await self._backend.requeue(key, due)
+            return await self._backend.asking.requeue(key, due)
 
     async def records(self, *states: State | str, after: JobId | None = None, limit: int = PAGE) -> list[ShownRecord]:
         """Records in these states by id, as the table's own columns tell them; none given: what is live, and failed.
@@ -246,14 +246,14 @@ class TableStore(Generic[R]):
         await self.open()
         above = None if after is None else read_key(self._backend.key, after)
         with self._calls.timed("records"):
-            return list(await self._backend.page(wanted, above, limit))
+            return list(await self._backend.asking.page(wanted, above, limit))
 
     async def look_up(self, record: R | JobId) -> ShownRecord | None:
         """One record, as the table's own columns tell it; ``None``: there is none."""
         await self.open()
         key = read_key(self._backend.key, self._records.key(record))
         with self._calls.timed("look_up"):
-            return await self._backend.find(key)
+            return await self._backend.asking.find(key)
 
     async def retry_record(self, record: R | JobId) -> Answer:
         """Make a record due now, as if it had never been tried: also one that has failed, or was canceled.
@@ -263,14 +263,14 @@ class TableStore(Generic[R]):
         await self.open()
         key = read_key(self._backend.key, self._records.key(record))
         with self._calls.timed("retry"):
-            return await self._backend.retry(key)
+            return await self._backend.asking.retry(key)
 
     async def cancel_record(self, record: R | JobId) -> Answer:
         """Cancel a waiting record; ask a running one to stop, which its worker learns with the next heartbeat."""
         await self.open()
         key = read_key(self._backend.key, self._records.key(record))
         with self._calls.timed("cancel"):
-            return await self._backend.cancel(key)
+            return await self._backend.asking.cancel(key)
 
     async def queued_count(self, include_processing: bool = False, conditions: object = ()) -> int:
         """How many records wait (queued or errored, due or not), with those in processing if asked for."""
@@ -286,7 +286,7 @@ class TableStore(Generic[R]):
         wanted, asked = read_states(states or tuple(State)), read_conditions(conditions, folds=self._folds)
         await self.open()
         with self._calls.timed("count"):
-            found = await self._backend.count(wanted, asked)
+            found = await self._backend.asking.count(wanted, asked)
         return {state: found.get(state, 0) for state in wanted}
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:
@@ -294,26 +294,26 @@ class TableStore(Generic[R]):
         wanted, asked = read_states(states), read_conditions(conditions, folds=self._folds)
         await self.open()
         with self._calls.timed("exists"):
-            return await self._backend.exists(wanted, asked)
+            return await self._backend.asking.exists(wanted, asked)
 
     async def max_duration_in_queue(self) -> timedelta:
         """How long the record due longest has been due; zero when none is."""
         await self.open()
         with self._calls.timed("longest_wait"):
-            return timedelta(seconds=await self._backend.longest_wait())
+            return timedelta(seconds=await self._backend.asking.longest_wait())
 
     async def oldest_claim_age(self) -> timedelta:
         """How long ago the record in processing was claimed that was claimed first; zero when none is."""
         await self.open()
         with self._calls.timed("longest_run"):
-            return timedelta(seconds=await self._backend.longest_run())
+            return timedelta(seconds=await self._backend.asking.longest_run())
 
     async def logs(self, record: R | JobId) -> list[ExecutionLogEntry] | None:
         """The execution log of the latest attempt; ``None``: no such record."""
         await self.open()
         key = read_key(self._backend.key, self._records.key(record))
         with self._calls.timed("logs"):
-            found = await self._backend.logs(key)
+            found = await self._backend.asking.logs(key)
         return None if found is None else [shown_log(one) for one in found]
 
     async def scan_all(self, rows: Any) -> list[R]:

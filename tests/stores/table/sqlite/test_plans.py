@@ -100,7 +100,7 @@ def test_without_such_an_index_nothing_is_walked(indexed: Application) -> None:
 
 def test_resets_beats_and_waits_walk_over_no_table(indexed: Application) -> None:
     table = facts(indexed)
-    for name, statement in {**table.statements.record, **table.statements.many}.items():
+    for name, statement in table.statements.items():
         steps = plan(indexed, statement)
         assert not [step for step in steps if step.startswith("SCAN") and "json_each" not in step], (name, steps)
 

@@ -1,8 +1,9 @@
-"""Shows a table and acts on single records, for people and for handlers. On any connection."""
+"""Shows a table and acts on single records, for people and for handlers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any
 
@@ -12,125 +13,124 @@ from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.postgres.table.context import TableContext
+from stowhand.stores.table.asking import WAITING, cancel_refusal, retry_refusal
 from stowhand.stores.table.record_view import ShownRecord, shown
 
 
-async def requeue(context: TableContext, session: Session, record_id: JobId, after: datetime | float | None) -> Answer:
-    """To queued; a running attempt is fenced out. Raises StoreUnreachable where the row is locked."""
-    moment, delay = (after, None) if isinstance(after, datetime) else (None, after)
-    key = str(record_id)
-    done = await rows(session, context.statement("requeue"), context.values(id=key, after=moment, delay=delay))
-    if done:
-        canceled = done[0][0] == State.CANCELED
-        return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if canceled else "")
-    found = await rows(session, context.statement("state_of"), context.values(id=key))
-    if not found:
-        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
-    if found[0][0] in (State.QUEUED, State.ERRORED, State.PROCESSING):
-        raise _locked(context, record_id)
-    return Answer(record_id, Done.REFUSED, f"it is {found[0][0]}, which is final: INSERT a record anew")
+class PostgresAsking:
+    """Each call on a connection that ``session`` gives for a role, and in whose block errors are translated."""
 
+    def __init__(self, context: TableContext, session: Callable[[str], AbstractAsyncContextManager[Session]]) -> None:
+        self._context = context
+        self._session = session
 
-async def seconds_until(context: TableContext, session: Session, moment: datetime) -> float:
-    """Counted from the database's clock."""
-    ((seconds,),) = await rows(session, context.statement("seconds_until"), context.values(moment=moment))
-    return float(seconds)
+    async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
+        """To queued; a running attempt is fenced out. Raises StoreUnreachable where the row is locked."""
+        moment, delay = (after, None) if isinstance(after, datetime) else (None, after)
+        async with self._session("requeue") as session:
+            done = await self._rows(session, "requeue", id=str(record_id), after=moment, delay=delay)
+            if done:
+                canceled = done[0][0] == State.CANCELED
+                return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if canceled else "")
+            state = await self._state(session, record_id)
+        if state is None:
+            return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+        if state in (*WAITING, State.PROCESSING):
+            raise self._locked(record_id)
+        return Answer(record_id, Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
 
+    async def retry(self, record_id: JobId) -> Answer:
+        """To queued, as if it had never been tried."""
+        async with self._session("requeue") as session:
+            if await self._rows(session, "retry", id=str(record_id)):
+                return Answer(record_id, Done.DONE)
+            refusal = retry_refusal(record_id, await self._state(session, record_id))
+        if refusal is None:
+            raise self._locked(record_id)
+        return refusal
 
-async def count(
-    context: TableContext, session: Session, states: Sequence[State], conditions: Sequence[Any]
-) -> dict[State, int]:
-    """As the view shows them; every state asked for is a key."""
-    statement, values = context.composer.counting("count", conditions)
-    found = await rows(session, statement, {**values, **context.values(states=_names(states))})
-    return dict.fromkeys(states, 0) | {State(state): number for state, number in found}
+    async def cancel(self, record_id: JobId) -> Answer:
+        """A waiting record is canceled, a running one is asked to stop."""
+        async with self._session("requeue") as session:
+            done = await self._rows(session, "cancel", id=str(record_id))
+            if done:
+                running = done[0][0] == State.PROCESSING
+                why = "it is running, and asked to stop" * running
+                return Answer(record_id, Done.ASKED if running else Done.DONE, why)
+            state = await self._state(session, record_id)
+        refusal = cancel_refusal(record_id, state, can_ask=self._context.shape.has("cancel"))
+        if refusal is None:
+            raise self._locked(record_id)
+        return refusal
 
+    async def seconds_until(self, moment: datetime) -> float:
+        """Counted from the database's clock."""
+        ((seconds,),) = await self._ask("seconds_until", moment=moment)
+        return float(seconds)
 
-async def exists(context: TableContext, session: Session, states: Sequence[State], conditions: Sequence[Any]) -> bool:
-    """Is there one?"""
-    statement, values = context.composer.counting("exists", conditions)
-    ((found,),) = await rows(session, statement, {**values, **context.values(states=_names(states))})
-    return bool(found)
+    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
+        """As the view shows them; every state asked for is a key."""
+        found = await self._counting("count", states, conditions)
+        return dict.fromkeys(states, 0) | {State(state): number for state, number in found}
 
+    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
+        """Is there one?"""
+        ((found,),) = await self._counting("exists", states, conditions)
+        return bool(found)
 
-async def next_due(context: TableContext, session: Session) -> float | None:
-    """Seconds until the earliest waiting record is due; 0 if one is; ``None`` if none waits."""
-    ((seconds,),) = await rows(session, context.statement("next_due"), context.values())
-    return None if seconds is None else float(seconds)
+    async def next_due(self) -> float | None:
+        """Seconds until the earliest waiting record is due; 0 if one is; ``None`` if none waits."""
+        async with self._session("due") as session:
+            ((seconds,),) = await self._rows(session, "next_due")
+        return None if seconds is None else float(seconds)
 
+    async def longest_wait(self) -> float:
+        """Seconds that the one due longest has been due; 0: none is."""
+        ((seconds,),) = await self._ask("longest_wait")
+        return float(seconds)
 
-async def moment(context: TableContext, session: Session, name: str) -> float:
-    """Seconds, as ``longest_wait`` and ``longest_run`` say."""
-    ((seconds,),) = await rows(session, context.statement(name), context.values())
-    return float(seconds)
+    async def longest_run(self) -> float:
+        """Seconds since the oldest record in processing was claimed; 0: none is."""
+        ((seconds,),) = await self._ask("longest_run")
+        return float(seconds)
 
+    async def logs(self, record_id: JobId) -> Sequence[str] | None:
+        """Entry by entry, as JSON text."""
+        found = await self._ask("logs", id=str(record_id))
+        return None if not found else [entry or "null" for entry in found[0][0] or ()]
 
-async def logs(context: TableContext, session: Session, record_id: JobId) -> Sequence[str] | None:
-    """Entry by entry, as JSON text."""
-    found = await rows(session, context.statement("logs"), context.values(id=str(record_id)))
-    return None if not found else [entry or "null" for entry in found[0][0] or ()]
+    async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
+        """Records in these states, by id, above ``after``."""
+        above = None if after is None else str(after)
+        return [self._shown(row) for row in await self._ask("page", states=_names(states), after=above, limit=limit)]
 
+    async def find(self, record_id: JobId) -> ShownRecord | None:
+        """One record."""
+        found = await self._ask("find", id=str(record_id))
+        return self._shown(found[0]) if found else None
 
-async def page(
-    context: TableContext, session: Session, states: Sequence[State], after: JobId | None, limit: int
-) -> Sequence[ShownRecord]:
-    """Records in these states, by id."""
-    above = None if after is None else str(after)
-    found = await rows(
-        session, context.statement("page"), context.values(states=_names(states), after=above, limit=limit)
-    )
-    return [_shown(context, row) for row in found]
+    async def _counting(self, name: str, states: Sequence[State], conditions: Sequence[Any]) -> list[Row]:
+        statement, values = self._context.composer.counting(name, conditions)
+        async with self._session("inspect") as session:
+            return await rows(session, statement, {**values, **self._context.values(states=_names(states))})
 
+    async def _ask(self, name: str, **values: object) -> list[Row]:
+        async with self._session("inspect") as session:
+            return await self._rows(session, name, **values)
 
-async def find(context: TableContext, session: Session, record_id: JobId) -> ShownRecord | None:
-    """One record."""
-    found = await rows(session, context.statement("find"), context.values(id=str(record_id)))
-    return _shown(context, found[0]) if found else None
+    async def _rows(self, session: Session, name: str, **values: object) -> list[Row]:
+        return await rows(session, self._context.statement(name), self._context.values(**values))
 
+    async def _state(self, session: Session, record_id: JobId) -> str | None:
+        found = await self._rows(session, "state_of", id=str(record_id))
+        return str(found[0][0]) if found else None
 
-async def retry(context: TableContext, session: Session, record_id: JobId) -> Answer:
-    """To queued, as if it had never been tried."""
-    if await rows(session, context.statement("retry"), context.values(id=str(record_id))):
-        return Answer(record_id, Done.DONE)
-    state = await _state(context, session, record_id)
-    if state is None:
-        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
-    if state == State.PROCESSING:
-        return Answer(record_id, Done.REFUSED, "it is running; cancel it instead, or wait for its end")
-    if state == State.COMPLETED:
-        return Answer(record_id, Done.REFUSED, "it is completed, which is final: INSERT a record anew")
-    raise _locked(context, record_id)
+    def _locked(self, record_id: JobId) -> StoreUnreachable:
+        where = f"{self._context}: an open transaction holds record {record_id}"
+        return StoreUnreachable(f"{where}; try again when it has ended")
 
-
-async def cancel(context: TableContext, session: Session, record_id: JobId) -> Answer:
-    """A waiting record is canceled, a running one is asked to stop."""
-    done = await rows(session, context.statement("cancel"), context.values(id=str(record_id)))
-    if done:
-        running = done[0][0] == State.PROCESSING
-        return Answer(record_id, Done.ASKED if running else Done.DONE, "it is running, and asked to stop" * running)
-    state = await _state(context, session, record_id)
-    if state is None:
-        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
-    if state == State.CANCELED:
-        return Answer(record_id, Done.UNCHANGED, "it was canceled already")
-    if state == State.PROCESSING and not context.shape.has("cancel"):
-        return Answer(record_id, Done.REFUSED, "it is running, and the table has no column cancel to ask it by")
-    if state in (State.QUEUED, State.ERRORED, State.PROCESSING):
-        raise _locked(context, record_id)
-    return Answer(record_id, Done.REFUSED, f"it is {state}")
-
-
-async def _state(context: TableContext, session: Session, record_id: JobId) -> str | None:
-    found = await rows(session, context.statement("state_of"), context.values(id=str(record_id)))
-    return str(found[0][0]) if found else None
-
-
-def _locked(context: TableContext, record_id: JobId) -> StoreUnreachable:
-    return StoreUnreachable(f"{context}: an open transaction holds record {record_id}; try again when it has ended")
-
-
-def _shown(context: TableContext, row: Row) -> ShownRecord:
-    return shown((context.job_id(str(row[0])), *row[1:]))
+    def _shown(self, row: Row) -> ShownRecord:
+        return shown((self._context.job_id(str(row[0])), *row[1:]))
 
 
 def _names(states: Sequence[State]) -> list[str]:

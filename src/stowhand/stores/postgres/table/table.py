@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from stowhand.jobs.job import State
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
+from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.shared.listener import Listener, NoAnnouncement
 from stowhand.stores.postgres.shared.settler import Settler
-from stowhand.stores.postgres.table import asking, checks
+from stowhand.stores.postgres.table import checks
+from stowhand.stores.postgres.table.asking import PostgresAsking
 from stowhand.stores.postgres.table.catalog import Facts
 from stowhand.stores.postgres.table.claiming import TableClaims
 from stowhand.stores.postgres.table.composing import INTEGERS, Composer
@@ -29,7 +30,6 @@ from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.passed_over import PassedOver
-from stowhand.stores.table.record_view import ShownRecord
 
 _BEHIND_POOLER = "behind a pooler no notification arrives, so the table is polled"
 
@@ -57,6 +57,7 @@ class PostgresTable:
             context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, NoAnnouncement()
         )
         self._transactions = AttemptTransactions(context, plan, self._settlements, self._logs)
+        self.asking = PostgresAsking(context, self._session)
 
     @property
     def description(self) -> str:
@@ -108,12 +109,6 @@ class PostgresTable:
         """Record how attempts ended."""
         return await self._settlements.settle(batch, repeat=repeat) if batch else []
 
-    async def next_due(self) -> float | None:
-        """Seconds until the earliest waiting record is due."""
-        with self._context.translated():
-            async with self._context.pool.connection("due") as session:
-                return await asking.next_due(self._context, session)
-
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""
         return await self._listener.wait(timeout)
@@ -141,80 +136,19 @@ class PostgresTable:
         """Put it in the place of entry ``number``."""
         await self._logs.update(lease, number, entry)
 
-    # -- a person's ------------------------------------------------------------------------------
-
-    async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
-        """To queued; a running attempt is fenced out."""
-        with self._context.translated():
-            async with self._context.pool.connection("requeue") as session:
-                return await asking.requeue(self._context, session, record_id, after)
-
-    async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
-        """Records in these states, by id, above ``after``."""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.page(self._context, session, states, after, limit)
-
-    async def find(self, record_id: JobId) -> ShownRecord | None:
-        """One record."""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.find(self._context, session, record_id)
-
-    async def retry(self, record_id: JobId) -> Answer:
-        """To queued, as if it had never been tried."""
-        with self._context.translated():
-            async with self._context.pool.connection("requeue") as session:
-                return await asking.retry(self._context, session, record_id)
-
-    async def cancel(self, record_id: JobId) -> Answer:
-        """A waiting record is canceled, a running one is asked to stop."""
-        with self._context.translated():
-            async with self._context.pool.connection("requeue") as session:
-                return await asking.cancel(self._context, session, record_id)
-
-    async def seconds_until(self, moment: datetime) -> float:
-        """Counted from the database's clock."""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.seconds_until(self._context, session, moment)
-
-    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
-        """How many are in each of these states."""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.count(self._context, session, states, conditions)
-
-    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
-        """Is there one?"""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.exists(self._context, session, states, conditions)
-
-    async def longest_wait(self) -> float:
-        """Seconds that the one due longest has been due; 0: none is."""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.moment(self._context, session, "longest_wait")
-
-    async def longest_run(self) -> float:
-        """Seconds since the oldest record in processing was claimed; 0: none is."""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.moment(self._context, session, "longest_run")
-
-    async def logs(self, record_id: JobId) -> Sequence[str] | None:
-        """Its execution log; ``None``: no such record."""
-        with self._context.translated():
-            async with self._context.pool.connection("inspect") as session:
-                return await asking.logs(self._context, session, record_id)
+    # --------------------------------------------------------------------------------------------
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""
+        async with self._session("check") as session:
+            _, found = await checks.check(session, self._context.options, self._context.shape)
+        return found
+
+    @asynccontextmanager
+    async def _session(self, role: str) -> AsyncIterator[Session]:
         with self._context.translated():
-            async with self._context.pool.connection("check") as session:
-                _, found = await checks.check(session, self._context.options, self._context.shape)
-                return found
+            async with self._context.pool.connection(role) as session:
+                yield session
 
 
 def _key(facts: Facts, shape: Shape) -> Key:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -30,16 +29,15 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import LeaseLost, LogRefused, StoreError, StoreUnreachable
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.job import State
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Retry, Settlement, settle
 from stowhand.jobs.text import clean
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Pool, Session
 from stowhand.stores.postgres.shared.settler import Settler
-from stowhand.stores.postgres.table import asking
+from stowhand.stores.postgres.table.asking import PostgresAsking
 from stowhand.stores.postgres.table.context import TableContext, mark_of
 from stowhand.stores.postgres.table.handler_connection import AttemptConnection
 from stowhand.stores.postgres.table.held_transaction import ENDED_BY_HANDLER, Gone, HeldTransaction, InDoubt
@@ -141,6 +139,7 @@ class RecordTransaction:
         self._transactions, self._attempt, self._clock = transactions, attempt, transactions.clock
         self._held: HeldTransaction | None = held
         transactions.open.add(self)
+        self.asking = PostgresAsking(transactions.context, self._session)
         self._logs: list[str] = []
         self._doubtful: tuple[Settlement, str] | None = None
         """COMMIT was sent with this one, and no answer came that says enough; why."""
@@ -271,28 +270,8 @@ class RecordTransaction:
             raise LogRefused(f"record {lease.job_id}: its log has no entry {number}")
         self._logs[number - 1] = entry
 
-    async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
-        """Another record; undone with the rest if the attempt does not succeed."""
-        async with self._asking() as session:
-            return await asking.requeue(self._transactions.context, session, record_id, after)
-
-    async def seconds_until(self, moment: datetime) -> float:
-        """From the database's now; negative when it has passed."""
-        async with self._asking() as session:
-            return await asking.seconds_until(self._transactions.context, session, moment)
-
-    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
-        """As this transaction sees it."""
-        async with self._asking() as session:
-            return await asking.count(self._transactions.context, session, states, conditions)
-
-    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
-        """As this transaction sees it."""
-        async with self._asking() as session:
-            return await asking.exists(self._transactions.context, session, states, conditions)
-
     @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[Session]:
+    async def _session(self, _: str) -> AsyncIterator[Session]:
         """The transaction's own connection; what fails there leaves the transaction as it was."""
         self._check_open()
         assert self._held is not None

@@ -15,19 +15,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stowhand.errors import SchemaMissing
+from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_wake import Wake
-from stowhand.stores.sqlite.queue import schema, trouble
-from stowhand.stores.sqlite.queue.moment import Moment, Now
+from stowhand.stores.sqlite.queue import moment, schema, trouble
+from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection, Moment], T]
+Work = Callable[[Transaction], T]
 STEPS = 100_000
 """Instructions of SQLite's virtual machine (some milliseconds) between two checks whether the caller still waits."""
 
@@ -35,24 +36,28 @@ STEPS = 100_000
 class Connections:
     """The file of one store, and the ways to work on it."""
 
-    def __init__(self, path: Path, synchronous: str, now: Now, on_replaced: Callable[[str, str], None]) -> None:
+    def __init__(self, path: Path, options: StoreOptions, on_replaced: Callable[[str, str], None]) -> None:
         self.path = path
-        self.now = now
+        self.now = moment.clock(options.pinned)
+        self._options = options
         self._replacement = Replacement(on_replaced)
-        self._synchronous = synchronous
         self._writer, self._reader, self._counter = self.connect(), self.connect(), self.connect()
         # It is used on the loop's own thread, which must not be kept waiting.
         self.wake = Wake(self.connect(patience=0.0))
         self._threads = OwnThreads()
 
-    def connect(self, patience: float | None = None) -> SqliteConnection[Moment]:
+    def begun(self, raw: sqlite3.Connection) -> Transaction:
+        """A transaction on this connection, at this moment."""
+        return Transaction(raw, self.now(), keeps=self._options.history is not None)
+
+    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
         """A further connection, for a thread of the caller's. It checks the schema when it opens."""
         return self._connection(lambda raw: schema.prepare(raw, self.path), patience)
 
     @contextmanager
     def unchecked(
         self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None
-    ) -> Iterator[SqliteConnection[Moment]]:
+    ) -> Iterator[SqliteConnection[Transaction]]:
         """For work on the schema itself: a connection that requires none."""
         with closing(self._connection(prepare)) as connection:
             yield connection
@@ -67,16 +72,24 @@ class Connections:
     async def read(self, work: Work[T]) -> T:
         return await self.on_reader(lambda: self._reader.read(work))
 
+    async def row(self, name: str, /, **values: Any) -> Any:
+        """The first row of a statement; ``None``: there is none."""
+        return await self.read(lambda tx: tx.row(name, **values))
+
+    async def column(self, name: str, /, **values: Any) -> list[Any]:
+        """The values of a statement that gives one for each row."""
+        return await self.read(lambda tx: tx.column(name, **values))
+
     async def read_all(self, work: Work[T]) -> T:
         """A long read, beside all others; interrupted soon after its caller is cancelled."""
         over = threading.Event()
 
-        def counted(connection: sqlite3.Connection, now: Moment) -> T:
-            connection.set_progress_handler(over.is_set, STEPS)
+        def counted(tx: Transaction) -> T:
+            tx.raw.set_progress_handler(over.is_set, STEPS)
             try:
-                return work(connection, now)
+                return work(tx)
             finally:
-                connection.set_progress_handler(None, 0)
+                tx.raw.set_progress_handler(None, 0)
 
         try:
             return await self._threads.run(self._counter, lambda: self._counter.read(counted))
@@ -96,11 +109,11 @@ class Connections:
 
     def _connection(
         self, prepare: Callable[[sqlite3.Connection], None], patience: float | None = None
-    ) -> SqliteConnection[Moment]:
+    ) -> SqliteConnection[Transaction]:
         return SqliteConnection(
             self.path,
             self._dial,
-            self.now,
+            self.begun,
             prepare=prepare,
             explain=trouble.explain,
             patience=patience,
@@ -108,16 +121,17 @@ class Connections:
         )
 
     def _dial(self) -> sqlite3.Connection:
-        settings = (f"synchronous = {self._synchronous}", "trusted_schema = OFF", "temp_store = MEMORY", *_SIZES)
+        synchronous = f"synchronous = {self._options.synchronous}"
         try:
-            return sqlite_file.connect(self.path, settings)
+            return sqlite_file.connect(self.path, (synchronous, *_SETTINGS))
         except FileNotFoundError:
             raise SchemaMissing(
                 f"{self.path} does not exist: run `stowhand migrate` or start a worker, which makes it"
             ) from None
 
 
-_SIZES = (
+_SETTINGS = (
+    *("trusted_schema = OFF", "temp_store = MEMORY"),
     "cache_size = -16000",
     # The -wal file shrinks to this size again after a burst.
     "journal_size_limit = 67108864",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import msgspec
 
 from stowhand.jobs import lifecycle
@@ -11,10 +9,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, WAITING, Settlement
 from stowhand.stores.database.sqlite_savepoint import check_written
-from stowhand.stores.sqlite.queue.moment import Moment
-from stowhand.stores.sqlite.queue.statements import load
-
-SQL = load("finish")
+from stowhand.stores.sqlite.queue.transaction import Transaction
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -52,35 +47,35 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     settled_token: str | None = None
 
 
-def find_held(connection: sqlite3.Connection, job_id: int, token: str) -> Held | None:
+def find_held(tx: Transaction, job_id: int, token: str) -> Held | None:
     """The fence: the job, if this very lease still holds it."""
-    row = connection.execute(SQL["held"], {"id": job_id, "token": token}).fetchone()
+    row = tx.row("held", id=job_id, token=token)
     return None if row is None else Held(*row)
 
 
-def settle(connection: sqlite3.Connection, now: Moment, held: Held, settlement: Settlement, *, history: bool) -> None:
+def settle(tx: Transaction, held: Held, settlement: Settlement) -> None:
     """Write what the handler's outcome led to."""
     state = held.way_back(settlement.state)
     ending = Ending(
         state=state,
         attempts=max(held.attempts - settlement.refund, 0),
         resets=0,
-        run_at=now.after(settlement.delay) if state in WAITING else None,
+        run_at=tx.now.after(settlement.delay) if state in WAITING else None,
         error=settlement.error,
         result=settlement.result,
         payload=settlement.payload if settlement.state in PAYLOAD_CHANGES else None,
         settled_token=held.token,
     )
-    _write(connection, now, held, ending, history=history)
+    _write(tx, held, ending)
 
 
-def give_back(connection: sqlite3.Connection, now: Moment, held: Held, *, history: bool) -> None:
+def give_back(tx: Transaction, held: Held) -> None:
     """Return without using an attempt, due when it was: as if it had never been claimed."""
     state, attempts = held.way_back(State.QUEUED), max(held.attempts - 1, 0)
-    _write(connection, now, held, Ending(state=state, attempts=attempts, resets=held.resets), history=history)
+    _write(tx, held, Ending(state=state, attempts=attempts, resets=held.resets))
 
 
-def reset(connection: sqlite3.Connection, now: Moment, held: Held, *, history: bool) -> ResetJob:
+def reset(tx: Transaction, held: Held) -> ResetJob:
     """Its worker died; ``lifecycle.reset`` decides whether it may run again."""
     decided = lifecycle.reset(resets=held.resets, max_resets=held.max_resets, max_attempts=held.max_attempts)
     state = held.way_back(decided.state)
@@ -91,25 +86,24 @@ def reset(connection: sqlite3.Connection, now: Moment, held: Held, *, history: b
         error=decided.error,
         epochs=1,
     )
-    _write(connection, now, held, ending, history=history)
+    _write(tx, held, ending)
     return ResetJob(held.id, held.task, state, held.worker)
 
 
-def cancel_waiting(connection: sqlite3.Connection, now: Moment, job_id: int, *, history: bool) -> None:
+def cancel_waiting(tx: Transaction, job_id: int) -> None:
     """At once: no worker runs it."""
-    if history:
+    if tx.keeps:
         nothing = dict.fromkeys(("attempts", "resets", "error", "settled_token", "result", "payload"))
-        connection.execute(SQL["archive"], {**nothing, "id": job_id, "state": "canceled", "epochs": 0, "now": now.wall})
-    connection.execute(SQL["delete_one"], {"id": job_id})
+        tx.run("archive", **nothing, id=job_id, state="canceled", epochs=0)
+    tx.run("delete_one", id=job_id)
 
 
-def _write(connection: sqlite3.Connection, now: Moment, held: Held, ending: Ending, *, history: bool) -> None:
-    given = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "now": now.wall}
-    given["state"] = ending.state.value
+def _write(tx: Transaction, held: Held, ending: Ending) -> None:
+    given = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
     if ending.state in (State.COMPLETED, State.CANCELED):
-        if history:
-            connection.execute(SQL["archive"], given)
-        check_written(connection.execute(SQL["delete_one"], given))
-        return
-    given["finished_at"] = now.wall if ending.state is State.FAILED else None
-    check_written(connection.execute(SQL["back_or_failed"], given))
+        if tx.keeps:
+            tx.run("archive", **given)
+        check_written(tx.run("delete_one", id=held.id))
+    else:
+        finished_at = tx.now.wall if ending.state is State.FAILED else None
+        check_written(tx.run("back_or_failed", finished_at=finished_at, **given))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -26,13 +23,13 @@ from stowhand.protocols.flow_tables import (
     Woken,
     spend,
 )
-from stowhand.stores.sqlite.queue import enqueue, inspector, trouble
+from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue.acting import remove_key
 from stowhand.stores.sqlite.queue.connections import Connections
-from stowhand.stores.sqlite.queue.moment import Moment, micros
+from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
-from stowhand.stores.sqlite.queue.statements import load
+from stowhand.stores.sqlite.queue.transaction import Transaction
 
-SQL = load("flows")
 PRUNE_AT_ONCE = 2000
 
 
@@ -55,158 +52,135 @@ class SqliteFlowTables:
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
         """All or none."""
         checked = [msgspec.structs.replace(job, step=limits.check(job.step)) for job in jobs]
-        await self._connections.write(partial(_create, flow=flow, jobs=checked), wakes=True)
+        await self._connections.write(lambda tx: _create(tx, flow, checked), wakes=True)
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """For as long as the job is known."""
-        await self._connections.write(partial(_keep, job_id=job_id, lists=lists))
+        await self._connections.write(lambda tx: _keep(tx, job_id, lists))
 
     async def kept(self, list_id: str) -> str | None:
         """One of them."""
-        found = await self._connections.read(lambda connection, _: _column(connection, "kept", {"id": list_id}))
+        found = await self._connections.column("kept", id=list_id)
         return found[0] if found else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """In id order."""
-        given = {"flow": flow, "attribute": attribute, "value": value}
-        return await self._connections.read(lambda connection, _: _column(connection, "ids", given))
+        return await self._connections.column("ids", flow=flow, attribute=attribute, value=value)
 
     async def exists(self, ids: Sequence[str]) -> set[str]:
         """Those that are there."""
-        return set(
-            await self._connections.read(lambda connection, _: _column(connection, "exists", {"ids": as_json(ids)}))
-        )
+        return set(await self._connections.column("exists", ids=as_json(ids)))
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
         """In the order of the keys."""
-        return await self._connections.read(lambda connection, _: [_latest(connection, key) for key in keys])
+        return await self._connections.read(lambda tx: [_latest(tx, key) for key in keys])
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
         """With its steps."""
-        return await self._connections.write(partial(_delete, flow=flow, job_id=job_id, keys=keys))
+
+        def delete(tx: Transaction) -> bool:
+            found = tx.run("delete_flow", id=job_id, flow=flow).rowcount
+            for key in keys:
+                remove_key(tx, key)
+                tx.run("forget_steps", key=key)
+            return bool(found)
+
+        return await self._connections.write(delete)
 
     async def wake(self, key: str) -> Woken:
         """Make it due."""
-        woken = await self._connections.write(partial(_wake, key=key))
+        woken = await self._connections.write(lambda tx: _wake(tx, key))
         if woken is Woken.WOKEN:
             self._connections.wake.ring()
         return woken
 
     async def spend(self, asked: Spending) -> float:
         """By this machine's clock."""
-        return await self._connections.write(partial(_spend, asked=asked))
+        return await self._connections.write(lambda tx: _spend(tx, asked))
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
         """Counted."""
-        return await self._connections.read(partial(_tally, tasks=tasks))
+        rows = await self._connections.read(lambda tx: tx.rows("tally", tasks=as_json(tasks)))
+        return [StepCount(task, priority, StepState(state), number) for task, priority, state, number in rows]
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
         """In order."""
-        return await self._connections.read(partial(_in_queue, task=task, limit=limit))
+
+        def look(tx: Transaction) -> Sequence[PlacedStep]:
+            return [
+                PlacedStep(key, priority, StepState(state), None if ready_at is None else ready_at / 1_000_000)
+                for statement in ("processing", "waiting", "delayed")
+                for key, priority, state, ready_at in tx.run(statement, task=task, limit=limit)
+            ]
+
+        return await self._connections.read(look)
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
         """In key order."""
-        given = {"tasks": as_json(tasks), "after": after, "limit": limit}
-        return await self._connections.read(lambda connection, _: _column(connection, "failed", given))
+        return await self._connections.column("failed_steps", tasks=as_json(tasks), after=after, limit=limit)
 
 
-def prune(connection: sqlite3.Connection, now: Moment, *, age: float) -> bool:
+def prune(tx: Transaction, *, age: float) -> bool:
     """Delete what belongs to jobs none of whose steps is left. A page at a time; True: there may be more to look at.
 
     Each job is looked at once in ``age`` seconds, so jobs that stay for long (failed ones do) hold up no others.
     """
-    given = {"before": now.wall - micros(age), "limit": PRUNE_AT_ONCE}
-    page = connection.execute(SQL["to_look_at"], given).fetchall()
+    page = tx.rows("to_look_at", before=tx.now.wall - micros(age), limit=PRUNE_AT_ONCE)
     for job_id, key in page:
-        statement = "prune" if _latest(connection, key) is None else "looked_at"
-        connection.execute(SQL[statement], {"id": job_id, "now": now.wall})
+        tx.run("prune" if _latest(tx, key) is None else "looked_at", id=job_id)
     for statement in ("prune_waits", "prune_limits"):
-        connection.execute(SQL[statement], {"before": now.wall - micros(IDLE_LIMIT)})
+        tx.run(statement, before=tx.now.wall - micros(IDLE_LIMIT))
     return len(page) == PRUNE_AT_ONCE
 
 
-def _create(connection: sqlite3.Connection, now: Moment, *, flow: str, jobs: Sequence[NewFlow]) -> None:
+def _create(tx: Transaction, flow: str, jobs: Sequence[NewFlow]) -> None:
     with trouble.refusing():
         for job in jobs:
-            if not connection.execute(SQL["create"], {"id": job.id, "flow": flow, "now": now.wall}).rowcount:
+            if not tx.run("create", id=job.id, flow=flow).rowcount:
                 continue
             for attribute, value in job.lookups:
-                given = {"flow": flow, "attribute": attribute, "value": value, "id": job.id}
-                connection.execute(SQL["find_by"], given)
-            _keep(connection, now, job_id=job.id, lists=job.lists)
-            enqueue.add(connection, now, job.step)
+                tx.run("find_by", flow=flow, attribute=attribute, value=value, id=job.id)
+            _keep(tx, job.id, job.lists)
+            enqueue.add(tx, job.step)
 
 
-def _keep(connection: sqlite3.Connection, _now: Moment, *, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
+def _keep(tx: Transaction, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
     for list_id, content in lists:
-        connection.execute(SQL["keep"], {"id": list_id, "job": job_id, "content": content})
+        tx.run("keep", id=list_id, job=job_id, content=content)
 
 
-def _latest(connection: sqlite3.Connection, key: str) -> Job | None:
-    for place in ("live_step", "past_step"):
-        row = connection.execute(SQL[place], {"key": key}).fetchone()
-        if row is not None:
-            return to_job(row)
-    return None
+def _latest(tx: Transaction, key: str) -> Job | None:
+    row = tx.row("live_step", key=key) or tx.row("past_step", key=key)
+    return None if row is None else to_job(row)
 
 
-def _delete(connection: sqlite3.Connection, _now: Moment, *, flow: str, job_id: str, keys: Sequence[str]) -> bool:
-    found = connection.execute(SQL["delete"], {"id": job_id, "flow": flow}).rowcount
-    for key in keys:
-        inspector.remove_key(connection, key)
-        connection.execute(SQL["forget_steps"], {"key": key})
-    return bool(found)
-
-
-def _wake(connection: sqlite3.Connection, now: Moment, *, key: str) -> Woken:
-    row = connection.execute(SQL["parked"], {"key": key}).fetchone()
+def _wake(tx: Transaction, key: str) -> Woken:
+    row = tx.row("parked", key=key)
     names = None if row is None else _waiting.decode(row[3]).waits_for
     if row is None or names is None or row[1] == State.FAILED:
         return Woken.GONE
-    if any(_is_open(connection, PREFIX + name) for name in names):
+    if any(_is_open(tx, PREFIX + name) for name in names):
         return Woken.OPEN
     if row[1] == State.PROCESSING:
         return Woken.RUNNING
-    connection.execute(SQL["make_due"], {"id": row[0], "now": now.wall})
+    tx.run("make_due", id=row[0])
     return Woken.WOKEN
 
 
-def _is_open(connection: sqlite3.Connection, awaited: str) -> bool:
+def _is_open(tx: Transaction, awaited: str) -> bool:
     """Has the child with this key not ended, or one of all those whose keys begin so?"""
     least = awaited.removesuffix(ALL)
     # What follows are hexadecimal digits.
-    given = {"least": least, "most": f"{least}g" if awaited.endswith(ALL) else least}
-    return connection.execute(SQL["is_open"], given).fetchone() is not None
+    return tx.row("is_open", least=least, most=f"{least}g" if awaited.endswith(ALL) else least) is not None
 
 
-def _spend(connection: sqlite3.Connection, now: Moment, *, asked: Spending) -> float:
-    given: dict[str, Any] = {"limiter": asked.limiter, "part": asked.part, "holder": asked.holder, "now": now.wall}
-    at = now.wall / 1_000_000
-    before = Spent(*(connection.execute(SQL["limit"], given).fetchone() or (0, 0, 0)))
-    given["forgiven"] = now.wall - micros(asked.interval + FORGIVEN)
-    came_back = (asked.holder,) in connection.execute(SQL["forgive"], given).fetchall()
-    spent = spend(at, before, asked, came_back=came_back)
+def _spend(tx: Transaction, asked: Spending) -> float:
+    of = {"limiter": asked.limiter, "part": asked.part}
+    before = Spent(*(tx.row("limit", **of) or (0, 0, 0)))
+    forgiven = tx.now.wall - micros(asked.interval + FORGIVEN)
+    came_back = asked.holder in tx.column("forgive", holder=asked.holder, forgiven=forgiven, **of)
+    spent = spend(tx.now.wall / 1_000_000, before, asked, came_back=came_back)
     if spent.wait > 0:
-        connection.execute(SQL["note_wait"], given | {"ready_at": now.after(spent.wait)})
-    connection.execute(
-        SQL["note_limit"], given | {"slot": spent.slot, "calls": spent.calls, "waiting": spent.following}
-    )
+        tx.run("note_wait", holder=asked.holder, ready_at=tx.now.after(spent.wait), **of)
+    tx.run("note_limit", slot=spent.slot, calls=spent.calls, waiting=spent.following, **of)
     return spent.wait
-
-
-def _tally(connection: sqlite3.Connection, now: Moment, *, tasks: Sequence[str]) -> list[StepCount]:
-    rows = connection.execute(SQL["tally"], {"tasks": as_json(tasks), "now": now.wall})
-    return [StepCount(task, priority, StepState(state), number) for task, priority, state, number in rows]
-
-
-def _in_queue(connection: sqlite3.Connection, now: Moment, *, task: str, limit: int) -> list[PlacedStep]:
-    given = {"task": task, "limit": limit, "now": now.wall}
-    return [
-        PlacedStep(key, priority, StepState(state), None if ready_at is None else ready_at / 1_000_000)
-        for statement in ("processing", "waiting", "delayed")
-        for key, priority, state, ready_at in connection.execute(SQL[statement], given)
-    ]
-
-
-def _column(connection: sqlite3.Connection, statement: str, given: dict[str, Any]) -> list[str]:
-    return [value for (value,) in connection.execute(SQL[statement], given)]

@@ -19,18 +19,19 @@ from stowhand.protocols.validation import wrong_connection
 from stowhand.stores.database.sqlite_connection import BUSY_DEADLINE
 from stowhand.stores.database.sqlite_trouble import is_busy
 from stowhand.stores.sqlite.queue import enqueue, schema, trouble
-from stowhand.stores.sqlite.queue.moment import Now
+from stowhand.stores.sqlite.queue.connections import Connections
 
 
-def enqueue_in(connection: object, path: Path, now: Now, job: NewJob) -> Job:
+def enqueue_in(connections: Connections, connection: object, job: NewJob) -> Job:
     """Enqueue one job there. Raises ConfigurationError for a connection to another file."""
     if not isinstance(connection, sqlite3.Connection):
         raise wrong_connection(connection, "an sqlite3.Connection")
+    path = connections.path
     with _plain(connection):
         try:
             _check_file(connection, path)
             schema.check(connection, path)
-            return _enqueue(connection, now, job)
+            return _enqueue(connections, connection, job)
         except sqlite3.OperationalError as error:
             if is_busy(error):
                 raise StoreUnreachable(
@@ -40,14 +41,15 @@ def enqueue_in(connection: object, path: Path, now: Now, job: NewJob) -> Job:
             raise trouble.explain(error, path) from error
 
 
-def _enqueue(connection: sqlite3.Connection, now: Now, job: NewJob) -> Job:
+def _enqueue(connections: Connections, connection: sqlite3.Connection, job: NewJob) -> Job:
     began = not connection.in_transaction
     if began:
         _begin(connection)
     connection.execute("SAVEPOINT stowhand_guest")
     try:
         with trouble.refusing():
-            written = enqueue.find(connection, enqueue.add(connection, now(), job))
+            tx = connections.begun(connection)
+            written = enqueue.find(tx, enqueue.add(tx, job))
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK TO stowhand_guest")

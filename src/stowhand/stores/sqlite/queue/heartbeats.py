@@ -6,8 +6,10 @@ faster.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
@@ -18,12 +20,10 @@ from stowhand.protocols.store import DAY, Foreign, Pulse, Refusal
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
-from stowhand.stores.sqlite.queue import finish, flow_tables, operating, schema
-from stowhand.stores.sqlite.queue.moment import Moment, micros
+from stowhand.stores.sqlite.queue import finish, flow_tables, schema
+from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
-from stowhand.stores.sqlite.queue.statements import load
-
-SQL = load("heartbeats")
+from stowhand.stores.sqlite.queue.transaction import Transaction
 
 PAGE = 1000
 PRUNE_AT_ONCE = 2000
@@ -32,15 +32,15 @@ PRUNE_FOR = 2.0
 """Seconds after which the rest is left to the next call."""
 
 
-def find_foreign(connection: sqlite3.Connection, now: Moment, ours: Sequence[Lease], slack: float) -> Foreign:
+def find_foreign(tx: Transaction, ours: Sequence[Lease], slack: float) -> Foreign:
     """All leases but these."""
-    given = {"boot": now.boot, "late": now.ticks - micros(slack), "ours": as_json([one.job_id for one in ours])}
-    late, first = connection.execute(SQL["foreign"], given).fetchone()
-    ends_in = None if first is None else (first - now.ticks) / 1_000_000 + slack
-    return Foreign(late=bool(late), ends_in=ends_in)
+    now = tx.now.ticks
+    late, first = tx.row("foreign", late=now - micros(slack), ours=as_json([one.job_id for one in ours]))
+    return Foreign(late=bool(late), ends_in=None if first is None else (first - now) / 1_000_000 + slack)
 
 
-Find = Callable[[sqlite3.Connection, Moment], Sequence[tuple[int, str]]]
+Pair = tuple[int, str]
+"""Job id and token."""
 
 
 class SqliteHeartbeats:
@@ -48,14 +48,14 @@ class SqliteHeartbeats:
 
     def __init__(
         self,
-        connection: SqliteConnection[Moment],
+        connection: SqliteConnection[Transaction],
         probe: WriteProbe,
         history: float | None,
         failed_retention: float | None = None,
     ) -> None:
         self._connection = connection
         self._probe = probe
-        self._history = history
+        self._history = history or 0.0
         self._failed_retention = failed_retention
         self._refused: list[Refusal] = []
 
@@ -65,17 +65,17 @@ class SqliteHeartbeats:
         if not pairs:
             return Pulse()
 
-        def renew(connection: sqlite3.Connection, now: Moment) -> Pulse:
-            given = {"boot": now.boot, "lease_until": now.ticks + micros(lease)}
+        def renew(tx: Transaction) -> Pulse:
+            lease_until = tx.now.ticks + micros(lease)
             rows: list[tuple[int, str, int]] = []
 
-            def beat(leases: Sequence[tuple[int, str]]) -> None:
-                rows.extend(connection.execute(SQL["beat"], given | {"leases": as_json(leases)}).fetchall())
+            def beat(leases: Sequence[Pair]) -> None:
+                rows.extend(tx.rows("beat", lease_until=lease_until, leases=as_json(leases)))
 
-            refused: set[tuple[int, str]] = set()
-            if attempt(connection, lambda: beat(sorted(pairs))) is not None:
+            refused: set[Pair] = set()
+            if attempt(tx.raw, lambda: beat(sorted(pairs))) is not None:
                 rows.clear()
-                refused = self._each(connection, sorted(pairs), "beat", lambda pair: beat([pair]))
+                refused = self._each(tx, sorted(pairs), "beat", lambda pair: beat([pair]))
             canceled = frozenset((job_id, token) for job_id, token, cancel_requested in rows if cancel_requested)
             lost = pairs - {(row[0], row[1]) for row in rows} - refused
             return Pulse(lost=lost, canceled=canceled, refused=frozenset(refused))
@@ -86,43 +86,34 @@ class SqliteHeartbeats:
         """Return without using an attempt. None is ever busy: there is one writer at a time."""
         if leases:
             pairs = [(one.job_id, one.token) for one in leases]
-            self._connection.write(lambda connection, now: self._give_back(connection, now, pairs))
+            self._connection.write(lambda tx: self._give_back(tx, pairs))
         return ()
 
     async def abandon(self, token: str) -> bool:
         """Release all that this token holds; it claims nothing more."""
 
-        def give_up(connection: sqlite3.Connection, now: Moment) -> None:
-            connection.execute(SQL["abandon"], {"token": token, "now": now.wall})
-            self._give_back(connection, now, connection.execute(SQL["held_by_token"], {"token": token}).fetchall())
+        def give_up(tx: Transaction) -> None:
+            tx.run("abandon", token=token)
+            self._give_back(tx, tx.rows("held_by_token", token=token))
 
         self._connection.write(give_up)
         return True
 
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these; those of another boot are over."""
-        return self._connection.read(lambda connection, now: find_foreign(connection, now, ours, slack))
+        return self._connection.read(lambda tx: find_foreign(tx, ours, slack))
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot."""
-
-        def find(connection: sqlite3.Connection, now: Moment) -> Sequence[tuple[int, str]]:
-            given = {"boot": now.boot, "late": now.ticks - micros(slack), "limit": PAGE}
-            return connection.execute(SQL["stalled"], given).fetchall()
-
-        return self._reset(find)
+        return self._reset(lambda tx: tx.rows("stalled", late=tx.now.ticks - micros(slack), limit=PAGE))
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back a page of what this worker holds."""
-        return self._reset(
-            lambda connection, _: connection.execute(
-                SQL["held_by_worker"], {"worker": worker, "limit": PAGE}
-            ).fetchall()
-        )
+        return self._reset(lambda tx: tx.rows("held_by_worker", worker=worker, limit=PAGE))
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job."""
-        return self._reset(lambda _connection, _now: [(lease.job_id, lease.token)])
+        return self._reset(lambda _: [(lease.job_id, lease.token)])
 
     def refused(self) -> Sequence[Refusal]:
         """What the file refused to change since the last call."""
@@ -131,7 +122,7 @@ class SqliteHeartbeats:
 
     async def check(self) -> None:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
-        self._connection.read(lambda connection, _now: schema.check_newer(connection))
+        self._connection.read(lambda tx: schema.check_newer(tx.raw))
 
     async def check_writable(self) -> None:
         """Writes, and rolls it back."""
@@ -139,8 +130,8 @@ class SqliteHeartbeats:
 
     async def maintain(self) -> None:
         """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger."""
-        self._prune("history", self._history or 0.0)
-        self._prune_flows(self._history or 0.0)
+        self._prune("history", self._history)
+        self._prune_flows(self._history)
         if self._failed_retention is not None:
             self._prune("failed", self._failed_retention)
         self._prune("abandoned", DAY)
@@ -150,55 +141,52 @@ class SqliteHeartbeats:
 
     async def worker_seen(self, card: WorkerCard) -> None:
         """Enter it in the list of workers, or note that it still runs."""
-        self._connection.write(lambda connection, now: operating.worker_seen(connection, now, card))
+        tasks = None if card.tasks is None else as_json(card.tasks)
+        flags = None if card.forbidden_flags is None else as_json(card.forbidden_flags)
+        entry = msgspec.structs.asdict(card) | {"tasks": tasks, "forbidden_flags": flags}
+        self._connection.write(lambda tx: tx.run("worker_seen", **entry))
 
     async def worker_gone(self, name: str) -> None:
         """Remove it from the list of workers."""
-        self._connection.write(lambda connection, _now: operating.worker_gone(connection, name))
+        self._connection.write(lambda tx: tx.run("worker_gone", name=name))
 
     async def close(self) -> None:
         """Close the connections."""
         self._connection.close()
         self._probe.close()
 
-    def _give_back(self, connection: sqlite3.Connection, now: Moment, pairs: Sequence[tuple[int, str]]) -> None:
-        def give_back(pair: tuple[int, str]) -> None:
-            held = finish.find_held(connection, *pair)
+    def _give_back(self, tx: Transaction, pairs: Iterable[Pair]) -> None:
+        def give_back(pair: Pair) -> None:
+            held = finish.find_held(tx, *pair)
             if held is not None:
-                finish.give_back(connection, now, held, history=self._history is not None)
+                finish.give_back(tx, held)
 
-        self._each(connection, pairs, "release", give_back)
+        self._each(tx, pairs, "release", give_back)
 
-    def _each(
-        self,
-        connection: sqlite3.Connection,
-        pairs: Iterable[tuple[int, str]],
-        doing: str,
-        write: Callable[[tuple[int, str]], object],
-    ) -> set[tuple[int, str]]:
+    def _each(self, tx: Transaction, pairs: Iterable[Pair], doing: str, write: Callable[[Pair], object]) -> set[Pair]:
         """Each under a savepoint; returns those that the file refuses."""
-        refused: set[tuple[int, str]] = set()
+        refused: set[Pair] = set()
         for pair in pairs:
-            error = attempt(connection, lambda pair=pair: write(pair))  # type: ignore[misc]
+            error = attempt(tx.raw, lambda pair=pair: write(pair))  # type: ignore[misc]
             if error is not None:
                 refused.add(pair)
                 self._refused.append(Refusal(pair[0], doing, clean(str(error))))
         return refused
 
-    def _reset(self, find: Find) -> Sequence[ResetJob]:
+    def _reset(self, find: Callable[[Transaction], Sequence[Any]]) -> Sequence[ResetJob]:
         # Look first, without the write lock: there is hardly ever anything to do.
         if not self._connection.read(find):
             return []
 
-        def take_back(connection: sqlite3.Connection, now: Moment) -> list[ResetJob]:
+        def take_back(tx: Transaction) -> list[ResetJob]:
             taken: list[ResetJob] = []
 
-            def reset(pair: tuple[int, str]) -> None:
-                held = finish.find_held(connection, *pair)
+            def reset(pair: Pair) -> None:
+                held = finish.find_held(tx, *pair)
                 if held is not None:
-                    taken.append(finish.reset(connection, now, held, history=self._history is not None))
+                    taken.append(finish.reset(tx, held))
 
-            self._each(connection, find(connection, now), "reset", reset)
+            self._each(tx, find(tx), "reset", reset)
             return taken
 
         return self._connection.write(take_back)
@@ -206,18 +194,15 @@ class SqliteHeartbeats:
     def _prune_flows(self, age: float) -> None:
         stop = stopwatch() + PRUNE_FOR
         while stopwatch() < stop:
-            if not self._connection.write(lambda connection, now: flow_tables.prune(connection, now, age=age)):
+            if not self._connection.write(lambda tx: flow_tables.prune(tx, age=age)):
                 return
 
     def _prune(self, what: str, age: float) -> None:
-        def is_old(connection: sqlite3.Connection, now: Moment) -> bool:
-            return connection.execute(SQL[f"is_{what}_old"], given(now)).fetchone() is not None
+        def is_old(tx: Transaction) -> bool:
+            return tx.row(f"is_{what}_old", before=tx.now.wall - micros(age)) is not None
 
-        def prune(connection: sqlite3.Connection, now: Moment) -> None:
-            connection.execute(SQL[f"prune_{what}"], given(now))
-
-        def given(now: Moment) -> dict[str, int]:
-            return {"before": now.wall - micros(age), "limit": PRUNE_AT_ONCE}
+        def prune(tx: Transaction) -> None:
+            tx.run(f"prune_{what}", before=tx.now.wall - micros(age), limit=PRUNE_AT_ONCE)
 
         stop = stopwatch() + PRUNE_FOR
         while stopwatch() < stop and self._connection.read(is_old):

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from datetime import datetime
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import msgspec
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import Figures, Pauses
-from stowhand.protocols.operating import Explanation, QueueRow, WorkerRow
+from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
 from stowhand.protocols.queue_store import NEWEST, JobFilter
-from stowhand.stores.sqlite.queue import counting, inspector, operating
+from stowhand.protocols.validation import validate_filter
+from stowhand.stores.explaining import Busy, Facts, Holder, claim_scope, explain
+from stowhand.stores.sqlite.queue import counting
 from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
+from stowhand.stores.sqlite.queue.producing import get
+from stowhand.stores.sqlite.queue.rows import as_json, to_job
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+ABOVE_ALL = 2**63 - 1
+LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
+"""What a list shows unless a state is named."""
+
+_names = msgspec.json.Decoder(tuple[str, ...])
 
 
 class Inspector:
@@ -20,32 +37,126 @@ class Inspector:
         self._connections = connections
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
-        """In id order."""
-        return await self._connections.read(lambda connection, _: inspector.find(connection, wanted))
+        """In id order, rising or falling."""
+        wanted = validate_filter(wanted)
+        newest = wanted.newest_first
+        given = msgspec.structs.asdict(wanted) | {
+            "states": as_json(wanted.states or LISTED),
+            "since": None if wanted.since is None else to_micros(wanted.since),
+            "until": None if wanted.until is None else to_micros(wanted.until),
+            "after": wanted.after or (ABOVE_ALL if newest else 0),
+        }
+        kept = ["live", "past"] if set(wanted.states) & {State.COMPLETED, State.CANCELED} else ["live"]
+
+        def find(tx: Transaction) -> Sequence[Job]:
+            parts = (tx.run(f"{'newest' if newest else 'list'}_{table}", **given) for table in kept)
+            rows = merge(*parts, key=lambda row: row[0], reverse=newest)
+            return [to_job(row) for row in islice(rows, wanted.limit)]
+
+        return await self._connections.read(find)
 
     async def counts(self) -> dict[State, int]:
-        return await self._connections.read_all(lambda connection, _: inspector.counts(connection))
+        """Every state is a key."""
+        found = dict(await self._connections.read_all(lambda tx: tx.rows("counts")))
+        return {state: found.get(state.value, 0) for state in State}
 
     async def oldest_due(self) -> float:
         """Seconds for which the job that is due longest could have run."""
-        return await self._connections.read(counting.oldest_due)
+        (waited,) = await self._connections.row("oldest_due")
+        return float(waited) / 1_000_000
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
-        return await self._connections.read(operating.queues)
+        found = await self._connections.read(lambda tx: tx.rows("queues"))
+        return [
+            QueueRow(
+                name=name,
+                paused_since=None if since is None else to_datetime(since),
+                held_by=held_by,
+                waiting=waiting,
+                due=due,
+                running=running,
+                failed=failed,
+            )
+            for name, since, held_by, waiting, due, running, failed in found
+        ]
 
     async def figures(self) -> Figures:
         """From indexes; a long history is estimated from a sample of its rows."""
         return await self._connections.read_all(counting.figures)
 
-    async def workers(self) -> Sequence[WorkerRow]:
-        """By name."""
-        return await self._connections.read(operating.workers)
-
-    async def explain(self, job_id: int) -> Explanation | None:
-        """Why it is not running."""
-        return await self._connections.read(partial(operating.explain_job, job_id=job_id))
-
     async def pauses(self) -> Pauses:
         """By name."""
-        return await self._connections.read(lambda connection, _: counting.pauses(connection))
+        return await self._connections.read(counting.pauses)
+
+    async def workers(self) -> Sequence[WorkerRow]:
+        """By name."""
+        return await self._connections.read(_workers)
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """Why it is not running: all facts of one moment."""
+        return await self._connections.read(lambda tx: _explain(tx, job_id))
+
+
+def _explain(tx: Transaction, job_id: int) -> Explanation | None:
+    job = get(tx, job_id)
+    if job is None:
+        return None
+    found = tx.row("circumstances", id=job.id)
+    now = to_datetime(tx.now.wall)
+    if found is None:  # it is over
+        return explain(Facts(job=job, now=now))
+    boot, until, paused, holder, worker, since, its_boot, its_until = found
+    workers, pauses = _workers(tx), counting.pauses(tx)
+    ahead = 0
+    if (scope := claim_scope(job, workers, pauses)) is not None:
+        (ahead,) = tx.row(
+            "ahead",
+            queue=job.queue,
+            priority=job.priority,
+            run_at=to_micros(job.run_at),
+            id=job.id,
+            most=MOST_AHEAD + 1,
+            tasks=None if scope.tasks is None else as_json(scope.tasks),
+            forbidden=as_json(scope.forbidden),
+        )
+    its_end = _lease_end(tx.now, its_boot, its_until)
+    return explain(
+        Facts(
+            job=job,
+            now=now,
+            lease_until=_lease_end(tx.now, boot, until),
+            paused_since=None if paused is None else to_datetime(paused),
+            pauses=pauses,
+            holder=None if holder is None else Holder(holder, worker, to_datetime(since), its_end),
+            ahead=ahead,
+            workers=workers,
+            busy={name: Busy(jobs, oldest, task, to_datetime(at)) for name, jobs, oldest, task, at in tx.run("busy")},
+        )
+    )
+
+
+def _lease_end(now: Moment, boot: str | None, until: int | None) -> datetime | None:
+    """By the wall clock. One of another boot ended with that boot, at an unknown time."""
+    if until is None:
+        return None
+    return to_datetime(now.wall + (until - now.ticks) if boot == now.boot else 0)
+
+
+def _workers(tx: Transaction) -> list[WorkerRow]:
+    return [_worker(row, tx.now) for row in tx.run("workers")]
+
+
+def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
+    name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at = row
+    card = WorkerCard(
+        name=name,
+        host=host,
+        pid=pid,
+        version=version,
+        tasks=None if tasks is None else _names.decode(tasks),
+        concurrency=concurrency,
+        stopping=bool(stopping),
+        forbidden_flags=None if flags is None else _names.decode(flags),
+    )
+    return worker_row(card, to_datetime(started_at), to_datetime(seen_at), to_datetime(now.wall))

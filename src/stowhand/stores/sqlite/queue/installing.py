@@ -39,7 +39,7 @@ class Installer:
             if not path.exists():
                 return SchemaStatus(None, schema.VERSION)
             with self._connections.unchecked() as connection:
-                return connection.read(lambda raw, _: schema.status(raw))
+                return connection.read(lambda tx: schema.status(tx.raw))
 
         return await self._connections.on_reader(status)
 
@@ -62,10 +62,10 @@ class Installer:
         def uninstall() -> None:
             if self._connections.path.exists():
                 with self._connections.unchecked() as connection:
-                    connection.write(lambda raw, _: schema.uninstall(raw))
+                    connection.write(lambda tx: schema.uninstall(tx.raw))
 
         await self._connections.on_writer(uninstall)
 
     async def find_damage(self) -> Sequence[str]:
         """What SQLite finds wrong with the file; reads all of it. Empty: it is sound."""
-        return await self._connections.read(lambda connection, _: find_damage(connection))
+        return await self._connections.read(lambda tx: find_damage(tx.raw))

@@ -2,65 +2,80 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from stowhand.jobs.job import State
 from stowhand.protocols.operating import Ages, Purged, QueueChange, TaskChange, read_queue, read_task
-from stowhand.stores.sqlite.queue import operating
 from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.moment import micros
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+PURGE_AT_ONCE = 2000
+"""Rows deleted in one transaction: well under 50 ms, so that other writers get their turn."""
+BELOW_ALL = -(2**63)
+"""A moment before any."""
 
 
 class Operator:
-    """A pause reaches every worker with its next claim."""
+    """A pause reaches every worker with its next claim. The empty name of a task: jobs without a queue."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     async def pause_queue(self, name: str) -> QueueChange:
-        """A running job goes on."""
-        return await self._connections.write(partial(operating.pause, queue=read_queue(name)))
+        """Its heads are busy from now on; a running job goes on."""
+        return QueueChange(name, await self._change("pause", queue=read_queue(name)))
 
     async def resume_queue(self, name: str) -> QueueChange:
-        name = read_queue(name)
-        return await self._connections.write(lambda connection, _: operating.resume(connection, name), wakes=True)
+        """Its heads are as free as its running job leaves them."""
+        return QueueChange(name, await self._change("resume", wakes=True, queue=read_queue(name)))
 
     async def pause_task(self, name: str) -> TaskChange:
         """In every queue; a running job goes on."""
-        return await self._pause(read_task(name))
+        return TaskChange(name, await self._change("pause_task", task=read_task(name)))
 
     async def resume_task(self, name: str) -> TaskChange:
-        return await self._resume(read_task(name))
+        return TaskChange(name, await self._change("resume_task", wakes=True, task=read_task(name)))
 
     async def pause_unqueued(self) -> TaskChange:
         """A running job goes on."""
-        return await self._pause("")
+        return TaskChange(None, await self._change("pause_task", task=""))
 
     async def resume_unqueued(self) -> TaskChange:
-        return await self._resume("")
+        return TaskChange(None, await self._change("resume_task", wakes=True, task=""))
 
-    async def _pause(self, task: str) -> TaskChange:
-        return await self._connections.write(partial(operating.pause_task, task=task))
-
-    async def _resume(self, task: str) -> TaskChange:
-        return await self._connections.write(lambda connection, _: operating.resume_task(connection, task), wakes=True)
+    async def _change(self, statement: str, *, wakes: bool = False, **named: str) -> bool:
+        return await self._connections.write(lambda tx: tx.run(statement, **named).rowcount > 0, wakes=wakes)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """A transaction for each page."""
         counts = {}
         for state in (State.COMPLETED, State.FAILED, State.CANCELED):
             age = getattr(ages, state.value)
-            if age is not None and dry_run:
-                counts[state.value] = await self._connections.read(partial(operating.purgeable, state=state, age=age))
-            elif age is not None:
-                counts[state.value] = await self._purge(state, age)
+            if age is not None:
+                counts[state.value] = await (self._count if dry_run else self._purge)(state, age)
         return Purged(**counts)
 
+    async def _count(self, state: State, age: float) -> int:
+        def count(tx: Transaction) -> int:
+            (number,) = tx.row(f"purgeable_{_place(state)}", state=state.value, before=tx.now.wall - micros(age))
+            return int(number)
+
+        return await self._connections.read(count)
+
     async def _purge(self, state: State, age: float) -> int:
-        total, since = 0, operating.BELOW_ALL
+        total, since = 0, BELOW_ALL
         while True:
-            page = partial(operating.purge, state=state, age=age, since=since)
-            gone, following = await self._connections.write(page)
-            total += gone
-            if following is None:
+
+            def purge(tx: Transaction, since: int = since) -> list[int]:
+                before = tx.now.wall - micros(age)
+                page = {"state": state.value, "since": since, "before": before, "limit": PURGE_AT_ONCE}
+                return tx.column(f"purge_{_place(state)}", **page)
+
+            gone = await self._connections.write(purge)
+            total += len(gone)
+            if len(gone) < PURGE_AT_ONCE:
                 return total
-            since = following
+            since = max(gone)
+
+
+def _place(state: State) -> str:
+    return "failed" if state is State.FAILED else "history"

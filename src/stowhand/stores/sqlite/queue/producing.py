@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterable, Iterable, Sequence
-from functools import partial
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.sqlite.queue import enqueue, guest, inspector, trouble
+from stowhand.protocols.validation import validate_id
+from stowhand.stores.sqlite.queue import enqueue, guest, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
-from stowhand.stores.sqlite.queue.moment import Moment
+from stowhand.stores.sqlite.queue.rows import to_job
 from stowhand.stores.sqlite.queue.spool import Spool
+from stowhand.stores.sqlite.queue.transaction import Transaction
 
 
 class Producer:
@@ -24,7 +24,7 @@ class Producer:
 
     async def enqueue(self, job: NewJob) -> Job:
         job = self._options.whole(job)
-        return await self._connections.write(partial(_add, job=job), wakes=True)
+        return await self._connections.write(lambda tx: _add(tx, job), wakes=True)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Commit any number in one transaction.
@@ -40,7 +40,7 @@ class Producer:
             else:
                 for job in jobs:
                     spool.put(self._options.whole(job))
-            return await self._connections.write(partial(_add_many, spool=spool), wakes=True)
+            return await self._connections.write(lambda tx: _add_many(tx, spool), wakes=True)
         finally:
             spool.close()
 
@@ -49,31 +49,35 @@ class Producer:
         spool = Spool()
         for job in jobs:
             spool.put(self._options.whole(job))
-        return await self._connections.write(partial(_add_jobs, spool=spool), wakes=True)
+        return await self._connections.write(
+            lambda tx: [enqueue.find(tx, job_id) for job_id in _add_many(tx, spool)], wakes=True
+        )
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
-        return await self._connections.read(lambda connection, _: inspector.get(connection, job_id))
+        return await self._connections.read(lambda tx: get(tx, job_id))
 
     async def add_built_in(self, job: NewJob) -> Job:
         """A job of a built-in task."""
         job = limits.check_built_in(job)
-        return await self._connections.write(partial(_add, job=job, built_in=True), wakes=True)
+        return await self._connections.write(lambda tx: _add(tx, job, built_in=True), wakes=True)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
         """Enqueue inside the transaction of the caller's ``sqlite3.Connection``; see ``guest``."""
-        return guest.enqueue_in(connection, self._connections.path, self._connections.now, self._options.whole(job))
+        return guest.enqueue_in(self._connections, connection, self._options.whole(job))
 
 
-def _add(connection: sqlite3.Connection, now: Moment, job: NewJob, *, built_in: bool = False) -> Job:
+def get(tx: Transaction, job_id: int) -> Job | None:
+    """Live, or in the history."""
+    row = tx.row("get", id=validate_id(job_id))
+    return None if row is None else to_job(row)
+
+
+def _add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> Job:
     with trouble.refusing():
-        return enqueue.find(connection, enqueue.add(connection, now, job, built_in=built_in))
+        return enqueue.find(tx, enqueue.add(tx, job, built_in=built_in))
 
 
-def _add_jobs(connection: sqlite3.Connection, now: Moment, spool: Spool) -> list[Job]:
-    return [enqueue.find(connection, job_id) for job_id in _add_many(connection, now, spool)]
-
-
-def _add_many(connection: sqlite3.Connection, now: Moment, spool: Spool) -> list[int]:
+def _add_many(tx: Transaction, spool: Spool) -> list[int]:
     with trouble.refusing():
-        return enqueue.add_many(connection, now, spool.chunks())
+        return enqueue.add_many(tx, spool.chunks())

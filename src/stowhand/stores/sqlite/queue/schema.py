@@ -10,10 +10,8 @@ from pathlib import Path
 
 from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreUnreachable
 from stowhand.protocols.queue_store import SchemaStatus
-from stowhand.stores.sqlite.queue.moment import Moment
-from stowhand.stores.sqlite.queue.statements import load
+from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
-SQL = load("schema")
 VERSION = 8
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
@@ -66,14 +64,13 @@ def status(connection: sqlite3.Connection) -> SchemaStatus:
     )
 
 
-def install(connection: sqlite3.Connection, now: Moment) -> SchemaStatus:
+def install(tx: Transaction) -> SchemaStatus:
     """Apply what is missing, inside the caller's write transaction: another install waits, then finds it done."""
-    for version in missing(status(connection)):
+    for version in missing(status(tx.raw)):
         for statement in migration(version):
-            connection.execute(statement)
-        given = {"version": version, "now": now.wall, "breaking": _text(version).startswith("-- breaking")}
-        connection.execute(SQL["record"], given)
-    return status(connection)
+            tx.raw.execute(statement)
+        tx.run("record", version=version, breaking=_text(version).startswith("-- breaking"))
+    return status(tx.raw)
 
 
 def missing(found: SchemaStatus) -> range:

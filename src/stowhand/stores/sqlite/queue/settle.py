@@ -6,7 +6,6 @@ reply says why.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 from stowhand.jobs.job import State
@@ -17,9 +16,8 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database.sqlite_savepoint import attempt, check_written
 from stowhand.stores.sqlite.queue import enqueue, finish, trouble
-from stowhand.stores.sqlite.queue.finish import SQL
-from stowhand.stores.sqlite.queue.moment import Moment
 from stowhand.stores.sqlite.queue.rows import as_json, check_text
+from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.verdicts import recorded, recorded_before, untraced
 
 Batch = Sequence[tuple[Lease, Settlement]]
@@ -30,38 +28,34 @@ AT_ONCE = 1000
 RESULT_LIMIT = 1024 * 1024
 
 
-def settle(connection: sqlite3.Connection, now: Moment, batch: Batch, *, repeat: bool, history: bool) -> list[Reply]:
+def settle(tx: Transaction, batch: Batch, *, repeat: bool) -> list[Reply]:
     """Replies in the order of the batch."""
-    settled = _complete_plain_ones(connection, now, batch, history=history)
+    settled = _complete_plain_ones(tx, batch)
     return [
-        Verdict.SETTLED
-        if at in settled
-        else settle_one(connection, now, lease, settlement, repeat=repeat, history=history)
+        Verdict.SETTLED if at in settled else settle_one(tx, lease, settlement, repeat=repeat)
         for at, (lease, settlement) in enumerate(batch)
     ]
 
 
-def settle_one(
-    connection: sqlite3.Connection, now: Moment, lease: Lease, settlement: Settlement, *, repeat: bool, history: bool
-) -> Reply:
+def settle_one(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
     """One job, with any outcome."""
-    held = finish.find_held(connection, lease.job_id, lease.token)
+    held = finish.find_held(tx, lease.job_id, lease.token)
     if held is None:
-        return _trace(connection, lease, settlement, repeat=repeat)
+        return _trace(tx, lease, settlement, repeat=repeat)
 
     def write() -> None:
         _check(settlement)
-        finish.settle(connection, now, held, settlement, history=history)
+        finish.settle(tx, held, settlement)
         for job in settlement.then:
-            enqueue.add(connection, now, job)
+            enqueue.add(tx, job)
 
-    refused = attempt(connection, write)
+    refused = attempt(tx.raw, write)
     if refused is not None:
         return Unwritten(clean(str(trouble.refusal(refused))))
     return recorded(settlement, held.way_back(settlement.state))
 
 
-def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Batch, *, history: bool) -> set[int]:
+def _complete_plain_ones(tx: Transaction, batch: Batch) -> set[int]:
     """Complete all that only completed, in two statements; gives their places in the batch.
 
     An id that occurs twice, or data that is refused, sends them all the slow way, one by one.
@@ -73,14 +67,11 @@ def _complete_plain_ones(connection: sqlite3.Connection, now: Moment, batch: Bat
 
     def write() -> None:
         chosen = (batch[at] for at in plain.values())
-        given = {
-            "settled": as_json([(lease.job_id, lease.token, what.result) for lease, what in chosen]),
-            "now": now.wall,
-        }
-        done.extend(row[0] for row in connection.execute(SQL["complete" if history else "held_of"], given).fetchall())
-        check_written(connection.execute(SQL["delete"], {"ids": as_json(done)}), len(done))
+        settled = as_json([(lease.job_id, lease.token, what.result) for lease, what in chosen])
+        done.extend(tx.column("complete" if tx.keeps else "held_of", settled=settled))
+        check_written(tx.run("delete", ids=as_json(done)), len(done))
 
-    if attempt(connection, write) is not None:
+    if attempt(tx.raw, write) is not None:
         return set()
     return {plain[job_id] for job_id in done}
 
@@ -105,9 +96,9 @@ def _check(settlement: Settlement) -> None:
         raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
 
 
-def _trace(connection: sqlite3.Connection, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
+def _trace(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
     """Why a lease holds nothing."""
-    row = connection.execute(SQL["trace"], {"id": lease.job_id}).fetchone()
+    row = tx.row("trace", id=lease.job_id)
     if row is None:
         return untraced(repeat=repeat)
     return recorded_before(settlement, State(row[1])) if row[0] == lease.token else Verdict.LOST

@@ -1,12 +1,11 @@
 """The embedded queue: what a worker asks of it, on one file; everything else is done by its parts.
 
-Each method names the work, a function of a connection and the time, and the connection that does it.
+Each method names the work, a function of a transaction, and the connection that does it.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,17 +20,17 @@ from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign,
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.foreign_leases import ForeignLeases
-from stowhand.stores.sqlite.queue import claim, moment, settle
-from stowhand.stores.sqlite.queue.administering import Administrator
+from stowhand.stores.sqlite.queue import claim, settle
+from stowhand.stores.sqlite.queue.acting import Administrator
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.flow_tables import SqliteFlowTables
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats, find_foreign
 from stowhand.stores.sqlite.queue.inspecting import Inspector
 from stowhand.stores.sqlite.queue.installing import Installer
-from stowhand.stores.sqlite.queue.moment import Moment
 from stowhand.stores.sqlite.queue.operations import Operator
 from stowhand.stores.sqlite.queue.producing import Producer
 from stowhand.stores.sqlite.queue.timetable import Timetable
+from stowhand.stores.sqlite.queue.transaction import Transaction
 
 SYNCHRONOUS = ("FULL", "NORMAL")
 DEFAULTS = StoreOptions()
@@ -51,7 +50,6 @@ class SqliteStore:
                 f"synchronous is {options.synchronous!r}: it must be one of {', '.join(SYNCHRONOUS)}"
             )
         path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
-        history = options.history is not None
         self.description = f"sqlite:///{path}"
         self.capabilities = Capabilities(
             absent={
@@ -60,16 +58,16 @@ class SqliteStore:
             }
         )
         self.notices = Notices()
-        self._connections = Connections(path, options.synchronous, moment.clock(options.pinned), self.notices.warn)
+        self._connections = Connections(path, options, self.notices.warn)
         self._options = options
         self._foreign_leases = ForeignLeases()
         self.jobs = self.transactions = Producer(self._connections, options)
         self.inspect = Inspector(self._connections)
-        self.admin = Administrator(self._connections, self.jobs, history=history)
+        self.admin = Administrator(self._connections, self.jobs)
         self.operate = Operator(self._connections)
         self.timetable = Timetable(self._connections, options)
         self.schema = Installer(self._connections)
-        self.flows = SqliteFlowTables(self._connections, keeps=history)
+        self.flows = SqliteFlowTables(self._connections, keeps=options.history is not None)
 
     @property
     def is_listening(self) -> bool:
@@ -78,7 +76,7 @@ class SqliteStore:
 
     async def open(self) -> None:
         """Connect, and check the schema."""
-        await self._connections.write(lambda _connection, _now: None)
+        await self._connections.write(lambda _: None)
         self._connections.wake.look()
 
     async def close(self) -> None:
@@ -93,7 +91,7 @@ class SqliteStore:
         self._foreign_leases.ask(request)
         # Transactions of bounded length: after a flood of new queues their heads take several.
         while True:
-            claimed = await self._connections.write(lambda connection, now: _claim(connection, now, request))
+            claimed = await self._connections.write(lambda tx: _claim(tx, request))
             if claimed is not None:
                 return claimed
 
@@ -101,20 +99,19 @@ class SqliteStore:
         """Record how attempts ended."""
         replies: list[Reply] = []
         batch = whole_batch(batch, self._options.max_attempts)
-        history = self._options.history is not None
         for start in range(0, len(batch), settle.AT_ONCE):
             part = batch[start : start + settle.AT_ONCE]
-            replies += await self._connections.write(partial(settle.settle, batch=part, repeat=repeat, history=history))
+            replies += await self._connections.write(partial(settle.settle, batch=part, repeat=repeat))
         return replies
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
         question = self._foreign_leases.take()
 
-        def look(connection: sqlite3.Connection, now: Moment) -> float | None:
+        def look(tx: Transaction) -> float | None:
             if question is not None:
-                self._foreign_leases.see(find_foreign(connection, now, question.ours, question.slack).ends_in)
-            return claim.next_due(connection, now, tasks)
+                self._foreign_leases.see(find_foreign(tx, question.ours, question.slack).ends_in)
+            return claim.next_due(tx, tasks)
 
         return await self._connections.read(look)
 
@@ -134,5 +131,5 @@ class SqliteStore:
         )
 
 
-def _claim(connection: sqlite3.Connection, now: Moment, request: ClaimRequest) -> Sequence[Claim[Job]] | None:
-    return claim.claim(connection, now, request) if claim.refresh_heads(connection, now) else None
+def _claim(tx: Transaction, request: ClaimRequest) -> Sequence[Claim[Job]] | None:
+    return claim.claim(tx, request) if claim.refresh_heads(tx) else None

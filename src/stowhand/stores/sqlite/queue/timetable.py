@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,10 +13,8 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
-from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
-from stowhand.stores.sqlite.queue.statements import load
-
-SQL = load("timetable")
+from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
+from stowhand.stores.sqlite.queue.transaction import Transaction
 
 
 class Timetable:
@@ -33,60 +29,46 @@ class Timetable:
         return to_datetime(self._connections.now().wall)
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
-        return await self._connections.write(partial(register, items=items))
+        """What was known of them before, or is from now on."""
+        return await self._connections.write(lambda tx: [_register(tx, *item) for item in validate_items(items)])
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """Each tick at most once ever."""
         ticks = [msgspec.structs.replace(tick, job=self._options.whole(tick.job)) for tick in ticks]
-        return await self._connections.write(partial(schedule, ticks=ticks), wakes=True)
+
+        def schedule(tx: Transaction) -> Sequence[Entered]:
+            checked = validate_ticks(ticks, to_datetime(tx.now.wall))
+            with trouble.refusing():
+                return [_enter(tx, tick) for tick in checked]
+
+        return await self._connections.write(schedule, wakes=True)
 
     async def known_items(self) -> Sequence[KnownItem]:
         """By identifier."""
-        return await self._connections.read(lambda connection, _: known_items(connection))
+        return await self._connections.read(lambda tx: [_to_item(row) for row in tx.run("all_known")])
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger, in order."""
-        return await self._connections.read(lambda connection, _: ticks(connection, identifier, since))
+        since_micros = to_micros(validate_since(since))
+        return [
+            to_datetime(at) for at in await self._connections.column("ticks", identifier=identifier, since=since_micros)
+        ]
 
 
-def register(connection: sqlite3.Connection, now: Moment, items: Sequence[tuple[str, str]]) -> list[KnownItem]:
-    """What was known of them before, or is from now on."""
-    answers = []
-    for identifier, spec in validate_items(items):
-        given = {"identifier": identifier, "spec": spec, "now": now.wall}
-        before = connection.execute(SQL["known"], given).fetchone()
-        connection.execute(SQL["register"], given)
-        answers.append(_to_item(before or (identifier, now.wall, None, spec)))
-    return answers
+def _register(tx: Transaction, identifier: str, spec: str) -> KnownItem:
+    before = tx.row("known", identifier=identifier)
+    tx.run("register", identifier=identifier, spec=spec)
+    return _to_item(before or (identifier, tx.now.wall, None, spec))
 
 
-def schedule(connection: sqlite3.Connection, now: Moment, ticks: Sequence[Tick]) -> list[Entered]:
-    """All of them, inside the caller's transaction. Raises InvalidJob."""
-    checked = validate_ticks(ticks, to_datetime(now.wall))
-    with trouble.refusing():
-        return [_enter(connection, now, tick) for tick in checked]
-
-
-def known_items(connection: sqlite3.Connection) -> list[KnownItem]:
-    """By identifier."""
-    return [_to_item(row) for row in connection.execute(SQL["all_known"])]
-
-
-def ticks(connection: sqlite3.Connection, identifier: str, since: datetime) -> list[datetime]:
-    """Those of one item from a moment on."""
-    given = {"identifier": identifier, "since": to_micros(validate_since(since))}
-    return [to_datetime(at) for (at,) in connection.execute(SQL["ticks"], given)]
-
-
-def _enter(connection: sqlite3.Connection, now: Moment, tick: Tick) -> Entered:
-    given: dict[str, Any] = {"identifier": tick.identifier, "tick": to_micros(tick.at), "spec": tick.spec}
-    earlier = connection.execute(SQL["entered"], given).fetchone()
+def _enter(tx: Transaction, tick: Tick) -> Entered:
+    entry: dict[str, Any] = {"identifier": tick.identifier, "tick": to_micros(tick.at), "spec": tick.spec}
+    earlier = tx.row("entered", **entry)
     if earlier is not None:
         return Entered(mine=False, job_id=earlier[0], spec=earlier[1])
-    job_id = enqueue.add(connection, now, tick.job, built_in=True)
-    given |= {"job_id": job_id, "backfilled": tick.backfilled, "now": now.wall}
-    connection.execute(SQL["enter"], given)
-    connection.execute(SQL["ticked"], given)
+    job_id = enqueue.add(tx, tick.job, built_in=True)
+    tx.run("enter", job_id=job_id, backfilled=tick.backfilled, **entry)
+    tx.run("ticked", **entry)
     return Entered(mine=True, job_id=job_id, spec=tick.spec)
 
 

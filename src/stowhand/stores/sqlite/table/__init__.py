@@ -1,11 +1,12 @@
 """A user's table in an SQLite file.
 
-backend     the file's connections and threads, behind the protocol that both databases share
+backend     what a worker asks of it, behind the protocol that both databases share
+connections     the file's connections and threads
 reading     facts (the catalog) -> findings (catalog, refusals) -> statements (statements, selecting; sql/*.sql)
 claiming    due records, in order
 finish      settled, released, reset
 heartbeats  when leases are renewed and records reset
-looking     counts, waits, due times, logs, requeue
+asking      counts, waits, due times, logs, requeue
 moments     how applications keep time in SQLite
 """
 

@@ -17,9 +17,19 @@ from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
-from stowhand.stores.sqlite.table.table import Table
+from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Refused, ViewFault, halving, shown
+from stowhand.stores.table.sifting import (
+    AT_ONCE,
+    BESIDE,
+    NOT_CHANGED,
+    Reasons,
+    Refused,
+    Rows,
+    ViewFault,
+    halving,
+    shown,
+)
 
 MANY = 1000
 """Due records; so many are sorted in about a millisecond."""
@@ -30,127 +40,174 @@ CANCELED_AT_ONCE = 500
 """Records that a claim may find canceled and put away; the others are left to the next one."""
 
 
-def is_due(connection: sqlite3.Connection, table: Table, now: int) -> bool:
+def is_due(tx: TableTransaction) -> bool:
     """Whether anything is due, for any worker."""
-    return _due(connection, table, now, 1) > 0
+    return _due(tx, 1) > 0
 
 
-def is_worth_it(
-    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, passed: Sequence[str] = ()
-) -> bool:
-    """Is there anything to claim? A look without the write lock, which most claims of an idle worker end with."""
-    if request.suspects and connection.execute(table.statements.many["suspected"]).fetchone() is None:
-        return False
-    return is_due(connection, table, now) and bool(_candidates(connection, table, now, request, 1, passed))
+class Claiming:
+    """One claim. ``passed``: keys that are passed over."""
 
+    def __init__(self, tx: TableTransaction, request: ClaimRequest, passed: Sequence[str]) -> None:
+        self._tx = tx
+        self._request = request
+        self._passed = passed
+        self._counts: dict[JobId, tuple[int, int]] = {}
+        """Of each record that was taken: failures and resets."""
+        self._refused: Reasons = {}
+        """Why the table would not let them be changed."""
 
-class Claimed(msgspec.Struct, frozen=True):
-    """What came of a claim."""
+    def is_worth_it(self) -> bool:
+        """Is there anything to claim? A look without the write lock, which most claims of an idle worker end with."""
+        if self._request.suspects and self._tx.look("suspected").fetchone() is None:
+            return False
+        return is_due(self._tx) and bool(self._candidates(1))
 
-    taken: Sequence[Taken] = ()
-    refused: Mapping[JobId, str] = {}
-    """Key -> why the table would not let it be changed."""
+    def claim(self) -> tuple[Sequence[Taken], Reasons]:
+        """Take up to ``limit`` due records in order; those with ``cancel`` set go to canceled instead.
 
+        Gives what was taken, and why the table would not let others be. Raises TableUnsuitable where none of several
+        can be read.
+        """
+        raw = self._tx.raw
+        if self._request.overdue is not None and not self._may_make_way():
+            return (), {}
+        try:
+            raw.execute("SAVEPOINT stowhand_claim")
+            self._take_in_order(self._request.limit)
+            taken = self._read() if self._counts else []
+            raw.execute("RELEASE stowhand_claim")
+            return taken, self._refused
+        except (_Unseen, sqlite3.Error) as error:
+            if not raw.in_transaction or (isinstance(error, sqlite3.Error) and not finish.is_of_a_record(error)):
+                raise
+        self._undo()
+        return self._sift(), self._refused
 
-def claim(
-    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, passed: Sequence[str] = ()
-) -> Claimed:
-    """Take up to ``limit`` due records in order; those with ``cancel`` set go to canceled instead.
+    def _may_make_way(self) -> bool:
+        suspects, others = self._tx.look("holders", worker=self._request.worker).fetchone()
+        return may_make_way(suspects, others + 1)
 
-    Raises TableUnsuitable where none of several can be read.
-    """
-    if request.overdue is not None and not _may_make_way(connection, table, request.worker):
-        return Claimed()
-    try:
-        connection.execute("SAVEPOINT stowhand_claim")
-        counts, refused = _take_in_order(connection, table, now, request, request.limit, passed)
-        taken = _read(connection, table, request.token, counts) if counts else []
-        connection.execute("RELEASE stowhand_claim")
-        return Claimed(taken, refused)
-    except (_Unseen, sqlite3.Error) as error:
-        if not connection.in_transaction or (isinstance(error, sqlite3.Error) and not finish.is_of_a_record(error)):
-            raise
-    _undo(connection)
-    return _claim_sifting(connection, table, now, request, passed)
+    # -- taking ----------------------------------------------------------------------------------
 
+    def _take_in_order(self, limit: int) -> None:
+        self._counts, self._refused = {}, {}
+        canceled, full = 0, True
+        while full and len(self._counts) < limit and canceled < CANCELED_AT_ONCE:
+            room = limit - len(self._counts) + CANCELED_AT_ONCE // 10
+            found = within(self._candidates(room), self._request.conditions)
+            canceled += self._change(found, limit)
+            full = len(found) == room and len(self._refused) < MOST_REFUSED
+            if self._counts and apart(self._request.conditions)[1]:
+                break  # the rest of the bound is known to the caller that set it
 
-def _claim_sifting(
-    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, passed: Sequence[str]
-) -> Claimed:
-    """The slow way: one of them is bad, and is searched."""
-    try:
-        if request.limit == 1:
-            # Is it the record's fault, or the view's? Those beside it tell. None of it stays.
-            connection.execute("SAVEPOINT stowhand_claim")
-            _sifted(connection, table, now, request, BESIDE, passed)
-            _undo(connection)
-        return _sifted(connection, table, now, request, min(request.limit, AT_ONCE), passed)
-    except ViewFault as fault:
-        view = ".".join(table.shape.view.parts)
-        raise TableUnsuitable(f"nothing is claimed from the view {view}, for {fault}") from None
+    def _candidates(self, room: int) -> list[tuple[Any, ...]]:
+        tx, request = self._tx, self._request
+        now = tx.now - round((request.overdue or 0.0) * SECOND)
+        passed = [*self._passed, *map(str, self._refused)]
+        # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
+        in_order = tx.table.walks and _due(tx, MANY, now) == MANY
+        query = tx.table.selecting.candidates(
+            request.conditions, suspects=request.suspects, in_order=in_order, passing=bool(passed)
+        )
+        given = {**_bounds(tx, now), "limit": room, "passed": msgspec.json.encode(passed).decode()}
+        return tx.select(query, **given).fetchall()
 
+    def _change(self, found: Sequence[tuple[Any, ...]], limit: int) -> int:
+        """Take them, or put them away; how many were put away."""
+        canceled = 0
+        for key, cancel, *_ in found:
+            if not _is_key(key) or key in self._counts or (not cancel and len(self._counts) >= limit):
+                continue
+            done = False
 
-def _undo(connection: sqlite3.Connection) -> None:
-    connection.execute("ROLLBACK TO stowhand_claim")
-    connection.execute("RELEASE stowhand_claim")
+            def change(key: JobId = key, cancel: int = cancel) -> None:
+                nonlocal done
+                done = self._put_away(key) if cancel else self._take(key)
 
+            trouble = attempt(self._tx.raw, change)
+            if trouble is not None or not done:
+                self._refused[key] = clean(str(trouble), REASON_LIMIT) if trouble is not None else NOT_CHANGED
+            elif cancel:
+                canceled += 1
+        return canceled
 
-def _sifted(
-    connection: sqlite3.Connection, table: Table, now: int, request: ClaimRequest, limit: int, passed: Sequence[str]
-) -> Claimed:
-    counts, refused = _take_in_order(connection, table, now, request, limit, passed)
-    rows, unread = _halved(connection, table, list(counts))
-    bad = shown(list(counts), rows, unread)
-    view = ".".join(table.shape.view.parts)
-    faults = {key: f"the view {view}: record {key!r}: {why}" for key, why in bad.items()}
-    return Claimed([_one(connection, table, request.token, key, counts[key], rows, faults) for key in counts], refused)
+    def _put_away(self, key: JobId) -> bool:
+        return self._tx.run("cancel_waiting", id=key).rowcount > 0
 
+    def _take(self, key: JobId) -> bool:
+        taken = self._tx.run("take", id=key, worker=self._request.worker, token=self._request.token).fetchone()
+        if taken is not None:
+            self._counts[key] = taken
+        return taken is not None
 
-def _halved(
-    connection: sqlite3.Connection, table: Table, keys: Sequence[JobId]
-) -> tuple[dict[JobId, tuple[Any, ...]], dict[JobId, str]]:
-    parts = halving(keys)
-    try:
-        part = next(parts)
-        while True:
-            part = parts.send(_tried(connection, table, part))
-    except StopIteration as done:
-        found: tuple[dict[JobId, tuple[Any, ...]], dict[JobId, str]] = done.value
+    # -- reading ---------------------------------------------------------------------------------
+
+    def _read(self) -> list[Taken]:
+        """The view's columns, as they are after the update. Raises _Unseen."""
+        names, found = self._shown(list(self._counts))
+        rows = {row[0]: row for row in found}
+        if len(rows) != len(found) or any(key not in rows for key in self._counts):
+            raise _Unseen
+        return self._taken(names, rows, {})
+
+    def _shown(self, keys: Sequence[JobId]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        query = self._tx.table.selecting.records()
+        cursor = self._tx.select(query, ids=msgspec.json.encode(keys).decode())
+        return tuple(column[0] for column in cursor.description[1:]), cursor.fetchall()
+
+    def _taken(self, names: tuple[str, ...], rows: Rows, bad: Reasons) -> list[Taken]:
+        view, found = f"the view {'.'.join(self._tx.table.shape.view.parts)}", []
+        for key, counts in self._counts.items():
+            (epoch,) = self._tx.look("epoch", id=key).fetchone()
+            lease = Lease(key, self._request.token, epoch)
+            if key in bad:
+                found.append(Taken(lease, (), names, *counts, fault=f"{view}: record {key!r}: {bad[key]}"))
+            else:
+                found.append(Taken(lease, rows[key][1:], names, *counts))
         return found
 
+    # -- the slow way: one of them is bad, and is searched ---------------------------------------
 
-def _tried(connection: sqlite3.Connection, table: Table, keys: Sequence[JobId]) -> list[tuple[Any, ...]] | Refused:
-    try:
-        return _shown(connection, table, keys)[1]
-    except sqlite3.Error as error:
-        if not finish.is_of_a_record(error):
-            raise
-        return Refused(clean(str(error), REASON_LIMIT))
+    def _sift(self) -> list[Taken]:
+        try:
+            if self._request.limit == 1:
+                # Is it the record's fault, or the view's? Those beside it tell. None of it stays.
+                self._tx.raw.execute("SAVEPOINT stowhand_claim")
+                self._sifted(BESIDE)
+                self._undo()
+            return self._sifted(min(self._request.limit, AT_ONCE))
+        except ViewFault as fault:
+            view = ".".join(self._tx.table.shape.view.parts)
+            raise TableUnsuitable(f"nothing is claimed from the view {view}, for {fault}") from None
 
+    def _undo(self) -> None:
+        self._tx.raw.execute("ROLLBACK TO stowhand_claim")
+        self._tx.raw.execute("RELEASE stowhand_claim")
 
-def _take_in_order(
-    connection: sqlite3.Connection,
-    table: Table,
-    now: int,
-    request: ClaimRequest,
-    limit: int,
-    passed: Sequence[str],
-) -> tuple[dict[JobId, tuple[int, int]], dict[JobId, str]]:
-    """What was taken, and what the table would not let be taken."""
-    counts: dict[JobId, tuple[int, int]] = {}
-    refused: dict[JobId, str] = {}
-    canceled, full = 0, True
-    while full and len(counts) < limit and canceled < CANCELED_AT_ONCE:
-        room = limit - len(counts) + CANCELED_AT_ONCE // 10
-        over = [*passed, *map(str, refused)]
-        found = within(_candidates(connection, table, now, request, room, over), request.conditions)
-        full = len(found) == room
-        put_away = _change(connection, table, now, request, limit, found, counts, refused)
-        full = full and len(refused) < MOST_REFUSED
-        canceled += put_away
-        if counts and apart(request.conditions)[1]:
-            break  # the rest of the bound is known to the caller that set it
-    return counts, refused
+    def _sifted(self, limit: int) -> list[Taken]:
+        self._take_in_order(limit)
+        keys = list(self._counts)
+        rows, unread = self._halved(keys)
+        return self._taken(self._tx.table.names, rows, shown(keys, rows, unread))
+
+    def _halved(self, keys: Sequence[JobId]) -> tuple[Rows, Reasons]:
+        parts = halving(keys)
+        try:
+            part = next(parts)
+            while True:
+                part = parts.send(self._tried(part))
+        except StopIteration as done:
+            found: tuple[Rows, Reasons] = done.value
+            return found
+
+    def _tried(self, keys: Sequence[JobId]) -> list[tuple[Any, ...]] | Refused:
+        try:
+            return self._shown(keys)[1]
+        except sqlite3.Error as error:
+            if not finish.is_of_a_record(error):
+                raise
+            return Refused(clean(str(error), REASON_LIMIT))
 
 
 def within(found: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
@@ -168,126 +225,21 @@ def within(found: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Seque
     return found
 
 
-def _candidates(
-    connection: sqlite3.Connection,
-    table: Table,
-    now: int,
-    request: ClaimRequest,
-    room: int,
-    passed: Sequence[str],
-) -> list[tuple[Any, ...]]:
-    # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
-    now -= round((request.overdue or 0.0) * SECOND)
-    in_order = table.walks and _due(connection, table, now, MANY) == MANY
-    query = table.selecting.candidates(
-        request.conditions, suspects=request.suspects, in_order=in_order, passing=bool(passed)
-    )
-    given = {**query.values, **_bounds(table, now), "limit": room, "passed": msgspec.json.encode(passed).decode()}
-    return connection.execute(query.text, given).fetchall()
-
-
-def _may_make_way(connection: sqlite3.Connection, table: Table, worker: str) -> bool:
-    suspects, others = connection.execute(table.statements.many["holders"], {"worker": worker}).fetchone()
-    return may_make_way(suspects, others + 1)
-
-
-def _change(
-    connection: sqlite3.Connection,
-    table: Table,
-    now: int,
-    request: ClaimRequest,
-    limit: int,
-    found: Sequence[tuple[Any, ...]],
-    counts: dict[JobId, tuple[int, int]],
-    refused: dict[JobId, str],
-) -> int:
-    """Take them, or put them away; how many were put away."""
-    canceled = 0
-    for key, cancel, *_ in found:
-        if not _is_key(key) or key in counts or (not cancel and len(counts) >= limit):
-            continue
-        done = False
-
-        def change(key: JobId = key, cancel: int = cancel) -> None:
-            nonlocal done
-            if cancel:
-                done = table.run(connection, "cancel_waiting", now, {"id": key}).rowcount > 0
-            else:
-                done = _take(connection, table, now, request, key, counts)
-
-        trouble = attempt(connection, change)
-        if trouble is not None or not done:
-            refused[key] = clean(str(trouble), REASON_LIMIT) if trouble is not None else NOT_CHANGED
-        elif cancel:
-            canceled += 1
-    return canceled
-
-
 def _is_key(value: object) -> bool:
     """SQLite also keeps invalid texts (no UTF-8), and such a key could not be looked up again."""
     return not isinstance(value, str) or clean(value, len(value) * 4 + 1) == value
 
 
-def _due(connection: sqlite3.Connection, table: Table, now: int, limit: int) -> int:
-    number: int = connection.execute(table.selecting.due(), {**_bounds(table, now), "limit": limit}).fetchone()[0]
+def _due(tx: TableTransaction, limit: int, now: int | None = None) -> int:
+    bounds = _bounds(tx, tx.now if now is None else now)
+    number: int = tx.raw.execute(tx.table.selecting.due(), {**bounds, "limit": limit}).fetchone()[0]
     return number
-
-
-def _take(
-    connection: sqlite3.Connection,
-    table: Table,
-    now: int,
-    request: ClaimRequest,
-    key: JobId,
-    counts: dict[JobId, tuple[int, int]],
-) -> bool:
-    given = {"id": key, "worker": request.worker, "token": request.token}
-    taken = table.run(connection, "take", now, given).fetchone()
-    if taken is not None:
-        counts[key] = taken
-    return taken is not None
 
 
 class _Unseen(Exception):
     """The view does not show, or shows twice, what was claimed."""
 
 
-def _read(
-    connection: sqlite3.Connection, table: Table, token: str, counts: dict[JobId, tuple[int, int]]
-) -> list[Taken]:
-    """The view's columns, as they are after the update. Raises _Unseen."""
-    names, shown_ = _shown(connection, table, list(counts))
-    rows = {row[0]: row for row in shown_}
-    if len(rows) != len(shown_) or any(key not in rows for key in counts):
-        raise _Unseen
-    return [_one(connection, table, token, key, counts[key], rows, {}, names) for key in counts]
-
-
-def _shown(
-    connection: sqlite3.Connection, table: Table, keys: Sequence[JobId]
-) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    query = table.selecting.records()
-    cursor = connection.execute(query.text, {**query.values, "ids": msgspec.json.encode(keys).decode()})
-    return tuple(column[0] for column in cursor.description[1:]), cursor.fetchall()
-
-
-def _one(
-    connection: sqlite3.Connection,
-    table: Table,
-    token: str,
-    key: JobId,
-    count: tuple[int, int],
-    rows: Mapping[JobId, tuple[Any, ...]],
-    faults: Mapping[JobId, str],
-    names: tuple[str, ...] = (),
-) -> Taken:
-    (epoch,) = connection.execute(table.statements.record["epoch"], {"id": key}).fetchone()
-    lease = Lease(key, token, epoch)
-    if key in faults:
-        return Taken(lease, (), table.names, *count, fault=faults[key])
-    return Taken(lease, rows[key][1:], names or table.names, *count)
-
-
-def _bounds(table: Table, now: int) -> dict[str, Any]:
-    late, soon = now - round(table.options.retry_delay * SECOND), now + 2 * DAY
+def _bounds(tx: TableTransaction, now: int) -> Mapping[str, Any]:
+    late, soon = now - round(tx.table.options.retry_delay * SECOND), now + 2 * DAY
     return {**parameters("now", now), **parameters("late", late), **parameters("soon", soon)}

@@ -18,7 +18,7 @@ from stowhand.stores.database.sqlite_savepoint import attempt, check_written
 from stowhand.stores.database.sqlite_trouble import code as error_code
 from stowhand.stores.database.sqlite_trouble import is_refusal
 from stowhand.stores.sqlite.table.moments import SECOND, after
-from stowhand.stores.sqlite.table.table import Table
+from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.verdicts import recorded, untraced
 
 T = TypeVar("T")
@@ -53,9 +53,9 @@ def mark(lease: Lease) -> dict[str, Any]:
     return {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
 
 
-def find(connection: sqlite3.Connection, table: Table, lease: Lease) -> CurrentRecord | None:
+def find(tx: TableTransaction, lease: Lease) -> CurrentRecord | None:
     """The record, if there is one."""
-    row = connection.execute(table.statements.record["held"], mark(lease)).fetchone()
+    row = tx.look("held", **mark(lease)).fetchone()
     return None if row is None else CurrentRecord(*row)
 
 
@@ -64,26 +64,24 @@ def no_lease(key: JobId) -> Lease:
     return Lease(key, "", 0)
 
 
-def settle(connection: sqlite3.Connection, table: Table, now: int, batch: Batch, *, repeat: bool) -> list[Reply]:
+def settle(tx: TableTransaction, batch: Batch, *, repeat: bool) -> list[Reply]:
     """Replies in the order of the batch. Nothing sinks it: each is written under a savepoint of its own."""
-    return [_settle_one(connection, table, now, lease, what, repeat=repeat) for lease, what in batch]
+    return [_settle_one(tx, lease, what, repeat=repeat) for lease, what in batch]
 
 
-def _settle_one(
-    connection: sqlite3.Connection, table: Table, now: int, lease: Lease, settlement: Settlement, *, repeat: bool
-) -> Reply:
-    record = find(connection, table, lease)
+def _settle_one(tx: TableTransaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
+    record = find(tx, lease)
     if record is None or not record.valid:
         return _trace(record, settlement, repeat=repeat)
     if settlement.then:
         return Unwritten(NO_JOBS)
     goal = _goal(settlement.state, record)
-    given = {**mark(lease), "error": settlement.error}
 
     def write() -> None:
-        check_written(table.run(connection, goal.value, now, given, after(now, settlement.delay)))
+        due = after(tx.now, settlement.delay)
+        check_written(tx.run(goal.value, due=due, **mark(lease), error=settlement.error))
 
-    refused = attempt(connection, write)
+    refused = attempt(tx.raw, write)
     if refused is not None:
         return Unwritten(clean(str(refused)))
     return recorded(settlement, goal)
@@ -94,7 +92,7 @@ def _goal(state: State, record: CurrentRecord) -> State:
 
 
 def each(
-    connection: sqlite3.Connection, keys: Iterable[JobId], write: Callable[[JobId], T | None]
+    tx: TableTransaction, keys: Iterable[JobId], write: Callable[[JobId], T | None]
 ) -> tuple[list[T], list[tuple[JobId, Exception]]]:
     """Each under a savepoint: a record that its table refuses to change (a CHECK, a trigger) keeps no other.
 
@@ -108,7 +106,7 @@ def each(
             if (result := write(key)) is not None:
                 done.append(result)
 
-        why = attempt(connection, one)
+        why = attempt(tx.raw, one)
         if why is not None:
             refused.append((key, why))
     return done, refused
@@ -131,31 +129,27 @@ def _trace(record: CurrentRecord | None, asked: Settlement, *, repeat: bool) -> 
     return Verdict.ALREADY_SETTLED if is_written else Verdict.LOST
 
 
-def give_back(connection: sqlite3.Connection, table: Table, now: int, lease: Lease) -> None:
+def give_back(tx: TableTransaction, lease: Lease) -> None:
     """Unspent, as if it had never been claimed; to canceled, if that was asked for."""
-    record = find(connection, table, lease)
+    record = find(tx, lease)
     if record is not None and record.valid:
-        name = "given_back_canceled" if record.cancel else "given_back"
-        check_written(table.run(connection, name, now, mark(lease)))
+        check_written(tx.run("given_back_canceled" if record.cancel else "given_back", **mark(lease)))
 
 
-def reset(
-    connection: sqlite3.Connection, table: Table, now: int, key: JobId, lease: Lease | None = None
-) -> ResetJob | None:
+def reset(tx: TableTransaction, key: JobId, lease: Lease | None = None) -> ResetJob | None:
     """Reset it under any lease, or only under this one; ``lifecycle.reset`` decides whether it may run again.
 
     ``None``: it is not running, or not under that lease.
     """
-    record = find(connection, table, lease or no_lease(key))
+    record = find(tx, lease or no_lease(key))
     if record is None or record.state != State.PROCESSING or (lease is not None and not record.matches):
         return None
-    options = table.options
+    options = tx.table.options
     state = lifecycle.reset(
         resets=record.resets, max_resets=options.max_resets, max_attempts=options.max_num_retries + 1
     ).state
     state = State.CANCELED if record.cancel else state
     name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
-    given: dict[str, Any] = {"id": key, "error": options.reset_failure_message}
-    check_written(table.run(connection, name, now, given))
-    age = None if record.beaten is None else (now - record.beaten) / SECOND
+    check_written(tx.run(name, id=key, error=options.reset_failure_message))
+    age = None if record.beaten is None else (tx.now - record.beaten) / SECOND
     return ResetJob(key, options.name, state, record.worker or None, age)

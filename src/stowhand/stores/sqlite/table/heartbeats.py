@@ -11,7 +11,6 @@ that round, and one that did not pauses: the beats that waited come first.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -21,11 +20,12 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import SECOND, after
-from stowhand.stores.sqlite.table.table import Abandoned, Table, TableConnection
+from stowhand.stores.sqlite.table.table import Abandoned, Table, TableTransaction
 
 T = TypeVar("T")
 PAGE = 1000
@@ -39,14 +39,18 @@ SHARE = 0.01
 """Of the time, at most, goes into looking for waiting records that were canceled."""
 
 CLOCK = SystemClock()
-Find = Callable[[sqlite3.Connection, int], Iterable[JobId]]
+Find = Callable[[TableTransaction], Iterable[JobId]]
 
 
 class TableHeartbeats:
     """Beats, hand-backs and resets."""
 
     def __init__(
-        self, connection: TableConnection, probe: WriteProbe, table: Callable[[], Table], abandoned: Abandoned
+        self,
+        connection: SqliteConnection[TableTransaction],
+        probe: WriteProbe,
+        table: Callable[[], Table],
+        abandoned: Abandoned,
     ) -> None:
         self._connection = connection
         self._probe = probe
@@ -60,17 +64,16 @@ class TableHeartbeats:
         held = {(one.job_id, one.token): one for one in leases}  # of a column without a type: numbers and texts
         if not held:
             return Pulse()
-        table = self._table()
 
-        def renew(connection: sqlite3.Connection, now: int) -> Pulse:
+        def renew(tx: TableTransaction) -> Pulse:
             answers: dict[tuple[JobId, str], tuple[int] | None] = {}
 
             def beat(pair: tuple[JobId, str], one: Lease) -> None:
-                rows = table.run(connection, "beat", now, finish.mark(one)).fetchall()
+                rows = tx.run("beat", **finish.mark(one)).fetchall()
                 answers[pair] = rows[0] if rows else None
 
             for pair, one in held.items():
-                error = attempt(connection, lambda pair=pair, one=one: beat(pair, one))  # type: ignore[misc]
+                error = attempt(tx.raw, lambda pair=pair, one=one: beat(pair, one))  # type: ignore[misc]
                 if error is not None:
                     self._refuse([(pair[0], error)], "beat")
             return Pulse(
@@ -84,9 +87,9 @@ class TableHeartbeats:
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
 
-        def give_back(connection: sqlite3.Connection, now: int) -> None:
+        def give_back(tx: TableTransaction) -> None:
             for one in leases:
-                self._give_back(connection, now, one)
+                self._give_back(tx, one)
 
         if leases:
             self._connection.write(give_back)
@@ -94,14 +97,13 @@ class TableHeartbeats:
 
     async def abandon(self, token: str) -> bool:
         """Give back whatever this token holds; it claims nothing more."""
-        table = self._table()
 
-        def give_up(connection: sqlite3.Connection, now: int) -> None:
+        def give_up(tx: TableTransaction) -> None:
             self._abandoned.add(token)
             if not self._abandoned.begun.may_hold(token):
                 return
-            for key, epoch in connection.execute(table.statements.many["held_by_token"], {"token": token}).fetchall():
-                self._give_back(connection, now, Lease(key, token, epoch))
+            for key, epoch in tx.look("held_by_token", token=token).fetchall():
+                self._give_back(tx, Lease(key, token, epoch))
 
         self._connection.write(give_up)
         return True
@@ -109,12 +111,11 @@ class TableHeartbeats:
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these. Waiting records that were asked to cancel are looked for as well."""
         await self.maintain()
-        table = self._table()
         ids = msgspec.json.encode([lease.job_id for lease in ours]).decode()
 
-        def look(connection: sqlite3.Connection, now: int) -> Foreign:
-            late = after(now, -table.options.stalled - slack)
-            found, first = connection.execute(table.statements.many["foreign"], {"late": late, "ours": ids}).fetchone()
+        def look(tx: TableTransaction) -> Foreign:
+            late = after(tx.now, -tx.table.options.stalled - slack)
+            found, first = tx.look("foreign", late=late, ours=ids).fetchone()
             return Foreign(late=bool(found), ends_in=None if first is None else (first - late) / SECOND)
 
         return self._connection.read(look)
@@ -122,28 +123,24 @@ class TableHeartbeats:
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
         await self.maintain()
-        table = self._table()
-        age = table.options.stalled + slack
 
-        def find(connection: sqlite3.Connection, now: int) -> list[JobId]:
-            given = {"late": after(now, -age), "limit": PAGE}
-            return [key for (key,) in connection.execute(table.statements.many["stalled"], given)]
+        def find(tx: TableTransaction) -> list[JobId]:
+            late = after(tx.now, -tx.table.options.stalled - slack)
+            return [key for (key,) in tx.look("stalled", late=late, limit=PAGE)]
 
         # A look without the write lock first: there is hardly ever anything to do.
         if not self._connection.read(find) or not await self._beats_had_their_turn():
             return []
         asked = stopwatch()
-        return self._reset(lambda connection, now: () if stopwatch() - asked > SHORT else find(connection, now))
+        return self._reset(lambda tx: () if stopwatch() - asked > SHORT else find(tx))
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back a page of what this worker holds. Another program's marks are not ours to judge."""
-        statement = self._table().statements.many["held_by_worker"]
-        given = {"worker": worker, "limit": PAGE}
-        return self._reset(lambda connection, _: [key for (key,) in connection.execute(statement, given)])
+        return self._reset(lambda tx: [key for (key,) in tx.look("held_by_worker", worker=worker, limit=PAGE)])
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one record."""
-        return self._reset(lambda _connection, _now: [lease.job_id], lease)
+        return self._reset(lambda _: [lease.job_id], lease)
 
     def refused(self) -> Sequence[Refusal]:
         """What the table refused to change since this was last asked."""
@@ -159,20 +156,15 @@ class TableHeartbeats:
 
     async def maintain(self) -> None:
         """Put away waiting records whose ``cancel`` was set. Looked for seldom where looking takes long."""
-        table = self._table()
-        if not table.shape.has("cancel") or stopwatch() < self._rest_until:
+        if not self._table().shape.has("cancel") or stopwatch() < self._rest_until:
             return
         began = stopwatch()
-        statement = table.statements.many["canceled_waiting"]
 
-        def find(connection: sqlite3.Connection, _now: int) -> list[JobId]:
-            return [key for (key,) in connection.execute(statement, {"limit": PAGE})]
+        def find(tx: TableTransaction) -> list[JobId]:
+            return [key for (key,) in tx.look("canceled_waiting", limit=PAGE)]
 
-        def put_away(connection: sqlite3.Connection, now: int) -> None:
-            def cancel(key: JobId) -> int:
-                return table.run(connection, "cancel_waiting", now, {"id": key}).rowcount
-
-            _, refused = finish.each(connection, find(connection, now), cancel)
+        def put_away(tx: TableTransaction) -> None:
+            _, refused = finish.each(tx, find(tx), lambda key: tx.run("cancel_waiting", id=key).rowcount)
             self._refuse(refused, "cancel")
 
         if self._connection.read(find):
@@ -189,15 +181,15 @@ class TableHeartbeats:
         if stopwatch() - self._turns_at < RECENTLY:
             return True
         asked = stopwatch()
-        self._connection.write(lambda _connection, _now: None)
+        self._connection.write(lambda _: None)
         if stopwatch() - asked > SHORT:
             return False
         await CLOCK.sleep(TURN)
         self._turns_at = stopwatch()
         return True
 
-    def _give_back(self, connection: sqlite3.Connection, now: int, lease: Lease) -> None:
-        error = attempt(connection, lambda: finish.give_back(connection, self._table(), now, lease))
+    def _give_back(self, tx: TableTransaction, lease: Lease) -> None:
+        error = attempt(tx.raw, lambda: finish.give_back(tx, lease))
         if error is not None:
             self._refuse([(lease.job_id, error)], "release")
 
@@ -205,13 +197,8 @@ class TableHeartbeats:
         self._refused += [Refusal(key, doing, clean(str(error))) for key, error in refused]
 
     def _reset(self, find: Find, lease: Lease | None = None) -> Sequence[ResetJob]:
-        table = self._table()
-
-        def take_back(connection: sqlite3.Connection, now: int) -> list[ResetJob]:
-            def reset(key: JobId) -> ResetJob | None:
-                return finish.reset(connection, table, now, key, lease)
-
-            done, refused = finish.each(connection, list(find(connection, now)), reset)
+        def take_back(tx: TableTransaction) -> list[ResetJob]:
+            done, refused = finish.each(tx, list(find(tx)), lambda key: finish.reset(tx, key, lease))
             self._refuse(refused, "reset")
             return done
 

@@ -88,7 +88,7 @@ def _probe(connection: sqlite3.Connection, table: Table) -> Table:
             error, table.shape.view, "column_expressions or order_by_expression cannot be selected from it"
         ) from error
     try:
-        for statement in (selecting.due(), *table.statements.record.values(), *table.statements.many.values()):
+        for statement in (selecting.due(), *table.statements.values()):
             connection.execute(f"EXPLAIN {statement}", _Anything()).close()
     except sqlite3.Error as error:
         # A CHECK or a trigger, say, that calls a function of the application's own.

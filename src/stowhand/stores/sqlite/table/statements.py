@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-import msgspec
-
 from stowhand.stores.database.statements import load_statements
 from stowhand.stores.sqlite.table.moments import SECOND, Kind, kind_of
 from stowhand.stores.table.backend import MOST_RESETS
@@ -29,18 +27,13 @@ OUR_TEXT = "????-??-?? ??:??:??.[0-9][0-9][0-9][0-9][0-9][0-9]"
 Kinds = Mapping[str, Kind]
 
 
-class Statements(msgspec.Struct, frozen=True):
-    """All that needs nothing but names, as text."""
-
-    record: Mapping[str, str]
-    many: Mapping[str, str]
-
-
-def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds, *, may_lack_id: bool) -> Statements:
-    """For one table. ``kinds``: documented name -> how that column keeps moments."""
+def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds, *, may_lack_id: bool) -> dict[str, str]:
+    """All that needs nothing but names, for one table. ``kinds``: documented name -> how that column keeps moments."""
     places = _places(shape, options, kinds)
     places["identified"] = identified(shape, may_lack_id=may_lack_id)
-    return Statements(_load("record", places), _load("many", places))
+    folder = files("stowhand.stores.sqlite.table").joinpath("sql")
+    texts = [load_statements(folder.joinpath(name), places) for name in ("record.sql", "many.sql")]
+    return {name: text.decode() for found in texts for name, text in found.items()}
 
 
 def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, Kind]:
@@ -65,11 +58,6 @@ def reached(moment: str, bound: str) -> str:
         f"CASE WHEN typeof({moment}) = 'text' AND {moment} GLOB '{OUR_TEXT}'"
         f" THEN {moment} <= :{bound}_text ELSE stowhand_micros({moment}) <= :{bound} END"
     )
-
-
-def _load(file: str, places: Mapping[str, str]) -> dict[str, str]:
-    found = files("stowhand.stores.sqlite.table").joinpath("sql", f"{file}.sql")
-    return {name: text.decode() for name, text in load_statements(found, places).items()}
 
 
 def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str, str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.sqlite.table.moments import parameters
-from stowhand.stores.sqlite.table.selecting import Selecting
-from stowhand.stores.sqlite.table.statements import Kinds, Statements
+from stowhand.stores.sqlite.table.selecting import Query, Selecting
+from stowhand.stores.sqlite.table.statements import Kinds
 from stowhand.stores.table.claim_starts import Begun
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
@@ -30,21 +29,43 @@ class Table(msgspec.Struct, frozen=True):
     key: Key
     names: tuple[str, ...]
     """Of a record's columns."""
-    statements: Statements
+    statements: Mapping[str, str]
     selecting: Selecting
     walks: bool = False
     """There is an index of the very order in which records are claimed, of what waits alone."""
 
-    def run(
-        self, connection: sqlite3.Connection, name: str, now: int, given: Mapping[str, Any], due: int | None = None
-    ) -> sqlite3.Cursor:
-        """A statement about one record. ``due``: when it is to be due again; ``None``: at once."""
-        bound = {**parameters("now", now), **given}
+
+class TableTransaction:
+    """What all work on the file is passed: the connection, the time (microseconds since 1970), and the table."""
+
+    __slots__ = ("_known", "now", "raw")
+
+    def __init__(self, raw: sqlite3.Connection, now: int, known: Callable[[], Table]) -> None:
+        self.raw = raw
+        self.now = now
+        self._known = known
+
+    @property
+    def table(self) -> Table:
+        """Raises StoreError before the catalog has been read."""
+        return self._known()
+
+    def run(self, name: str, /, *, due: int | None = None, **values: Any) -> sqlite3.Cursor:
+        """Change one record. ``due``: when it is to be due again; ``None``: at once."""
+        bound = {**parameters("now", self.now), **values}
         if due is not None:
             bound |= parameters("due", due, not_before=True)
         else:
             bound |= dict.fromkeys(("due_text", "due_real", "due_integer"))
-        return connection.execute(self.statements.record[name], bound)
+        return self.raw.execute(self.table.statements[name], bound)
+
+    def look(self, name: str, /, **values: Any) -> sqlite3.Cursor:
+        """Run a statement that asks for no time but what it is given."""
+        return self.raw.execute(self.table.statements[name], values)
+
+    def select(self, query: Query, **values: Any) -> sqlite3.Cursor:
+        """Run one that the user's own expressions or conditions are part of."""
+        return self.raw.execute(query.text, {**query.values, **values})
 
 
 class Abandoned:
@@ -62,7 +83,3 @@ class Abandoned:
         self._tokens[token] = None
         if len(self._tokens) > ABANDONED:
             del self._tokens[next(iter(self._tokens))]
-
-
-TableConnection = SqliteConnection[int]
-"""A connection whose clock gives microseconds since 1970."""

@@ -13,7 +13,7 @@ SELECT id, token FROM stowhand_jobs INDEXED BY stowhand_jobs_running
 WHERE state = 'processing' AND worker IN (SELECT value FROM json_each(:workers))
 ORDER BY id
 
--- name: live
+-- name: live_ones
 SELECT * FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: archive_completed

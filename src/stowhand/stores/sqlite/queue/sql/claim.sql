@@ -3,10 +3,6 @@
 -- name: is_abandoned
 SELECT 1 FROM stowhand_abandoned WHERE token = :token
 
--- Tasks that are paused; the empty name: jobs without a queue.
--- name: pauses
-SELECT task FROM stowhand_pauses
-
 -- name: next_task
 -- One step of a loose scan over the tasks that have something waiting.
 SELECT task FROM stowhand_jobs INDEXED BY stowhand_jobs_ready

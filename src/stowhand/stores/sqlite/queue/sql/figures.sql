@@ -35,6 +35,7 @@ SELECT queue, count(*), sum(run_at <= :now) FROM (
 -- name: paused
 SELECT queue, since FROM stowhand_paused ORDER BY queue
 
+-- Tasks that are paused; the empty name: jobs without a queue.
 -- name: pauses
 SELECT task, since FROM stowhand_pauses ORDER BY task
 

@@ -27,7 +27,7 @@ SELECT * FROM stowhand_live WHERE key = :key
 -- name: past_step
 SELECT * FROM stowhand_past WHERE key = :key AND key >= 'flow:' AND key < 'flow;' ORDER BY id DESC LIMIT 1
 
--- name: delete
+-- name: delete_flow
 DELETE FROM stowhand_flow_jobs WHERE id = :id AND flow = :flow
 
 -- name: forget_steps
@@ -83,7 +83,7 @@ SELECT key, priority, iif(flags LIKE '%"parked"%', 'parked', 'delayed'), run_at 
 WHERE state IN ('queued', 'errored') AND task = :task AND key IS NOT NULL AND run_at > :now
 ORDER BY run_at, id LIMIT :limit
 
--- name: failed
+-- name: failed_steps
 SELECT key FROM stowhand_jobs
 WHERE state = 'failed' AND task IN (SELECT value FROM json_each(:tasks)) AND key > :after ORDER BY key LIMIT :limit
 

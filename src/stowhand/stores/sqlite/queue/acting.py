@@ -1,0 +1,230 @@
+"""Acts on jobs, on one or on many at once, some hundreds in a transaction: what each call does in each state is in
+docs/reference/states.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.queue_store import Answer, Done, Reschedule
+from stowhand.protocols.validation import (
+    validate_id,
+    validate_ids,
+    validate_key,
+    validate_reason,
+    validate_reschedule,
+    validate_workers,
+)
+from stowhand.stores.sqlite.queue import finish
+from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
+from stowhand.stores.sqlite.queue.producing import Producer, get
+from stowhand.stores.sqlite.queue.rows import as_json, to_job
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+T = TypeVar("T")
+AT_ONCE = 200
+"""Jobs in one transaction: more are acted on in several, so that other writers get their turn."""
+Pair = tuple[int, str | None]
+"""A job and its token, if it is held."""
+
+
+class Administrator:
+    """Each call is an act below, in a transaction for each page."""
+
+    def __init__(self, connections: Connections, producer: Producer) -> None:
+        self._connections = connections
+        self.add_built_in = producer.add_built_in
+
+    async def retry(self, job_id: int) -> Answer:
+        """Due now."""
+        return await self._connections.write(lambda tx: retry(tx, job_id), wakes=True)
+
+    async def cancel(self, job_id: int) -> Answer:
+        """At once if it waits; a running one is canceled by its worker."""
+        return await self._connections.write(lambda tx: cancel(tx, job_id))
+
+    async def remove(self, job_id: int) -> Answer:
+        return await self._connections.write(lambda tx: remove(tx, job_id))
+
+    async def remove_key(self, key: str) -> Answer:
+        """Delete the job that holds the key."""
+        return await self._connections.write(lambda tx: remove_key(tx, key))
+
+    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return await self._act(job_ids, lambda tx, ids: [retry(tx, job_id) for job_id in ids])
+
+    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return await self._act(job_ids, lambda tx, ids: [cancel(tx, job_id) for job_id in ids])
+
+    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
+        return await self._act(job_ids, lambda tx, ids: [remove(tx, job_id) for job_id in ids])
+
+    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
+        """Only those that have failed; their ids."""
+        return await self._act(job_ids, lambda tx, ids: sorted(tx.column("retry_failed", ids=as_json(ids))))
+
+    async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
+        return await self._act(job_ids, complete)
+
+    async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
+        """Failed, with attempts = max_attempts."""
+        return await self._act(job_ids, partial(fail, reason=validate_reason(reason)))
+
+    async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
+        return await self._act(job_ids, partial(reschedule, to=validate_reschedule(to)))
+
+    async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
+        """Reset what these workers hold now, dead or alive."""
+        names = as_json(validate_workers(workers))
+        tokens = dict(await self._connections.read(lambda tx: tx.rows("held_by_workers", workers=names)))
+        return await self._act(list(tokens), lambda tx, ids: take_back(tx, [(one, tokens[one]) for one in ids]))
+
+    async def _act(
+        self, job_ids: Sequence[int], act: Callable[[Transaction, Sequence[int]], Sequence[T]]
+    ) -> Sequence[T]:
+        done: list[T] = []
+        ids = validate_ids(job_ids)
+        for start in range(0, len(ids), AT_ONCE):
+
+            def page(tx: Transaction, ids: Sequence[int] = ids[start : start + AT_ONCE]) -> Sequence[T]:
+                return act(tx, ids)
+
+            done += await self._connections.write(page, wakes=True)
+        return done
+
+
+def retry(tx: Transaction, job_id: int) -> Answer:
+    """Due now, with all its attempts; a canceled job comes back out of the history."""
+    match _state(tx, job_id):
+        case None:
+            return _missing(job_id)
+        case State.PROCESSING:
+            return Answer(job_id, Done.REFUSED, "it is running; cancel it first, or wait until it has ended")
+        case State.COMPLETED:
+            return Answer(job_id, Done.REFUSED, "it completed; enqueue it again instead")
+        case State.CANCELED:
+            tx.run("revive", id=job_id)
+            lost_key = tx.row("has_other_key", id=job_id)
+            tx.run("forget", id=job_id)
+            if lost_key:
+                return Answer(job_id, Done.DONE, "its key belongs to another job now, so it has none")
+        case _:
+            tx.run("retry", id=job_id)
+    return Answer(job_id, Done.DONE)
+
+
+def cancel(tx: Transaction, job_id: int) -> Answer:
+    """At once if it waits; a running one is canceled by its worker."""
+    match _state(tx, job_id):
+        case None:
+            return _missing(job_id)
+        case State.QUEUED | State.ERRORED:
+            finish.cancel_waiting(tx, job_id)
+            return Answer(job_id, Done.DONE)
+        case State.PROCESSING:
+            tx.run("ask_to_cancel", id=job_id)
+            return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
+        case State.CANCELED:
+            return Answer(job_id, Done.UNCHANGED, "it is canceled already")
+        case State.FAILED:
+            return Answer(job_id, Done.REFUSED, "it has failed already; remove it, or retry it")
+        case State.COMPLETED:
+            return Answer(job_id, Done.REFUSED, "it has completed already")
+
+
+def remove(tx: Transaction, job_id: int) -> Answer:
+    """Delete a job that is not running."""
+    match _state(tx, job_id):
+        case None:
+            return _missing(job_id)
+        case State.PROCESSING:
+            return Answer(job_id, Done.REFUSED, "it is running; cancel it instead")
+        case State.COMPLETED:
+            return Answer(job_id, Done.REFUSED, "it completed; the history is pruned by its age")
+        case State.CANCELED:
+            tx.run("forget", id=job_id)
+        case _:
+            tx.run("delete_one", id=job_id)
+    return Answer(job_id, Done.DONE)
+
+
+def remove_key(tx: Transaction, key: str) -> Answer:
+    """Delete the holder of a key; a running one loses the key and will not run again."""
+    holder = tx.row("holder", key=validate_key(key))
+    if holder is None:
+        return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
+    job_id, state = holder[:2]
+    if state != State.PROCESSING:
+        return remove(tx, job_id)
+    tx.run("lose_key", id=job_id, why="removed")
+    return Answer(job_id, Done.DONE, "it is running; it ends without its key and will not run again")
+
+
+def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
+    """As if their handlers had succeeded; returned even where no history is kept."""
+    ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
+    jobs = _look(tx, ids)
+    if tx.keeps:
+        tx.run("archive_completed", ids=as_json(ids))
+    tx.run("delete", ids=as_json(ids))
+    return [_ended(tx, job, State.COMPLETED) for job in jobs]
+
+
+def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
+    """Without further attempts. A job that had failed before keeps its ``finished_at``."""
+    ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
+    tx.run("fail", ids=as_json(ids), reason=reason)
+    return _look(tx, ids)
+
+
+def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[Job]:
+    """The given details; the state follows from the numbers. An expired lease is reset first, as the sweep would."""
+    found = _actionable(tx, job_ids)
+    taken = take_back(tx, found)
+    ids = [job_id for job_id, _ in found]
+    run_at = None if to.run_at is None else to_micros(to.run_at)
+    tx.run("reschedule", **msgspec.structs.asdict(to) | {"ids": as_json(ids), "run_at": run_at})
+    canceled = [job for job in taken if job.state is State.CANCELED]
+    return sorted(canceled + _look(tx, ids), key=lambda job: job.id)
+
+
+def take_back(tx: Transaction, pairs: Sequence[Pair]) -> list[Job]:
+    """Reset those of them that are still held; returns the jobs as they are afterwards."""
+    jobs = []
+    for job_id, token in pairs:
+        held = None if token is None else finish.find_held(tx, job_id, token)
+        if held is None:
+            continue
+        before = get(tx, job_id)
+        reset = finish.reset(tx, held)
+        # Without a history, a job whose cancellation was requested is gone now.
+        after = get(tx, job_id) or (before and _ended(tx, before, reset.state))
+        assert after is not None
+        jobs.append(after)
+    return jobs
+
+
+def _actionable(tx: Transaction, job_ids: Sequence[int]) -> list[Pair]:
+    return [(job_id, token) for job_id, token in tx.rows("actionable", ids=as_json(job_ids))]
+
+
+def _look(tx: Transaction, ids: Sequence[int]) -> list[Job]:
+    return [to_job(row) for row in tx.rows("live_ones", ids=as_json(ids))]
+
+
+def _ended(tx: Transaction, job: Job, state: State) -> Job:
+    return msgspec.structs.replace(job, state=state, finished_at=to_datetime(tx.now.wall), worker=None)
+
+
+def _state(tx: Transaction, job_id: int) -> State | None:
+    row = tx.row("state", id=validate_id(job_id))
+    return None if row is None else State(row[0])
+
+
+def _missing(job_id: int) -> Answer:
+    return Answer(job_id, Done.MISSING, f"there is no job {job_id}")

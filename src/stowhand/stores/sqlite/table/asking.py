@@ -1,0 +1,157 @@
+"""What people and a waiting worker ask of the table: how many, how long, when the next one is due; logs, requeue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
+from stowhand.protocols.queue_store import Answer, Done
+from stowhand.stores.sqlite.table import finish
+from stowhand.stores.sqlite.table.connections import TableConnections
+from stowhand.stores.sqlite.table.moments import DAY, SECOND, after, to_micros
+from stowhand.stores.sqlite.table.table import TableTransaction
+from stowhand.stores.table.asking import cancel_refusal, retry_refusal
+from stowhand.stores.table.record_view import ShownRecord, shown
+
+AT_ONCE = 1000
+"""Waiting records looked at for the next due time; what is beyond is a poll's to find."""
+
+_entries = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class SqliteAsking:
+    """Each call is one look, or one transaction."""
+
+    def __init__(self, connections: TableConnections) -> None:
+        self._connections = connections
+
+    async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
+        """Of each state asked for."""
+        found = dict(
+            await self._connections.read(lambda tx: tx.select(tx.table.selecting.counts(states, conditions)).fetchall())
+        )
+        return {state: found.get(state.value, 0) for state in states}
+
+    async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
+        """At least one."""
+        return await self._connections.read(
+            lambda tx: tx.select(tx.table.selecting.exists(states, conditions)).fetchone() is not None
+        )
+
+    async def next_due(self) -> float | None:
+        """Seconds until the first waiting record is due; ``None``: none waits."""
+        return await self._connections.read(_next_due)
+
+    async def longest_wait(self) -> float:
+        """Seconds; 0: nothing is due."""
+        return await self._connections.read(lambda tx: _since(tx, "longest_wait"))
+
+    async def longest_run(self) -> float:
+        """Seconds; 0: nothing is running."""
+        return await self._connections.read(lambda tx: _since(tx, "longest_run"))
+
+    async def seconds_until(self, moment: datetime) -> float:
+        """From now."""
+        return (to_micros(moment) - self._connections.now()) / SECOND
+
+    async def requeue(self, record_id: JobId, after_: datetime | float | None) -> Answer:
+        """To queued; where ``cancel`` is set, to canceled. Terminal records are refused."""
+
+        def requeue(tx: TableTransaction) -> Answer:
+            held = finish.find(tx, finish.no_lease(record_id))
+            if held is None:
+                return Answer(record_id, Done.MISSING, "there is no such record")
+            if held.state not in (State.QUEUED, State.ERRORED, State.PROCESSING):
+                final = f"it is {held.state}, which is final; insert another one, or update it with SQL"
+                return Answer(record_id, Done.REFUSED, final)
+            if held.cancel:
+                tx.run("reset_canceled" if held.state == State.PROCESSING else "cancel_waiting", id=record_id)
+                return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead")
+            seconds = None if after_ is None or isinstance(after_, datetime) else after(tx.now, after_)
+            tx.run("requeue", due=to_micros(after_) if isinstance(after_, datetime) else seconds, id=record_id)
+            return Answer(record_id, Done.DONE)
+
+        return await self._connections.write(requeue)
+
+    async def page(self, states: Sequence[State], after_: JobId | None, limit: int) -> Sequence[ShownRecord]:
+        """Records in these states, by id, above ``after_``."""
+        given = {"states": json.dumps([state.value for state in states]), "after": after_, "limit": limit}
+        return await self._connections.read(lambda tx: [shown(row) for row in tx.look("page", **given)])
+
+    async def find(self, record_id: JobId) -> ShownRecord | None:
+        """One record."""
+        row = await self._connections.read(lambda tx: tx.look("find", id=record_id).fetchone())
+        return None if row is None else shown(row)
+
+    async def retry(self, record_id: JobId) -> Answer:
+        """To queued, as if it had never been tried."""
+
+        def retry(tx: TableTransaction) -> Answer:
+            held = finish.find(tx, finish.no_lease(record_id))
+            refusal = retry_refusal(record_id, None if held is None else held.state)
+            if refusal is None:
+                tx.run("retry", id=record_id)
+            return refusal or Answer(record_id, Done.DONE)
+
+        return await self._connections.write(retry)
+
+    async def cancel(self, record_id: JobId) -> Answer:
+        """What waits is canceled, what runs is asked to end."""
+
+        def cancel(tx: TableTransaction) -> Answer:
+            held = finish.find(tx, finish.no_lease(record_id))
+            state = None if held is None else held.state
+            if (refusal := cancel_refusal(record_id, state, can_ask=tx.table.shape.has("cancel"))) is not None:
+                return refusal
+            if state == State.PROCESSING:
+                tx.run("ask_cancel", id=record_id)
+                return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
+            tx.run("cancel_waiting", id=record_id)
+            return Answer(record_id, Done.DONE)
+
+        return await self._connections.write(cancel)
+
+    async def logs(self, record_id: JobId) -> Sequence[str] | None:
+        """Entry by entry; none where the column holds anything but a JSON array."""
+        row = await self._connections.read(lambda tx: tx.look("logs", id=record_id).fetchone())
+        if row is None:
+            return None
+        try:
+            return [bytes(entry).decode() for entry in _entries.decode(row[0] or "[]")]
+        except (msgspec.DecodeError, TypeError, UnicodeError):
+            return []
+
+
+def _next_due(tx: TableTransaction) -> float | None:
+    """Records are walked in the order of the column as stored, an index's. Texts of different spellings may be up to
+    some days apart from their moments, so the walk goes on for two days behind the best one."""
+    if tx.look("is_queued_at_once").fetchone():
+        return 0.0
+    found = [_first(tx, State.QUEUED)]
+    if tx.table.options.max_num_retries:
+        found += [_first(tx, State.ERRORED), tx.look("first_errored_elsewhere").fetchone()[0]]
+    known = [due for due in found if due is not None]
+    return max(min(known) - tx.now, 0) / SECOND if known else None
+
+
+def _first(tx: TableTransaction, state: State) -> int | None:
+    best: int | None = None
+    for after_, retried in tx.look("waiting_in_order", state=state.value, limit=AT_ONCE):
+        if after_ is None:
+            continue
+        if best is not None and after_ > best + 2 * DAY:
+            break
+        due = max(after_, retried or after_) if state is State.ERRORED else after_
+        best = due if best is None else min(best, due)
+    return best
+
+
+def _since(tx: TableTransaction, name: str) -> float:
+    (since,) = tx.look(name, now=tx.now).fetchone()
+    return 0.0 if since is None else max(tx.now - since, 0) / SECOND
