@@ -4,49 +4,41 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, Tracer, use_span
+from opentelemetry.trace import Tracer
 
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.text import clean
-from stowhand.observe.safe_text import scrub, shorten
-from stowhand.observe.spans import guarded, message_attributes, name_of, trace_parent
-from stowhand.protocols.correlation import current
-from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, load
-from stowhand.protocols.queue_store import Entered, QueueStore, Tick
+from stowhand.observe.enqueue_span import EnqueueSpan
+from stowhand.protocols.offered import WholeStore
+from stowhand.protocols.propagation import CORRELATION, load
+from stowhand.protocols.queue_store import (
+    Administrator,
+    Entered,
+    Producer,
+    QueueStore,
+    Tick,
+    Timetable,
+    Transactions,
+)
 
 Carry = Callable[[NewJob], NewJob]
 
 
-def traced_store(store: QueueStore, tracer: Tracer) -> QueueStore:
+def traced_store(store: QueueStore, tracer: Tracer) -> TracedStore:
     """The same store, traced; one that is traced already stays as it is."""
-    return store if isinstance(store, TracedStore) else cast("QueueStore", TracedStore(store, tracer))
+    return store if isinstance(store, TracedStore) else TracedStore(store, tracer)
 
 
-class Traced:
-    """What is not traced is the inner object's own."""
+class TracedStore(WholeStore):
+    """Everything but enqueueing is the store's own."""
 
-    def __init__(self, inner: Any, tracer: Tracer) -> None:
-        self._inner = inner
+    def __init__(self, store: QueueStore, tracer: Tracer) -> None:
+        super().__init__(store)
+        self._inner = store
         self._tracer = tracer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def _one(self, enqueue: Callable[[NewJob], Awaitable[Job]], job: NewJob) -> Job:
-        span = _begin(self._tracer, job)
-        with span.current():
-            made = await enqueue(_loader(span)(job))
-            span.made(made.id)
-            return made
-
-
-class TracedStore(Traced):
-    """Each of its parts that enqueue is traced."""
 
     @property
     def jobs(self) -> TracedProducer:
@@ -66,12 +58,21 @@ class TracedStore(Traced):
         return TracedTimetable(self._inner.timetable, self._tracer)
 
 
-class TracedProducer(Traced):
+class TracedProducer:
     """Each call is a span."""
+
+    def __init__(self, inner: Producer, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+        self.get = inner.get
 
     async def enqueue(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
-        return await self._one(self._inner.enqueue, job)
+        span = _begin(self._tracer, job)
+        with span.current():
+            made: Job = await self._inner.enqueue(_loader(span)(job))
+            span.made(made.id)
+            return made
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """One span for all of them; which task, it says if there is but one."""
@@ -94,14 +95,18 @@ class TracedProducer(Traced):
             return made
 
 
-class TracedTransactions(Traced):
+class TracedTransactions:
     """Each call is a span."""
+
+    def __init__(self, inner: Transactions, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """``enqueue <task>``: it has ended before the caller commits, or rolls back."""
         span = _begin(self._tracer, job)
         with span.current(ends=False):
-            made: Job | Awaitable[Job] = self._inner.enqueue_in(connection, _loader(span)(job))
+            made = self._inner.enqueue_in(connection, _loader(span)(job))
         if inspect.isawaitable(made):
             return _awaited(span, made)
         span.made(made.id)
@@ -109,16 +114,36 @@ class TracedTransactions(Traced):
         return made
 
 
-class TracedAdministrator(Traced):
+class TracedAdministrator:
     """One of its calls enqueues."""
+
+    def __init__(self, inner: Administrator, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+        self.retry, self.cancel = inner.retry, inner.cancel
+        self.remove, self.remove_key = inner.remove, inner.remove_key
+        self.retry_failed, self.retry_jobs = inner.retry_failed, inner.retry_jobs
+        self.cancel_jobs, self.remove_jobs = inner.cancel_jobs, inner.remove_jobs
+        self.complete_jobs, self.permanently_fail_jobs = inner.complete_jobs, inner.permanently_fail_jobs
+        self.reschedule_jobs, self.force_unlock_workers = inner.reschedule_jobs, inner.force_unlock_workers
 
     async def add_built_in(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
-        return await self._one(self._inner.add_built_in, job)
+        span = _begin(self._tracer, job)
+        with span.current():
+            made: Job = await self._inner.add_built_in(_loader(span)(job))
+            span.made(made.id)
+            return made
 
 
-class TracedTimetable(Traced):
+class TracedTimetable:
     """Each tick is a span."""
+
+    def __init__(self, inner: Timetable, tracer: Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+        self.now, self.register = inner.now, inner.register
+        self.known_items, self.ticks = inner.known_items, inner.ticks
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """A span for each tick, a trace of its own. Another scheduler's job is another's span: ours is never ended."""
@@ -189,19 +214,23 @@ def _cron(tick: Tick) -> dict[str, Any]:
     }
 
 
-class TracedEngine(Traced):
+class TracedEngine:
     """Everything but creating is the engine's own. From here on its jobs carry a context from step to step."""
 
     def __init__(self, engine: Any, tracer: Tracer) -> None:
-        super().__init__(engine, tracer)
+        self._engine = engine
+        self._tracer = tracer
         self._task = engine.task(engine.shape.entry)
         engine.carries = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
     async def create(self, job: Any) -> str:
         """``enqueue <task>``: the task is that of the first queue."""
         span = EnqueueSpan(self._tracer, self._task)
         with span.current():
-            job_id: str = await self._inner.create(_loaded(span, job))
+            job_id: str = await self._engine.create(_loaded(span, job))
             span.made(job_id)
             return job_id
 
@@ -209,7 +238,7 @@ class TracedEngine(Traced):
         """One span for all of them."""
         span = EnqueueSpan(self._tracer, self._task)
         with span.current():
-            ids: Sequence[str] = await self._inner.create_many([_loaded(span, job) for job in jobs])
+            ids: Sequence[str] = await self._engine.create_many([_loaded(span, job) for job in jobs])
             span.made_many(len(ids))
             return ids
 
@@ -217,68 +246,3 @@ class TracedEngine(Traced):
 def _loaded(span: EnqueueSpan, job: Any) -> Any:
     """Its correlation id is its own: it need not be the one that is bound here."""
     return msgspec.structs.replace(job, carried=span.carried() | {CORRELATION: job.correlation_id})
-
-
-WIDTH = 500
-"""Characters of an error."""
-
-
-class EnqueueSpan:
-    """``enqueue <task>``. ``task``: ``None`` if it is set later; ``more``: further attributes."""
-
-    def __init__(
-        self,
-        tracer: Tracer,
-        task: str | None = None,
-        queue: str | None = None,
-        context: Context | None = None,
-        more: dict[str, Any] | None = None,
-    ) -> None:
-        self._span: Span = INVALID_SPAN
-        attributes = message_attributes("enqueue", "send", task, queue) | (more or {})
-        with guarded():
-            name = "enqueue" if task is None else f"enqueue {task}"
-            self._span = tracer.start_span(name, context, SpanKind.PRODUCER, attributes)
-
-    def carried(self) -> dict[str, str | None]:
-        """What its jobs carry (propagation.py)."""
-        return {TRACE_PARENT: trace_parent(self._span), CORRELATION: current()}
-
-    def made(self, job_id: object) -> None:
-        """Note the job that was made."""
-        with guarded():
-            self._span.set_attribute("messaging.message.id", str(job_id))
-
-    def made_many(self, jobs: int, task: str | None = None) -> None:
-        """Note how many jobs were made; ``task``: the task of all of them, if it is one."""
-        with guarded():
-            self._span.set_attribute("messaging.batch.message_count", jobs)
-            if task is not None:
-                self._span.update_name(f"enqueue {task}")
-                self._span.set_attribute("stowhand.task", task)
-
-    def end(self) -> None:
-        """End the span without an error."""
-        with guarded():
-            self._span.end()
-
-    @contextmanager
-    def current(self, *, ends: bool = True) -> Iterator[None]:
-        """Current in the block, it says what the block raises; it ends with an error, or with the block."""
-        try:
-            with use_span(self._span, record_exception=False, set_status_on_exception=False):
-                yield
-        except BaseException as error:  # boundary: however the block is left, its span ends
-            with guarded():
-                self._failed(error)
-            self.end()
-            raise
-        if ends:
-            self.end()
-
-    def _failed(self, error: BaseException) -> None:
-        if isinstance(error, Exception):
-            name, words = name_of(error), shorten(scrub(clean(str(error))), WIDTH)
-            self._span.add_event("exception", {"exception.type": name, "exception.message": words})
-            self._span.set_attribute("error.type", name)
-            self._span.set_status(Status(StatusCode.ERROR, words))

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job
+from stowhand.protocols.flow_tables import FlowTables
+from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.notices import Notices
-from stowhand.protocols.queue_store import AnyStore, QueueStore
-from stowhand.protocols.store import DOING, Heartbeats, Store
+from stowhand.protocols.operating import Operator
+from stowhand.protocols.queue_store import (
+    Administrator,
+    AnyStore,
+    Connections,
+    Inspector,
+    Producer,
+    QueueStore,
+    Schema,
+    Settings,
+    Timetable,
+    Transactions,
+)
+from stowhand.protocols.store import DOING, Capabilities, Heartbeats, Store, Terms
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -21,8 +35,6 @@ def members(protocol: type) -> dict[str, Any]:
     return {name: member for one in reversed(protocol.__mro__) for name, member in vars(one).items() if name[0] != "_"}
 
 
-_NEEDED = ("jobs", "inspect", "admin", "operate", "timetable", "schema", "flows")
-"""Parts that a queue store has all of."""
 _NOT_OFFERED = "this store does not offer it"
 _HEARTBEATS = {name: inspect.iscoroutinefunction(method) for name, method in members(Heartbeats).items()}
 """By method: whether it is ``async``."""
@@ -30,20 +42,14 @@ _HEARTBEATS = {name: inspect.iscoroutinefunction(method) for name, method in mem
 
 def check_store(store: object, protocol: type, said: str) -> None:
     """Check a store of a user's. Raises ConfigurationError with all that the protocol has and the store has not."""
-    absent = [name for name in members(protocol) if not _has(store, name)]
+    # A property is looked for and not read: it may raise before the store is open.
+    absent = [name for name in members(protocol) if not (hasattr(type(store), name) or hasattr(store, name))]
     if absent:
         raise ConfigurationError(
             f"{said}: {type(store).__qualname__} has no {', '.join(absent)}; a store of your own has every member of"
             " stowhand.Store, and for an App each part, or None where it does not offer it: see the CHANGELOG,"
             ' "a store\'s calls are in parts"'
         )
-
-
-def _has(store: object, name: str) -> bool:
-    # A property is looked for and not read: it may raise before the store is open.
-    with suppress(ConfigurationError):  # raised by a whole store, which has the name
-        return hasattr(type(store), name) or hasattr(store, name)
-    return True
 
 
 def heartbeats_of(store: Store[Any]) -> Heartbeats:
@@ -74,9 +80,9 @@ def lent_connection(store: AnyStore[R]) -> AbstractAsyncContextManager[Any]:
 def whole(store: AnyStore[Job]) -> QueueStore:
     """As a queue store: the store itself, or one whose absent parts raise ConfigurationError when they are used."""
     if isinstance(store, WholeStore):
-        return cast("QueueStore", store)
-    absent = any(getattr(store, name) is None for name in _NEEDED)
-    return cast("QueueStore", WholeStore(store) if absent else store)
+        return store
+    parts = (store.jobs, store.inspect, store.admin, store.operate, store.timetable, store.schema, store.flows)
+    return WholeStore(store) if any(part is None for part in parts) else cast("QueueStore", store)
 
 
 class WholeStore:
@@ -84,8 +90,67 @@ class WholeStore:
 
     def __init__(self, store: AnyStore[Job]) -> None:
         self._store = store
+        self.open, self.close, self.claim, self.settle = store.open, store.close, store.claim, store.settle
+        self.next_due, self.foreign, self.wait = store.next_due, store.foreign, store.wait
+        self.heartbeats = store.heartbeats
         self.notices = store.notices or Notices()
 
-    def __getattr__(self, name: str) -> Any:
-        part = getattr(self._store, name)
-        return there(self._store, name, part) if name in _NEEDED else part
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    @property
+    def enclosing(self) -> EnclosingStore | None:
+        return self._store.enclosing
+
+    @property
+    def description(self) -> str:
+        return self._store.description
+
+    @property
+    def transactions(self) -> Transactions | None:
+        return self._store.transactions
+
+    @property
+    def settings(self) -> Settings | None:
+        return self._store.settings
+
+    @property
+    def connections(self) -> Connections | None:
+        return self._store.connections
+
+    @property
+    def terms(self) -> Terms | None:
+        return self._store.terms
+
+    @property
+    def is_listening(self) -> bool:
+        return self._store.is_listening
+
+    @property
+    def jobs(self) -> Producer:
+        return there(self._store, "jobs", self._store.jobs)
+
+    @property
+    def inspect(self) -> Inspector:
+        return there(self._store, "inspect", self._store.inspect)
+
+    @property
+    def admin(self) -> Administrator:
+        return there(self._store, "admin", self._store.admin)
+
+    @property
+    def operate(self) -> Operator:
+        return there(self._store, "operate", self._store.operate)
+
+    @property
+    def timetable(self) -> Timetable:
+        return there(self._store, "timetable", self._store.timetable)
+
+    @property
+    def schema(self) -> Schema:
+        return there(self._store, "schema", self._store.schema)
+
+    @property
+    def flows(self) -> FlowTables:
+        return there(self._store, "flows", self._store.flows)
