@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.service.notify_socket import notifier
+from stowhand.service.notifier import notifier
 from tests.service.manager import Manager
 from tests.service.processes import Workers, add
 

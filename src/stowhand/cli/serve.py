@@ -133,7 +133,7 @@ async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) 
 
 def _metrics() -> ServerMetrics | None:
     try:
-        from stowhand.observe.lending_metrics import LendingMetrics
+        from stowhand.observe.exposition import LendingMetrics
     except ConfigurationError:
         return None
     return LendingMetrics()

@@ -1,7 +1,8 @@
-"""All metrics of a worker as text: of one process, or of several that write theirs into one folder.
+"""Metrics as text: all those of a worker, in one process or in several that write theirs into one folder; and those of
+a server that lends a store, in a registry of their own.
 
-Prometheus' own multiprocess mode does the latter; it must be chosen (``multiprocess``) before the client is imported.
-The counters of a process that has died are kept; its gauges are not.
+Several processes work by Prometheus' own multiprocess mode, which must be chosen (``multiprocess``) before the client
+is imported. The counters of a process that has died are kept; its gauges are not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stowhand.clock import sleep_blocking
+from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import (
     CONTENT_TYPE_LATEST,
     REGISTRY,
@@ -123,3 +125,30 @@ def _lives(pid: int) -> bool:
         except ProcessLookupError:
             return False
     return True
+
+
+class LendingMetrics:
+    """Called by the server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = vocabulary.LENDING_REQUESTS(registry=self._registry)
+        self._records = vocabulary.LENDING_RECORDS(registry=self._registry)
+        self._verdicts = vocabulary.LENDING_VERDICTS(registry=self._registry)
+
+    def answered(self, call: str, status: int) -> None:
+        """A request was answered."""
+        self._requests.labels(call, str(status)).inc()
+
+    def lent(self, number: int) -> None:
+        """This many records were lent."""
+        self._records.inc(number)
+
+    def judged(self, verdicts: tuple[str, ...]) -> None:
+        """Settlements were answered with these verdicts."""
+        for verdict in verdicts:
+            self._verdicts.labels(verdict).inc()
+
+    def text(self) -> bytes:
+        """All of them in the Prometheus text format."""
+        return generate_latest(self._registry)

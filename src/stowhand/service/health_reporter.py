@@ -38,7 +38,7 @@ from stowhand.service.health import (
     stuck_processes,
     unready_processes,
 )
-from stowhand.service.notify_socket import Notifier, notifier
+from stowhand.service.notifier import Notifier, notifier
 from stowhand.service.process import LAST_WORDS
 from stowhand.service.process_observer import NEEDED, ProcessObserver, count
 from stowhand.service.status_server import JSON, Answer, StatusServer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.observe.lending_metrics import LendingMetrics
+from stowhand.observe.exposition import LendingMetrics
 from stowhand.remote.server.http_server import ServerOptions
 from stowhand.testing import MemoryStore
 from tests.remote.server.lending import Lending

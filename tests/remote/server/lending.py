@@ -26,7 +26,7 @@ from stowhand.events import (
     WrongTokens,
 )
 from stowhand.jobs.job import NewJob
-from stowhand.observe.lending_metrics import LendingMetrics
+from stowhand.observe.exposition import LendingMetrics
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.http_server import HttpServer, ServerOptions, running
 from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
