@@ -18,7 +18,7 @@ from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import borrower, link
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.tasks import first_connection
+from stowhand.tasks import dispatch
 from stowhand.tasks.context import BlockingHelpers, Context
 
 ONE = 6
@@ -117,7 +117,7 @@ async def test_a_timeout_after_the_connection_was_found_is_an_error(crowd: Crowd
 
 async def test_after_so_many_times_it_is_an_error_of_the_attempt(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(borrower, "FIRST", 0.02)
-    monkeypatch.setattr(first_connection, "LATER", 0.0)
+    monkeypatch.setattr(dispatch, "LATER", 0.0)
 
     @crowd.app.task
     async def modest(ctx: Context) -> None:

@@ -10,11 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
+from stowhand.events import Events
+from stowhand.protocols.handler import Policy
+from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import DAY, LONGEST_HISTORY
+from stowhand.tasks.context import LoggerFactory
+from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, define
 
 COMPLETED_DAYS = 14.0
@@ -28,13 +35,30 @@ def with_built_in(names: Sequence[str], *, lent: bool) -> tuple[str, ...]:
     return tuple(names) if lent else (*names, *BUILT_IN)
 
 
-def built_in_on(store: QueueStore) -> Registry:
-    """The tasks, on this store."""
+def handler_on(
+    store: QueueStore,
+    tasks: Registry,
+    new_logger: LoggerFactory,
+    options: WorkerOptions,
+    *,
+    events: Events | None,
+    worker: str,
+) -> TaskHandler:
+    """What runs these tasks, and those that are built in, for a worker of this store."""
 
     async def opened() -> QueueStore:
         return store
 
-    return built_in(opened)
+    return TaskHandler(
+        tasks,
+        producer=store.jobs,
+        logger_factory=new_logger,
+        default=Policy(timeout=options.job_timeout, backoff=options.backoff),
+        connect=partial(lent_connection, store),
+        built_in=built_in(opened),
+        events=events,
+        worker=worker,
+    )
 
 
 def built_in(opened: Callable[[], Awaitable[QueueStore]]) -> Registry:

@@ -9,6 +9,5 @@ zones.py       time zones: which real minutes those are, skipped and repeated on
 phrases.py     time phrases such as 4w3d2h1m
 agenda.py      what a scheduler has still to look at
 ---
-entering.py    ticks into the store's ledger
-scheduler.py   the loop around all that
+scheduler.py   the loop around all that, and ticks into the store's ledger
 """

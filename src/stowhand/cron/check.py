@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -48,72 +48,53 @@ def check_item(
     """
     given: object = item.options
     options = given if isinstance(given, CronOptions) else CronOptions()
-    # One by one, so that all problems are reported at once.
-    checks: tuple[tuple[str, Callable[[Any], object], object], ...] = (
-        ("", _read_task, item.task),
-        ("", validate_identifier, item.task if item.identifier is None else item.identifier),
-        (f"{spelling['fill']}: ", _read_fill, options.backfill_period),
-        ("tz: ", _read_zone, item.tz),
-        ("", _read_payload, item.payload),
-        (f"{spelling['key_mode']}: ", _read_key_mode, options),
-    )
-    for label, read, value in checks:
-        problems.extend(_wrong(label, read, value))
-    for field, value in _details(options).items():
-        label = spelling[field]
-        problems.extend(problem.replace(field, label, 1) for problem in _wrong("", _read_detail, (field, value)))
+
+    def read(reader: Callable[[Any], Any], value: object, label: str = "") -> Any:
+        # One by one, so that all problems are reported at once.
+        try:
+            return reader(value)
+        except ValueError as error:
+            problems.append(f"{label}{error}")
+
+    read(_read_task, item.task)
+    identifier = read(validate_identifier, item.task if item.identifier is None else item.identifier)
+    fill = read(_read_fill, options.backfill_period, f"{spelling['fill']}: ")
+    zone = read(_read_zone, item.tz, "tz: ")
+    payload = read(_read_payload, item.payload)
+    key_mode = read(_read_key_mode, options, f"{spelling['key_mode']}: ")
+    details = _details(options)
+    for field, value in details.items():
+        try:
+            limits.check_options(NewJob(task="any", **{field: value}))
+        except ValueError as error:
+            problems.append(str(error).replace(field, spelling[field], 1))
     if options is not given:
         problems.append(f"options: a {type(given).__qualname__}; give CronOptions(…)")
-    return None if problems or when is None else _made(item, when, place)
-
-
-def _wrong(label: str, read: Callable[[Any], object], value: object) -> Iterator[str]:
-    try:
-        read(value)
-    except ValueError as error:
-        yield f"{label}{error}"
-
-
-def _made(item: CronItem, when: Pattern | Match, place: str) -> ParsedItem:
-    """Of an item that has been checked."""
-    options = item.options
-    identifier = item.task if item.identifier is None else item.identifier
-    fill = _read_fill(options.backfill_period)
-    zone = _read_zone(item.tz)
-    payload = _read_payload(item.payload)
-    job = NewJob(task=item.task, key_mode=_read_key_mode(options), **_details(options))
+    if problems or when is None:
+        return None
+    job = NewJob(task=item.task, key_mode=key_mode, **details)
     return ParsedItem(
         identifier=identifier,
-        when=Calendar(when) if isinstance(when, Pattern) else when,
-        every_hour=isinstance(when, Pattern) and when.every_hour,
-        zone=zone,
-        job=job,
+        fill=float(fill),
+        spec=_say(identifier, when, job, fill, zone.name, payload),
         payload=payload,
         options=options,
-        fill=fill,
-        spec=_say(identifier, when, job, fill, zone.name, payload),
         place=place,
+        _when=Calendar(when) if isinstance(when, Pattern) else when,
+        _every_hour=isinstance(when, Pattern) and when.every_hour,
+        _zone=zone,
+        _job=job,
     )
 
 
 def _details(options: CronOptions) -> dict[str, Any]:
     """What is given, by the names of `NewJob`."""
-    given = {
-        "max_attempts": options.max_attempts,
-        "queue": options.queue_name,
-        "priority": options.priority,
-        "key": options.job_key,
-    }
+    given = {field: getattr(options, IN_PYTHON[field]) for field in ("max_attempts", "queue", "priority", "key")}
     return {field: value for field, value in given.items() if value is not None}
 
 
 def _read_task(task: object) -> str:
     return limits.check_name("task", task, limits.TASK_LIMIT)
-
-
-def _read_detail(detail: tuple[str, Any]) -> None:
-    field, value = detail
-    limits.check_options(NewJob(task="any", **{field: value}))
 
 
 def _read_fill(period: object) -> int:

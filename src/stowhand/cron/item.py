@@ -67,46 +67,41 @@ class CronItem(msgspec.Struct, frozen=True, kw_only=True):
     """The time zone that ``match`` speaks of, such as Europe/Berlin; UTC if not given."""
 
 
-class ParsedItem:
+class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """An item that has been checked. Opaque: made by `parse_crontab` and `parse_cron_items` only.
 
     A moment of it is a *tick*: aware, UTC, a whole minute.
     """
 
-    def __init__(
-        self,
-        *,
-        identifier: str,
-        when: Calendar | Match,
-        every_hour: bool,
-        zone: Zone,
-        job: NewJob,
-        payload: dict[str, object],
-        options: CronOptions,
-        fill: int,
-        spec: str,
-        place: str,
-    ) -> None:
-        self.identifier = identifier
-        self.task = job.task
-        self.fill = float(fill)
-        """Seconds."""
-        self.tz = zone.name
-        self.spec = spec
-        """The whole item on one line, in one spelling: equal items have equal ones, whatever they were written like."""
-        self.payload = payload
-        """Without ``_cron``."""
-        self.options = options
-        """As given: what is ``None`` was left to the defaults."""
-        self.place = place
-        """Where it was written, for messages: ``crontab line 3``."""
-        self._when = when
-        self._every_hour = every_hour
-        self._zone = zone
-        self._job = job
+    identifier: str
+    fill: float
+    """Seconds."""
+    spec: str
+    """The whole item on one line, in one spelling: equal items have equal ones, whatever they were written like."""
+    payload: dict[str, object]
+    """Without ``_cron``."""
+    options: CronOptions
+    """As given: what is ``None`` was left to the defaults."""
+    place: str
+    """Where it was written, for messages: ``crontab line 3``."""
+    _when: Calendar | Match
+    _every_hour: bool
+    _zone: Zone
+    _job: NewJob
+    """But for its payload."""
 
     def __repr__(self) -> str:
         return f"<ParsedItem {self.spec}>"
+
+    @property
+    def task(self) -> str:
+        """Of its jobs."""
+        return self._job.task
+
+    @property
+    def tz(self) -> str:
+        """The name of its time zone."""
+        return self._zone.name
 
     @property
     def asks(self) -> bool:
@@ -141,18 +136,7 @@ class ParsedItem:
         changes: dict[str, object] = {name: value for name, value in said.items() if value is not None}
         if given.job_key is not None:
             changes |= {"key": self._job.key, "key_mode": self._job.key_mode}
-        return ParsedItem(
-            identifier=self.identifier,
-            when=self._when,
-            every_hour=self._every_hour,
-            zone=self._zone,
-            job=msgspec.structs.replace(template, delay=None, **changes),
-            payload=self.payload,
-            options=given,
-            fill=int(self.fill),
-            spec=self.spec,
-            place=self.place,
-        )
+        return msgspec.structs.replace(self, _job=msgspec.structs.replace(template, delay=None, **changes))
 
     def job(self, at: datetime, *, backfilled: bool) -> NewJob:
         """The job of the tick ``at``. Its options and the size of its payload were checked when it was parsed."""

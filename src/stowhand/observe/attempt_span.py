@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from opentelemetry.context import Context, attach
@@ -39,7 +38,7 @@ class AttemptSpan:
         with guarded():
             self._open()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with guarded():
             if self._span is not None:
                 self._close(self._span, error)

@@ -7,13 +7,12 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, Unpack
 
 import msgspec
 
-from stowhand.app.built_in import built_in_on
+from stowhand.app.built_in import handler_on
 from stowhand.app.embedding import report
 from stowhand.app.opening import open_installed, report_warnings
 from stowhand.cron.scheduler import Scheduler
@@ -25,8 +24,6 @@ from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import Scope, configure_unless_configured
-from stowhand.protocols.handler import Policy
-from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.options import WorkerOptions
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import Plan, RunnerOptions, find_store_for_migrations, make_plan
@@ -140,9 +137,7 @@ class Runner:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._stopped:
             self._shut_down("the block around the runner has ended", silently=self._running.done())
         await asyncio.wait([self._running])
@@ -206,17 +201,7 @@ class Runner:
             scope = Scope("job", worker, job.task, job.id)
             return ScopedLogger(scope) if plan.logger is None else plan.logger.of(scope)
 
-        default = Policy(timeout=plan.worker.job_timeout, backoff=plan.worker.backoff)
-        return TaskHandler(
-            plan.registry,
-            producer=plan.store.jobs,
-            logger_factory=logger_of,
-            default=default,
-            connect=partial(lent_connection, plan.store),
-            built_in=built_in_on(plan.store),
-            events=self._core,
-            worker=worker,
-        )
+        return handler_on(plan.store, plan.registry, logger_of, plan.worker, events=self._core, worker=worker)
 
 
 _listening: list[Signals] = []

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 
 from stowhand.app.app import App, adopt_store
-from stowhand.app.built_in import built_in_on
+from stowhand.app.built_in import handler_on
 from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.item import ParsedItem
@@ -16,8 +14,6 @@ from stowhand.events import Events
 from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
 from stowhand.observe.traces import Traces
-from stowhand.protocols.handler import Policy
-from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
@@ -102,18 +98,7 @@ def make_handler(
     def logger_of(job: Job) -> ScopedLogger:
         return job_logger(worker, job.task, job.id, job.attempts)
 
-    default = Policy(timeout=settings.worker.job_timeout, backoff=settings.worker.backoff)
-
-    return TaskHandler(
-        loaded.registry,
-        producer=store.jobs,
-        logger_factory=logger_of,
-        default=default,
-        connect=partial(lent_connection, store),
-        built_in=built_in_on(store),
-        events=events,
-        worker=worker,
-    )
+    return handler_on(store, loaded.registry, logger_of, settings.worker, events=events, worker=worker)
 
 
 def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
@@ -14,7 +14,6 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Enqueuer
-from stowhand.tasks.blocking import Blocking, wait_for
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
 
 T = TypeVar("T")
@@ -217,3 +216,61 @@ class BlockingHelpers:
     def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:
         """As ``Helpers.query``."""
         return wait_for(self._loop, self._helpers.query(sql, values))
+
+
+_PLAIN = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
+
+
+def wait_for(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run it on the loop; gives what it returns, raises what it raises. Not from the loop's own thread."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+class Blocking:
+    """An asynchronous object as a synchronous one: a psycopg ``AsyncConnection``, its cursors and transactions.
+
+    Methods wait for what they would have to be awaited for; ``async with`` is ``with``, ``async for`` is ``for``.
+    """
+
+    def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner = inner
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._on_loop(lambda: found(*args, **kwargs))
+
+        return call
+
+    def __enter__(self) -> Any:
+        return self._on_loop(self._inner.__aenter__)
+
+    def __exit__(self, *raised: object) -> Any:
+        return self._on_loop(lambda: self._inner.__aexit__(*raised))
+
+    def __iter__(self) -> Iterator[Any]:
+        items = aiter(self._inner)
+
+        async def following() -> tuple[Any, ...]:
+            try:
+                return (await anext(items),)
+            except StopAsyncIteration:
+                return ()
+
+        while item := wait_for(self._loop, following()):
+            yield item[0]
+
+    def _on_loop(self, call: Callable[[], Any]) -> Any:
+        async def made() -> Any:
+            result = call()
+            return await result if inspect.isawaitable(result) else result
+
+        result = wait_for(self._loop, made())
+        if isinstance(result, _PLAIN):
+            return result
+        asynchronous = hasattr(result, "__aenter__") or hasattr(result, "__aiter__")
+        return Blocking(result, self._loop) if asynchronous else result

@@ -108,21 +108,22 @@ class Registry:
 
         Raises InvalidJob.
         """
-        definition = self._definitions.get(task)
-        if payload is None:
-            payload = {}
-        if definition is None:
-            return apply_options(NewJob(task=task, payload=strict_json.encode(payload)), options)
-        text = definition.shape.write_value(payload)
-        return apply_options(msgspec.structs.replace(definition.template, payload=text), options)
+        definition = self.find(task)
+        value = {} if payload is None else payload
+        text = strict_json.encode(value) if definition is None else definition.shape.write_value(value)
+        return self._made(task, text, options)
 
     def new_job_of_text(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
         """As ``new_job``, for a payload that is JSON text already and stays as it is. Raises InvalidJob."""
-        definition = self._definitions.get(task)
-        if definition is None:
-            return apply_options(NewJob(task=task, payload=payload), options)
-        definition.shape.check(payload)
-        return apply_options(msgspec.structs.replace(definition.template, payload=payload), options)
+        definition = self.find(task)
+        if definition is not None:
+            definition.shape.check(payload)
+        return self._made(task, payload, options)
+
+    def _made(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
+        definition = self.find(task)
+        template = NewJob(task=task) if definition is None else definition.template
+        return apply_options(msgspec.structs.replace(template, payload=payload), options)
 
     def declared(self, job: NewJob) -> NewJob:
         """The job with what its task declares, where the job leaves a field at its default: for enqueuers that may not

@@ -12,9 +12,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -206,11 +204,8 @@ class Bench:
         finally:
             await store.close()
 
-    @asynccontextmanager
-    async def _workers(self, store: QueueStore, processes: int) -> AsyncIterator[Workers]:
-        settings = msgspec.structs.replace(self._settings, processes=processes)
-        async with Workers(settings, store.heartbeats) as workers:
-            yield workers
+    def _workers(self, store: QueueStore, processes: int) -> Workers:
+        return Workers(msgspec.structs.replace(self._settings, processes=processes), store.heartbeats)
 
 
 async def _live(store: QueueStore) -> int:
@@ -239,9 +234,7 @@ class Workers:
         self._running = asyncio.create_task(self._supervisor.run())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         assert self._running is not None
         self._supervisor.request_stop()
         await self._running
