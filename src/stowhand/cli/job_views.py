@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,19 +16,18 @@ import msgspec
 
 from stowhand.cli.moments import say
 from stowhand.cli.screen import output_width
-from stowhand.cli.text_table import page
+from stowhand.cli.text_table import page, table
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
 from stowhand.observe.logs import wants_color
-from stowhand.observe.safe_text import columns, escape, fit, telling_line
+from stowhand.observe.safe_text import escape, telling_line
 
 HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
 TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})
 NAMES = ("TASK", "QUEUE", "KEY", "WORKER")
 WIDEST = 40
-"""Columns for a name, at most; and at least, where the terminal is narrow."""
-NAME_LEAST = 8
+"""Columns for a name, at most."""
 ERROR_LEAST = 20
 COLOURS = {"failed": "red", "errored": "yellow", "processing": "cyan", "completed": "green", "canceled": "blue"}
 UNLIMITED = 200
@@ -50,15 +49,21 @@ def table_lines(
     rows: Sequence[Sequence[str]], width: int, *, painted: bool = False, headings: Sequence[str] = HEADINGS
 ) -> list[str]:
     """Aligned columns. Names are cut first where there is no room; the last column gets what is left."""
-    widths = {heading: max(columns(row[at]) for row in (headings, *rows)) for at, heading in enumerate(headings)}
-    names = [name for name in NAMES if name in widths]
-    widths |= {name: min(widths[name], WIDEST) for name in names}
-    while (
-        _left(widths, width) < ERROR_LEAST and widths[longest := max(names, key=lambda name: widths[name])] > NAME_LEAST
-    ):
-        widths[longest] -= 1
-    widths[headings[-1]] = max(_left(widths, width), ERROR_LEAST)
-    return [_aligned(row, widths, painted=painted and row is not headings) for row in (headings, *rows)]
+
+    def paint(heading: str, text: str) -> str:
+        return click.style(text, fg=COLOURS[text]) if painted and heading == "STATE" and text in COLOURS else text
+
+    names = [name for name in NAMES if name in headings]
+    return table(
+        headings,
+        rows,
+        right=TO_THE_RIGHT,
+        squeezed=names,
+        width=width,
+        widest=WIDEST,
+        rest=ERROR_LEAST,
+        paint=paint,
+    )
 
 
 def job_page(job: Job) -> str:
@@ -95,21 +100,6 @@ def _cells(job: Job) -> tuple[str, ...]:
 
 def _name(text: str | None) -> str:
     return escape(text) if text else "-"
-
-
-def _left(widths: Mapping[str, int], width: int) -> int:
-    """Room for the last column, two spaces after each of the others."""
-    return width - sum(wide + 2 for heading, wide in widths.items() if heading != HEADINGS[-1])
-
-
-def _aligned(row: Sequence[str], widths: Mapping[str, int], *, painted: bool) -> str:
-    cells = []
-    for cell, (heading, wide) in zip(row, widths.items(), strict=True):
-        text = fit(cell, wide)
-        gap = " " * (wide - columns(text))
-        shown = click.style(text, fg=COLOURS[text]) if painted and heading == "STATE" and text in COLOURS else text
-        cells.append(gap + shown if heading in TO_THE_RIGHT else shown + gap)
-    return "  ".join(cells).rstrip()
 
 
 def _decoded(text: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -15,7 +15,7 @@ from stowhand.cli.session import with_store
 from stowhand.cli.text_table import table
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import UNQUEUED, Pauses
-from stowhand.protocols.operating import QueueChange, QueueRow, TaskChange, read_queue, read_task
+from stowhand.protocols.operating import Operator, QueueChange, QueueRow, TaskChange, read_queue, read_task
 from stowhand.protocols.queue_store import QueueStore
 
 HEADINGS = ("QUEUE", "STATE", "WAITING", "DUE", "FAILED", "SINCE")
@@ -68,7 +68,7 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 
     Workers obey within a second. A queue or a task need not have any jobs yet.
     """
-    _change(typed, names, PAUSE, "paused", as_json=as_json)
+    _change(typed, names, lambda on: (on.pause_queue, on.pause_task, on.pause_unqueued), "paused", as_json=as_json)
 
 
 @command.command("resume")
@@ -79,27 +79,18 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 @store_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
     """Let the jobs of these queues or tasks begin again, at once."""
-    _change(typed, names, RESUME, "resumed", as_json=as_json)
+    _change(typed, names, lambda on: (on.resume_queue, on.resume_task, on.resume_unqueued), "resumed", as_json=as_json)
 
 
-class Verb(NamedTuple):
-    """What is done to a queue, to a task, and to the jobs without a queue."""
-
-    queue: Callable[[QueueStore, str], Awaitable[QueueChange]]
-    task: Callable[[QueueStore, str], Awaitable[TaskChange]]
-    unqueued: Callable[[QueueStore], Awaitable[TaskChange]]
-
-
-PAUSE = Verb(
-    lambda store, name: store.operate.pause_queue(name),
-    lambda store, name: store.operate.pause_task(name),
-    lambda store: store.operate.pause_unqueued(),
-)
-RESUME = Verb(
-    lambda store, name: store.operate.resume_queue(name),
-    lambda store, name: store.operate.resume_task(name),
-    lambda store: store.operate.resume_unqueued(),
-)
+Verb = Callable[
+    [Operator],
+    tuple[
+        Callable[[str], Awaitable[QueueChange]],
+        Callable[[str], Awaitable[TaskChange]],
+        Callable[[], Awaitable[TaskChange]],
+    ],
+]
+"""What is done to a queue, to a task, and to the jobs without a queue."""
 
 
 def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
@@ -110,12 +101,13 @@ def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str
     tasks = [read_task(name) for name in dict.fromkeys(tasks)]
 
     async def one_by_one(store: QueueStore) -> None:
+        of_queue, of_task, unqueued_ones = verb(store.operate)
         for name in queues:
-            report((await verb.queue(store, name)).changed, name, {"queue": name})
+            report((await of_queue(name)).changed, name, {"queue": name})
         for name in tasks:
-            report((await verb.task(store, name)).changed, f"task {name}", {"task": name})
+            report((await of_task(name)).changed, f"task {name}", {"task": name})
         if unqueued:
-            report((await verb.unqueued(store)).changed, UNQUEUED, {"without_queue": True})
+            report((await unqueued_ones()).changed, UNQUEUED, {"without_queue": True})
 
     def report(changed: bool, name: str, about: dict[str, object]) -> None:
         word = done if changed else "unchanged"

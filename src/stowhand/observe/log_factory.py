@@ -51,12 +51,12 @@ class Logger(LineLogger):
 
     def _made(self) -> Log:
         if self._factory is None:
-            return _Standard(self._scope)
+            return _standard_log(self._scope)
         try:
             return self._factory(dict(self._scope))
         except Exception as error:  # noqa: BLE001 - boundary: the program's code must not end a job
             _complain(error)
-            return _Standard(self._scope)
+            return _standard_log(self._scope)
 
     def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None:
         meta = redact({**given, **facts} if given else facts)
@@ -66,14 +66,10 @@ class Logger(LineLogger):
             _complain(error)
 
 
-class _Standard:
+def _standard_log(scope: Mapping[str, Any]) -> Log:
     """The log function of the standard ``logging``."""
-
-    def __init__(self, scope: Mapping[str, Any]) -> None:
-        self._logger = _standard(scope)
-
-    def __call__(self, level: str, message: str, meta: Mapping[str, Any] | None) -> None:
-        getattr(self._logger, level)(message, meta)
+    logger = _standard(scope)
+    return lambda level, message, meta: getattr(logger, level)(message, meta)
 
 
 def _standard(scope: Mapping[str, Any]) -> ScopedLogger:
