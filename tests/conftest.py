@@ -93,13 +93,15 @@ def postgres_setup() -> Setup | None:
 @pytest.fixture
 def postgres_url(postgres_server: Databases, postgres_setup: Setup | None) -> Iterator[str]:
     """The URL of a database of the test's own, prepared by `postgres_setup`."""
-    yield from _fresh_database(postgres_server, postgres_setup)
+    with postgres_server.lend(postgres_setup) as url:
+        yield url
 
 
 @pytest.fixture
 def older_postgres_url(older_postgres_server: PostgresServer, postgres_setup: Setup | None) -> Iterator[str]:
     """The same on the older server."""
-    yield from _fresh_database(older_postgres_server, postgres_setup)
+    with older_postgres_server.lend(postgres_setup) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -116,12 +118,6 @@ def redis_url(redis_server: LiveRedis) -> Iterator[str]:
     redis_server.flush()
     yield redis_server.url
     redis_server.flush()
-
-
-def _fresh_database(server: Databases, setup: Setup | None) -> Iterator[str]:
-    url = server.create_database(template=server.template(setup))
-    yield url
-    server.drop_database(url)
 
 
 @pytest.hookimpl(wrapper=True)

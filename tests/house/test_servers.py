@@ -58,6 +58,37 @@ def test_a_database_starts_as_its_template(postgres_server: Databases) -> None:
     assert len(calls) == 1
 
 
+def test_a_database_is_lent_again_as_it_was_made(postgres_server: Databases) -> None:
+    def setup(url: str) -> None:
+        with psycopg.connect(url) as connection:
+            connection.execute("create table known (id int primary key); insert into known values (1)")
+            connection.execute("create table child (id serial primary key, parent int references known)")
+
+    changes = {
+        "insert into child (parent) values (1)": True,
+        "create schema more create table one (id int)": True,
+        "delete from known": False,
+        "update known set id = 2": False,
+        "insert into known values (3)": False,
+        "create function f() returns int language sql as 'select 1'": False,
+        "alter table child add column more int": False,
+        "drop table child": False,
+        "comment on table child is 'x'": False,
+    }
+    for change, again in changes.items():
+        with postgres_server.lend(setup) as first:
+            with psycopg.connect(first) as connection:
+                connection.execute(change.encode())
+            left_open = psycopg.connect(first)
+            left_open.execute("select * from known")
+        left_open.close()
+        with postgres_server.lend(setup) as second, psycopg.connect(second) as connection:
+            assert (first == second) is again, change
+            found = connection.execute("select id, (select count(*) from child) from known").fetchall()
+            assert found == [(1, 0)]
+            assert connection.execute("insert into child default values returning id").fetchone() == (1,)
+
+
 def test_data_and_url_survive_a_crash_and_a_restart() -> None:
     with PostgresServer(find_postgres()[0], durable=True) as server:
         url = server.create_database()

@@ -23,9 +23,8 @@ def postgres_setup() -> Setup:
 @pytest.fixture
 def empty_url(postgres_server: Databases) -> Iterator[str]:
     """A database with nothing in it."""
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.drop_database(url)
+    with postgres_server.lend(None) as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

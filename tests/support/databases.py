@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 
 import psycopg
 from psycopg import sql
 
+from tests.support.emptying import Snapshot
+
 # What a test's database looks like before the test: given the URL of an empty database, fills it.
 Setup = Callable[[str], None]
+
+
+OFTEN = 60
+"""How many tests use one database: what was removed stays in the server's catalogs for a while."""
+
+
+@dataclass
+class Used:
+    """A database that may be lent again."""
+
+    url: str
+    snapshot: Snapshot
+    times: int = 0
 
 
 class Databases:
@@ -22,6 +39,7 @@ class Databases:
             raise ValueError(f"DATABASE_URL must start with postgresql://, not {admin_url.split(':')[0]!r}")
         self._admin_url = admin_url
         self._templates: dict[Setup, str] = {}
+        self._spare: dict[Setup | None, list[Used]] = {}
 
     @cached_property
     def version(self) -> int:
@@ -49,6 +67,22 @@ class Databases:
         """Drop it, whoever is still connected."""
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", _name(url))
 
+    @contextmanager
+    def lend(self, setup: Setup | None) -> Iterator[str]:
+        """A database as `setup` prepares it, for one test: one of before that could be emptied, else a new one."""
+        spare = self._spare.setdefault(setup, [])
+        used = spare.pop() if spare else self._make(setup)
+        yield used.url
+        used.times += 1
+        if used.times < OFTEN and used.snapshot.restore(used.url):
+            spare.append(used)
+        else:
+            self.drop_database(used.url)
+
+    def _make(self, setup: Setup | None) -> Used:
+        url = self.create_database(template=self.template(setup))
+        return Used(url, Snapshot.of(url))
+
     def template(self, setup: Setup | None) -> str | None:
         """The name of a database prepared by `setup`, made once per server: migrations are paid once."""
         if setup is None:
@@ -61,6 +95,10 @@ class Databases:
 
     def drop_templates(self) -> None:
         """For a server that outlives the test run."""
+        for spare in self._spare.values():
+            for used in spare:
+                self.drop_database(used.url)
+        self._spare.clear()
         for name in self._templates.values():
             self.drop_database(self.url(name))
         self._templates.clear()

@@ -1,0 +1,94 @@
+"""A database is put back as it was made, or found to be beyond that: cheaper than to make another for each test."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Self
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+CATALOGS = (
+    *("pg_attrdef", "pg_attribute", "pg_cast", "pg_class", "pg_collation", "pg_constraint", "pg_conversion"),
+    *("pg_db_role_setting", "pg_default_acl", "pg_description", "pg_enum", "pg_event_trigger", "pg_extension"),
+    *("pg_index", "pg_inherits", "pg_language", "pg_largeobject_metadata", "pg_namespace", "pg_operator", "pg_policy"),
+    *("pg_proc", "pg_publication", "pg_rewrite", "pg_statistic_ext", "pg_trigger", "pg_type"),
+)
+OURS = 16384
+"""Objects below this number are the server's own."""
+CUT_OFF = """
+select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
+NEWEST = "select {0}, count(*), coalesce(max(xmin::text::bigint), 0) from {1}"
+LARGE = 4 << 20
+PATIENCE = 10.0
+
+Found = list[tuple[Any, ...]]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a new database holds. A row that was changed since is newer than all of its table's then, or is missing."""
+
+    schemas: list[str]
+    sequences: Found
+    catalogs: Found
+    rows: dict[str, Found]
+    """Of the tables that are not empty."""
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        with psycopg.connect(url, autocommit=True) as connection:
+            names = [name for name, _ in _tables(connection)]
+            rows = {name: found for name in names if (found := _newest(connection, [name]))[0][1]}
+            return cls(_schemas(connection), _sequences(connection), _newest(connection, CATALOGS), rows)
+
+    def restore(self, url: str) -> bool:
+        """Cut everyone off and remove what is new. False: more than that has changed."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            if not _cut_off(connection):
+                return False
+            for schema in set(_schemas(connection)) - set(self.schemas):
+                connection.execute(sql.SQL("drop schema {} cascade").format(sql.Identifier(schema)))
+            tables = _tables(connection)
+            if _newest(connection, CATALOGS) != self.catalogs or sum(size for _, size in tables) > LARGE:
+                return False
+            for name, _ in tables:
+                if name not in self.rows:
+                    connection.execute(sql.SQL("delete from {}").format(sql.SQL(name)))
+            for name, last, called in self.sequences:
+                connection.execute("select setval(%s, %s, %s)", [name, last, called])
+            return all(_newest(connection, [name]) == found for name, found in self.rows.items())
+
+
+def _cut_off(connection: psycopg.Connection[Any]) -> bool:
+    connection.execute("set session_replication_role = replica")  # neither triggers nor the order of references matter
+    end = time.monotonic() + PATIENCE
+    while connection.execute(CUT_OFF).fetchall():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def _schemas(connection: psycopg.Connection[Any]) -> list[str]:
+    question = "select nspname from pg_namespace where oid >= %s and nspname !~ '^pg_' order by 1"
+    return [name for (name,) in connection.execute(question, [OURS])]
+
+
+def _tables(connection: psycopg.Connection[Any]) -> Found:
+    question = "select oid::regclass::text, pg_relation_size(oid) from pg_class where relkind = 'r' and oid >= %s"
+    return connection.execute(question, [OURS]).fetchall()
+
+
+def _sequences(connection: psycopg.Connection[Any]) -> Found:
+    question = "select oid::regclass::text from pg_class where relkind = 'S' and oid >= %s order by 1"
+    names = [name for (name,) in connection.execute(question, [OURS])]
+    values = "select last_value, is_called from {}"
+    return [(name, *connection.execute(sql.SQL(values).format(sql.SQL(name))).fetchall()[0]) for name in names]
+
+
+def _newest(connection: psycopg.Connection[Any], tables: Any) -> Found:
+    """How many rows each has, and the number of the transaction that wrote the newest."""
+    questions = [sql.SQL(NEWEST).format(sql.Literal(name), sql.SQL(name)) for name in tables]
+    return connection.execute(sql.SQL(" union all ").join(questions)).fetchall()
