@@ -23,12 +23,12 @@ from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.service.health import bounds
 from stowhand.service.health_reporter import STOP_MARGIN
-from stowhand.service.process import STOPPED
+from stowhand.worker.timings import USUAL
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
 
 DEPLOY = ROOT / "deploy"
-AFTERWARDS = STOPPED
+AFTERWARDS = USUAL.exited
 """Seconds that a worker may take to end beyond its grace."""
 VARIABLES = {setting.variables[0]: setting for setting in SETTINGS.values()}
 INSTRUCTION = re.compile(r"^(FROM|COPY|RUN|ENV|USER|WORKDIR|VOLUME|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD) (.+)$")
@@ -78,7 +78,7 @@ def test_the_units_times_fit_the_workers() -> None:
     assert directives["Type"] == ["notify"]
     assert seconds(directives["TimeoutStopSec"][0]) == grace + STOP_MARGIN > grace + AFTERWARDS
     assert seconds(directives["WatchdogSec"][0]) >= 5
-    assert bounds(usual)["loop"] == 30, "the comment in the unit says so"
+    assert bounds(usual.worker)["loop"] == 30, "the comment in the unit says so"
 
 
 def seconds(text: str) -> float:

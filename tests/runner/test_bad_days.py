@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,6 +13,8 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import State
 from stowhand.runner import WorkerEvents, make_worker_utils, run, run_once
 from stowhand.tasks.context import Helpers
+from stowhand.worker.internals import Host
+from stowhand.worker.timings import Timings
 
 DEADLOCK_ONCE = """
 create sequence public.settlements;
@@ -53,7 +56,8 @@ async def test_a_deadlock_while_settling_costs_a_repeat_and_nothing_else(postgre
 
 
 async def test_a_mistake_while_it_stops_is_told_and_raised(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.worker.worker.LAST_PAUSE", 0.05)  # what it could not record is waited for
+    quick = partial(Host, timings=Timings(last_pause=0.05))  # what it could not record is waited for
+    monkeypatch.setattr("stowhand.worker.worker.Host", quick)
     begun, may_end = asyncio.Event(), asyncio.Event()
     told: list[str] = []
     events = WorkerEvents()

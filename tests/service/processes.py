@@ -12,29 +12,48 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.opening import open_store
+from stowhand.worker.timings import VARIABLE, Timings
 from tests.support import forked
 
 T = TypeVar("T")
-BETWEEN = 0.6
-"""Seconds between two signals that are to count as two: within half a second they count once."""
+QUICK = Timings(
+    same_signal=0.05,
+    suspects_every=0.2,
+    suspect_overdue=0.2,
+    unable=0.1,
+    report_every=0.1,
+    answer_fresh=0.1,
+    counts_fresh=0.2,
+)
+"""Pauses at a tenth and less. What a slow machine needs is as usual: patience with the store, the end of a process."""
+BETWEEN = 0.1
+"""Seconds between two signals that are to count as two."""
+COUNTING = ("tests.service.counting",)
+"""The program, which writes "request N" when it counts a request to stop: a test waits for that."""
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 
 
 class Workers:
     """``stowhand worker`` on one store, started and stopped by tests; nothing is left behind."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url, self._folder = url, folder
+    def __init__(self, url: str, folder: Path, *what: str) -> None:
+        """``what``: the options that say which tasks."""
+        self.url, self._folder, self._what = url, folder, what or ("--app", "tests.service.work:app")
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *options: str, program: Sequence[str] = ("stowhand.cli",)) -> subprocess.Popen[bytes]:
+    def start(
+        self, *options: str, program: Sequence[str] = ("stowhand.cli",), timings: Timings = QUICK
+    ) -> subprocess.Popen[bytes]:
         """One more ``stowhand worker``; what it says goes to a file."""
-        command = [sys.executable, "-m", *program, "worker", "-c", self.url, "--app", "tests.service.work:app"]
+        command = [sys.executable, "-m", *program, "worker", "-c", self.url, *self._what]
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+        environment[VARIABLE] = msgspec.json.encode(timings).decode()
         with self._log(len(self.processes)).open("wb") as log:
             process = forked.Popen(
                 [*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True

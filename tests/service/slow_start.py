@@ -12,11 +12,11 @@ if __name__ == "__main__":
 
     load, gate = loading.load_tasks, Path(sys.argv.pop(1))
 
-    def slowly(*given: object) -> object:
+    def slowly(*given: object, **named: object) -> object:
         """As it is, and later."""
         while not gate.exists():
             time.sleep(0.02)
-        return load(*given)  # type: ignore[arg-type]
+        return load(*given, **named)  # type: ignore[arg-type]
 
     vars(process)["load_tasks"] = slowly
     sys.exit(main())

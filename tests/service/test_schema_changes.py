@@ -8,10 +8,13 @@ from contextlib import closing
 import psycopg
 import pytest
 
-import stowhand.worker.worker
-from stowhand import App
+from stowhand import App, Worker, WorkerOptions
 from stowhand.errors import SchemaMissing, SchemaTooNew
+from stowhand.jobs.job import Job
+from stowhand.protocols.handler import Attempt
 from stowhand.worker import claims, sweeper
+from stowhand.worker.internals import Host
+from stowhand.worker.timings import Timings
 from tests.conftest import Run
 
 
@@ -68,12 +71,13 @@ def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "SCHEMA_PATIENCE", 2)
-    monkeypatch.setattr(stowhand.worker.worker, "LAST_PAUSE", 0.1)
+
+    async def idle(attempt: Attempt[Job], job: Job) -> None: ...
 
     async def story() -> None:
         app = new_app(url)
         store = await app.open(install=True)
-        worker = app.worker(poll_interval=0.05)
+        worker = Worker(store, idle, WorkerOptions(poll_interval=0.05), host=Host(timings=Timings(last_pause=0.1)))
         await store.schema.uninstall()
         with pytest.raises(SchemaMissing):
             await worker.run()

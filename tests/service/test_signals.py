@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
@@ -21,10 +22,11 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores.opening import open_store
+from stowhand.worker.timings import Timings
 from tests.conftest import Run
-from tests.service.processes import BETWEEN, Workers, enqueue_suspect, signal_until, with_store
+from tests.service.processes import BETWEEN, COUNTING, QUICK, Workers, enqueue_suspect, signal_until, with_store
 
-PATIENT = ("tests.service.patient",)
+PATIENT = replace(QUICK, exited=120.0)
 
 
 @pytest.fixture
@@ -34,12 +36,12 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_two_signals_within_half_a_second_count_once(
+def test_two_signals_that_come_close_together_count_once(
     url: str, workers: Workers, tmp_path: Path, processes: str
 ) -> None:
     gate = tmp_path / "gate"
     job_id = _enqueue(url, NewJob(task="gated", payload=f'{{"gate": "{gate}"}}'))
-    process = workers.start("--log-level", "debug", "--processes", processes)
+    process = workers.start("--log-level", "debug", "--processes", processes, timings=replace(QUICK, same_signal=60.0))
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
@@ -52,7 +54,7 @@ def test_two_signals_within_half_a_second_count_once(
 
 def test_a_third_signal_ends_the_process_within_seconds_and_spends_nothing(url: str, workers: Workers) -> None:
     job_id = _enqueue(url, NewJob(task="stubborn", payload='{"seconds": 120}', max_attempts=1))
-    process = workers.start("--log-level", "debug", program=PATIENT)
+    process = workers.start("--log-level", "debug", program=COUNTING, timings=PATIENT)
     workers.wait_for("Started task")
     _signal_three_times(process, workers)
     job = _job(url, job_id)
@@ -61,7 +63,7 @@ def test_a_third_signal_ends_the_process_within_seconds_and_spends_nothing(url: 
 
 def test_a_third_signal_ends_a_process_whose_loop_is_blocked(url: str, workers: Workers) -> None:
     job_id = _enqueue(url, NewJob(task="blocker", payload='{"seconds": 120}'))
-    process = workers.start("--log-level", "debug", program=PATIENT)
+    process = workers.start("--log-level", "debug", program=COUNTING, timings=PATIENT)
     workers.wait_for("Started task")
     _signal_three_times(process, workers)
     assert _job(url, job_id).state is State.QUEUED
@@ -69,7 +71,7 @@ def test_a_third_signal_ends_a_process_whose_loop_is_blocked(url: str, workers: 
 
 def test_a_third_signal_ends_a_supervisor_within_seconds(url: str, workers: Workers) -> None:
     _enqueue(url, NewJob(task="stubborn", payload='{"seconds": 120}'))
-    process = workers.start("--log-level", "debug", "--processes", "2", program=PATIENT)
+    process = workers.start("--log-level", "debug", "--processes", "2", program=COUNTING, timings=PATIENT)
     workers.wait_for("Started task")
     children = psutil.Process(process.pid).children(recursive=True)
     _signal_three_times(process, workers)
@@ -98,12 +100,10 @@ def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url
     assert run(scenario(), 90) == exit_codes.OK
 
 
-def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(
-    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stowhand.service.supervisor.SLOWEST_RESTART", 300.0)
+def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(run: Run, url: str) -> None:
+    timings, options = Timings(slowest_restart=300.0), WorkerOptions(grace=30.0)
     settings = WorkerSettings(
-        store=_store_settings(url), app="tests.service.work:app", processes=2, worker=WorkerOptions(grace=30.0)
+        store=_store_settings(url), app="tests.service.work:app", processes=2, worker=options, timings=timings
     )
 
     async def scenario() -> None:
@@ -168,9 +168,9 @@ async def _until(reached: Callable[[], bool]) -> None:
 
 def _signal_three_times(process: subprocess.Popen[bytes], workers: Workers) -> None:
     """To a patient program: it leaves because of the third, or not for minutes."""
-    signal_until(process, signal.SIGTERM, lambda: "wish 1" in workers.said())
+    signal_until(process, signal.SIGTERM, lambda: "request 1" in workers.said())
     time.sleep(BETWEEN)
-    signal_until(process, signal.SIGINT, lambda: "wish 2" in workers.said())
+    signal_until(process, signal.SIGINT, lambda: "request 2" in workers.said())
     time.sleep(BETWEEN)
     signal_until(process, signal.SIGTERM, lambda: process.poll() is not None)
     assert process.returncode == exit_codes.FAILURE

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
@@ -22,37 +23,37 @@ from stowhand.events import Events
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.protocols.options import WorkerOptions
-from stowhand.service import exit_codes, process
-from stowhand.service.process import GIVE_BACK, MADE_TO, Stopper
-from stowhand.service.supervisor import IN_ORDER_OFFSET, LAST_LOOK, STEADY, Child, Order, Supervisor
+from stowhand.service import exit_codes
+from stowhand.service.process import Stopper
+from stowhand.service.supervisor import IN_ORDER_OFFSET, Child, Order, Supervisor
 from stowhand.tasks.executable import KILL_AFTER
-from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE
+from stowhand.worker.timings import USUAL, Timings
 from tests.conftest import Run
-from tests.service.processes import Workers, add, job_of, left_within, signal_until, with_store
+from tests.service.processes import COUNTING, Workers, add, job_of, left_within, signal_until, with_store
 from tests.support.proxy import Proxy
 
-HASTY, LINGERING = ("tests.service.hasty",), ("tests.service.lingering",)
-STOPPED = 1.5
-"""In a hasty worker."""
+LINGERING = ("tests.service.lingering",)
+HASTY = Timings(last_pause=0.5, last_calls=0.1, exited=1.5)
 SLACK = 3.0
 """Seconds for a slow machine; a blocked loop took half a minute and more."""
 
 
 def test_the_parts_of_the_last_seconds_fit_into_them() -> None:
-    assert KILL_AFTER < LAST_PAUSE - LAST_CALLS, "a stopping worker waits a little longer for its programs"
-    assert LAST_PAUSE < process.STOPPED - MADE_TO, "who is not stuck ends in order"
-    assert GIVE_BACK < MADE_TO - LAST_LOOK, "a child gives back what it holds before it is killed"
+    assert USUAL.last_pause - USUAL.last_calls > KILL_AFTER, "a stopping worker waits a little longer for its programs"
+    assert USUAL.last_pause < USUAL.exited - USUAL.made_to, "a worker that is not stuck ends in order"
+    assert USUAL.give_back < USUAL.made_to - USUAL.killed, "a child gives back what it holds before it is killed"
 
 
 def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/queue.db"
     workers = Workers(url, tmp_path)
     job_id = add(url, "blocker", '{"seconds": 120}')
-    started = workers.start("--log-level", "debug", "--grace", "0", program=(*HASTY, "giving"))
+    giving = replace(HASTY, give_back=60.0)
+    started = workers.start("--log-level", "debug", "--grace", "0", program=COUNTING, timings=giving)
     try:
         workers.wait_for("Started task")
-        signal_until(started, signal.SIGTERM, lambda: "wish 1" in workers.said())
-        assert left_within(started, STOPPED + SLACK) == exit_codes.FAILURE
+        signal_until(started, signal.SIGTERM, lambda: "request 1" in workers.said())
+        assert left_within(started, HASTY.exited + SLACK) == exit_codes.FAILURE
     finally:
         workers.destroy()
     job = job_of(url, job_id)
@@ -64,14 +65,14 @@ def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(post
     job_id = add(postgres_url, "gated", f'{{"gate": "{gate}"}}')
     with Proxy(postgres_url) as proxy:
         workers = Workers(proxy.url, tmp_path)
-        started = workers.start("--log-level", "debug", "--grace", "1s", program=HASTY)
+        started = workers.start("--log-level", "debug", "--grace", "1s", timings=HASTY)
         try:
             workers.wait_for("Started task")
             for role in ("claim", "settle", "heart", "listen"):
                 proxy.silence_next_request(role)
             started.send_signal(signal.SIGTERM)
             gate.touch()
-            code = left_within(started, STOPPED + SLACK)
+            code = left_within(started, HASTY.exited + SLACK)
             assert code == exit_codes.FAILURE, "the driver's own patience is five seconds"
         finally:
             workers.destroy()
@@ -159,7 +160,7 @@ def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_a
         early, late = _supervisor("sqlite:///x"), _supervisor("sqlite:///x")
         assert early._ends_with(Child(0), code)
         assert early.stopping
-        late._began -= STEADY + 1
+        late._began -= USUAL.steady + 1
         assert not late._ends_with(Child(0), code)
         assert not late.stopping
         late.request_stop()

@@ -6,14 +6,17 @@ import signal
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
-from tests.service.processes import Workers, add, left_within, with_store
+from tests.service.processes import QUICK, Workers, add, left_within, with_store
 from tests.support.proxy import Proxy
 
 MOMENTS = (0.0, 0.25, 0.4, 0.55, 0.7, 0.9, 1.2)
 """Seconds after its start: while Python loads, while it connects, claims, runs, settles."""
 GRACE = 1.0
+SHORT_END = replace(QUICK, last_pause=0.5, last_calls=0.2)
 BY_ITSELF = (0, -signal.SIGTERM)
 """Its own end; or the signal's, as long as Python itself was still starting."""
 
@@ -73,12 +76,12 @@ def test_a_database_that_is_gone_while_a_worker_stops_holds_it_up_for_seconds_on
     job_id = add(postgres_url, "gated", f'{{"gate": "{gate}"}}')
     with Proxy(postgres_url) as proxy:
         workers = Workers(proxy.url, tmp_path)
-        process = workers.start("--log-level", "debug", "--grace", "2s", "--lease", "60s")
+        process = workers.start("--log-level", "debug", "--grace", "1s", "--lease", "60s", timings=SHORT_END)
         workers.wait_for("Started task")
     try:
         gate.touch()  # it ends, and nobody can be told
         process.send_signal(signal.SIGTERM)
-        assert left_within(process, 2 + 5 + 2) == 1, workers.said()
+        assert left_within(process, 1 + 5 + 2) == 1, workers.said()
     finally:
         workers.destroy()
     assert f"Not recorded: task {job_id} (gated) ended well" in workers.said(), workers.said()

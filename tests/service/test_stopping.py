@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stowhand.jobs.job import State
-from tests.service.processes import BETWEEN, Workers, add, job_of
+from tests.service.processes import BETWEEN, QUICK, Workers, add, job_of
+
+SHORT_END = replace(QUICK, last_pause=0.5, last_calls=0.2)
 
 
-def test_the_first_signal_lets_a_running_job_end(url: str, workers: Workers) -> None:
-    job_id = add(url, "innocent", '{"number": 1, "pause": 1.0}')
-    process = workers.start("--log-level", "debug")
+def test_the_first_signal_lets_a_running_job_end(url: str, workers: Workers, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job_id = add(url, "gated", f'{{"gate": "{gate}"}}')
+    process = workers.start("--log-level", "debug", "--grace", "60")
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
+    workers.wait_for("Stopping; waiting for 1 running job")
+    gate.touch()
     assert process.wait(60) == 0
     assert job_of(url, job_id).state is State.COMPLETED
 
@@ -35,7 +42,7 @@ def test_the_second_signal_hands_a_running_job_back_unspent_at_once(url: str, wo
 
 def test_a_handler_that_ignores_everything_cannot_keep_the_process_alive(url: str, workers: Workers) -> None:
     job_id = add(url, "stubborn", '{"seconds": 120}')
-    process = workers.start("--log-level", "debug", "--grace", "0.5")
+    process = workers.start("--log-level", "debug", "--grace", "0.1", timings=SHORT_END)
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
     assert process.wait(25) == 1
@@ -45,7 +52,7 @@ def test_a_handler_that_ignores_everything_cannot_keep_the_process_alive(url: st
 
 def test_a_thread_that_cannot_be_stopped_cannot_keep_the_process_alive(url: str, workers: Workers) -> None:
     job_id = add(url, "slow_thread", '{"seconds": 120}')
-    process = workers.start("--log-level", "debug", "--grace", "0.5")
+    process = workers.start("--log-level", "debug", "--grace", "0.1", timings=SHORT_END)
     workers.wait_for("Started task")
     process.send_signal(signal.SIGTERM)
     assert process.wait(25) == 1
@@ -53,8 +60,8 @@ def test_a_thread_that_cannot_be_stopped_cannot_keep_the_process_alive(url: str,
 
 
 def test_a_blocked_loop_is_named_with_its_stack_and_keeps_its_lease(url: str, workers: Workers) -> None:
-    job_id = add(url, "blocker", '{"seconds": 4}')
-    process = workers.start("--lease", "2", "--once")
+    job_id = add(url, "blocker", '{"seconds": 1.5}')
+    process = workers.start("--lease", "1", "--once", timings=replace(QUICK, blocked_after=0.2))
     assert process.wait(60) == 0
     said = workers.said()
     assert "blocker" in said

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from stowhand.protocols.figures import Figures
-from stowhand.service.store_probe import COUNTS_FRESH, StoreProbe
+from stowhand.service.store_probe import StoreProbe
 from stowhand.stores.memory.inspecting import Inspector
 from stowhand.testing import FakeClock, MemoryStore
+from stowhand.worker.timings import USUAL
 from tests.conftest import Run
 
 
@@ -48,7 +49,7 @@ def counted_within(run: Run, seconds: int, *, taking: float) -> int:
 
 
 def test_a_quick_count_is_asked_for_every_few_seconds(run: Run) -> None:
-    assert counted_within(run, 60, taking=0.01) == 60 / COUNTS_FRESH
+    assert counted_within(run, 60, taking=0.01) == 60 / USUAL.counts_fresh
 
 
 def test_a_slow_count_takes_no_more_than_a_tenth_of_the_time(run: Run) -> None:

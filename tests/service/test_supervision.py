@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
-from tests.service.processes import Workers, wait_until_done, with_store
+from tests.service.processes import Workers, add, wait_until_done, with_store
 
 INNOCENT = 1000
 
@@ -41,17 +41,16 @@ def test_a_job_that_kills_its_worker_each_time_ends_as_failed_and_a_thousand_inn
 
 
 def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_lease_ends(
-    url: str, workers: Workers
+    url: str, workers: Workers, tmp_path: Path
 ) -> None:
-    async def enqueue(store: QueueStore) -> int:
-        return (await store.jobs.enqueue(NewJob(task="innocent", payload='{"number": 1, "pause": 1.5}'))).id
-
-    job_id = with_store(url, enqueue)
+    gate = tmp_path / "gate"
+    job_id = add(url, "gated", f'{{"gate": "{gate}"}}')
     process = workers.start("--processes", "2", "--lease", "300")
     _wait_for_holder(url, job_id)
     one, another = _wait_for_children(process, 2)
     one.kill()
     another.send_signal(signal.SIGRTMIN + 2)  # a signal without a name
+    gate.touch()
     counts = wait_until_done(url, 60)
     assert counts[State.COMPLETED] == 1
     _wait_for_children(process, 2, others_than=(one, another))

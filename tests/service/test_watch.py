@@ -30,9 +30,10 @@ from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
+from stowhand.worker.timings import Timings
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
-from tests.service.processes import Workers, wait_until_done, with_store
+from tests.service.processes import QUICK, Workers, wait_until_done, with_store
 from tests.support import forked
 from tests.tasks.test_dispatch import attempt_of
 
@@ -43,15 +44,14 @@ class Watching(Workers):
     """Workers of a folder, which is watched."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        super().__init__(url, folder)
         self.tasks = folder / "tasks"
+        super().__init__(url, folder, "--tasks", str(self.tasks), "-w")
         self.tasks.mkdir()
 
-    def start(self, *options: str, program: Sequence[str] = ("stowhand.cli",)) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", *program, "worker", "-c", self.url, "--tasks", str(self.tasks), "-w"]
-        with self._log(len(self.processes)).open("wb") as log:
-            process = forked.Popen([*command, *options], stdout=log, stderr=log, start_new_session=True)
-        self.processes.append(process)
+    def start(
+        self, *options: str, program: Sequence[str] = ("stowhand.cli",), timings: Timings = QUICK
+    ) -> subprocess.Popen[bytes]:
+        process = super().start(*options, program=program, timings=timings)
         self.wait_for("looking for jobs")
         return process
 

@@ -18,7 +18,8 @@ from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.resetter import Resetter
-from stowhand.worker.worker import LAST_CALLS, LAST_PAUSE, Worker
+from stowhand.worker.timings import USUAL
+from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
 
@@ -352,7 +353,7 @@ async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_it
         act_id = await harness.add("act")
         await clock.settle()
         harness.worker.stop()
-        await clock.advance(5 + LAST_PAUSE - LAST_CALLS / 2)
+        await clock.advance(5 + USUAL.last_pause - USUAL.last_calls / 2)
         assert not harness.ending.done()
         harness.store.gates.pop("settle").set()
         await harness.ended()

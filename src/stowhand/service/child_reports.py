@@ -1,4 +1,4 @@
-"""The health of a child process: every second it writes a report to a file, which the parent reads.
+"""The health of a child process: every second (``report_every``) it writes a report to a file, which the parent reads.
 
 The child's metrics are in the same folder; prometheus' multiprocess mode writes them.
 """
@@ -22,8 +22,6 @@ from stowhand.service.health import Report
 from stowhand.service.process_observer import ProcessObserver, count
 from stowhand.worker.liveness import Liveness
 from stowhand.worker.worker import Worker
-
-EVERY = 1.0
 
 
 class ChildReporter(ProcessObserver):
@@ -53,16 +51,21 @@ class ChildReporter(ProcessObserver):
 
     async def _report(self, liveness: Liveness) -> float:
         self._late(liveness.lag())
-        now = self._clock.monotonic()
-        ages, refused = liveness.ages(), liveness.refused()
-        write(self.folder, Report(at=now, ages=ages, heard=liveness.heard, claimed=liveness.claimed, refused=refused))
-        return EVERY
+        write(self.folder, liveness, self._clock)
+        return self._settings.timings.report_every
 
 
-def write(folder: Path | None, report: Report) -> None:
+def write(folder: Path | None, liveness: Liveness, clock: Clock) -> None:
     """Write the report of this process, whole or not at all. Without a folder there is no parent left to read it."""
     if folder is None:
         return
+    report = Report(
+        at=clock.monotonic(),
+        ages=liveness.ages(),
+        heard=liveness.heard,
+        claimed=liveness.claimed,
+        refused=liveness.refused(),
+    )
     with suppress(OSError):
         new = folder / f"{os.getpid()}.new"
         new.write_bytes(msgspec.json.encode(report))

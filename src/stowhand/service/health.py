@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from stowhand.app.settings.settings import WorkerSettings
+from stowhand.protocols.options import WorkerOptions
+from stowhand.worker.timings import USUAL, Timings
 
 PATIENCE = 60.0
 """Seconds that a call to the store may take, at least: drivers time out before."""
-SHORTEST = 3.0
-"""Seconds that a handler may block the loop, however short the leases."""
 LONGEST_POLL = 10.0
 CRON_PATIENCE = 600.0
 """Seconds: a backfill of up to a year takes its time."""
@@ -47,20 +46,15 @@ class Process(msgspec.Struct, frozen=True):
     report: Report | None
 
 
-def bounds(settings: WorkerSettings) -> dict[str, float]:
+def bounds(options: WorkerOptions, timings: Timings = USUAL) -> dict[str, float]:
     """By loop: the age in seconds above which it is not alive."""
-    return bounds_of(settings.worker.lease, settings.worker.poll_interval)
-
-
-def bounds_of(lease: float, poll_interval: float | None) -> dict[str, float]:
-    """The same, of one worker."""
-    call = max(PATIENCE, 2 * lease)
+    call = max(PATIENCE, 2 * options.lease)
     return {
-        "loop": max(SHORTEST, lease),
+        "loop": max(timings.blocked_at_least, options.lease),
         "heartbeat": call,
         "claiming": call,
         "settling": call,
-        "waking": max(poll_interval or 0.0, LONGEST_POLL) + call,
+        "waking": max(options.poll_interval or 0.0, LONGEST_POLL) + call,
         "cron": CRON_PATIENCE,
     }
 
@@ -92,6 +86,12 @@ def refusals(refused: Mapping[str, float], whose: str = "") -> list[str]:
         f"{whose}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
         for name, seconds in refused.items()
     ]
+
+
+def starting(processes: Sequence[Process], place: str = "store") -> list[str]:
+    """Why processes are not ready whose first claim has not been answered."""
+    late = [one.name for one in processes if one.report is None or not one.report.claimed]
+    return [f"{name} is starting: the {place} has answered it no claim yet" for name in late]
 
 
 def unready_processes(processes: Sequence[Process], now: float) -> list[str]:

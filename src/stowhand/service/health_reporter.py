@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import Clock, SystemClock, stopwatch
@@ -34,6 +32,7 @@ from stowhand.service.health import (
     bounds,
     refusals,
     rounded,
+    starting,
     stuck,
     stuck_processes,
     unready_processes,
@@ -41,17 +40,15 @@ from stowhand.service.health import (
 from stowhand.service.notifier import Notifier, notifier
 from stowhand.service.process import LAST_WORDS
 from stowhand.service.process_observer import NEEDED, ProcessObserver, count
-from stowhand.service.status_server import JSON, Answer, StatusServer
+from stowhand.service.status_server import Answer, StatusServer, verdict
 from stowhand.service.store_probe import StoreProbe
 from stowhand.service.supervisor import Supervisor
 from stowhand.worker.liveness import Liveness
-from stowhand.worker.watchdog import BLOCKED_AFTER
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:
     from stowhand.observe.exposition import Exposition
 
-EVERY = 1.0
 SEEN_EVERY = 0.25
 STOP_MARGIN = 10.0
 """Seconds beyond the grace that a service manager is to wait: the worker has left after half of them."""
@@ -77,12 +74,12 @@ class HealthReporter(ProcessObserver):
 
     def __init__(self, settings: WorkerSettings, manager: Notifier | None, clock: Clock | None = None) -> None:
         self._settings, self._notifier, self._clock = settings, manager, clock or SystemClock()
-        self._bounds = bounds(settings)
-        self._probe = StoreProbe(self._clock)
+        self._timings = settings.timings
+        self._bounds = bounds(settings.worker, settings.timings)
+        self._probe = StoreProbe(self._clock, self._timings)
         self._liveness: Liveness | None = None
         self._scheduler: Scheduler | None = None
-        self._processes: Callable[[], list[Process]] | None = None
-        self._gives_up: Callable[[], bool] = lambda: False
+        self._supervisor: Supervisor | None = None
         self._late: Callable[[float], None] = lambda late: None
         self._seen = self._clock.monotonic()
         """When the parent's loop last moved."""
@@ -158,7 +155,7 @@ class HealthReporter(ProcessObserver):
     @contextmanager
     def supervising(self, supervisor: Supervisor) -> Iterator[None]:
         seeing = asyncio.get_running_loop().create_task(self._see())
-        self._processes, self._gives_up = lambda: self._children(supervisor), lambda: supervisor.stopping
+        self._supervisor = supervisor
         try:
             yield
         finally:
@@ -174,9 +171,11 @@ class HealthReporter(ProcessObserver):
         if self._exposition is not None:
             self._exposition.bury(event.pid)
 
-    def _children(self, supervisor: Supervisor) -> list[Process]:
-        """Those that run or should run: a dead child must be replaced within the time that a start may take."""
-        found = []
+    def _processes(self) -> list[Process]:
+        """The children that run or should run: a dead one must be replaced within the time that a start may take."""
+        found: list[Process] = []
+        if (supervisor := self._supervisor) is None:
+            return found
         for child in supervisor.children:
             name, process = f"process {child.number + 1}", child.process
             if process is None:
@@ -195,54 +194,47 @@ class HealthReporter(ProcessObserver):
         if self._liveness is not None:
             ages = self._liveness.ages()
         else:
-            ages = {} if self._processes is None else {"loop": self._clock.monotonic() - self._seen}
+            ages = {} if self._supervisor is None else {"loop": self._clock.monotonic() - self._seen}
         return ages if self._scheduler is None else ages | {"cron": self._scheduler.busy}
 
     def trouble(self) -> list[str]:
         """Why the worker is not alive; empty: it is."""
-        processes = self._processes() if self._processes is not None else []
-        return stuck(self.ages(), self._bounds) + stuck_processes(processes, self._bounds, self._clock.monotonic())
+        now = self._clock.monotonic()
+        return stuck(self.ages(), self._bounds) + stuck_processes(self._processes(), self._bounds, now)
 
     def unready(self) -> list[str]:
         """Why the worker is not ready; empty: it is."""
-        found = ["it is stopping"] if self._draining or self._gives_up() else []
-        if not self._claims():
-            found += self._starting()
-        found += self._refusals()
+        supervisor = self._supervisor
+        found = ["it is stopping"] if self._draining or (supervisor is not None and supervisor.stopping) else []
+        found += self._starting() + self._refusals()
         # The probe asks the store on the loop: while that is blocked, a missing answer says nothing about the store.
         trouble = None if self._blocked() else self._probe.trouble()
-        blocked = self._blocked()
-        return [*found, *((reason,) if (reason := blocked or trouble) is not None else ())]
+        reason = self._blocked() or trouble
+        return found if reason is None else [*found, reason]
 
     def _blocked(self) -> str | None:
         """Half a sentence about a loop that does not move."""
         age = self.ages().get("loop", 0.0)
-        return f"loop: nothing for {age:.0f} s; what runs on it blocks it" if age > BLOCKED_AFTER else None
+        return (
+            f"loop: nothing for {age:.0f} s; what runs on it blocks it" if age > self._timings.blocked_after else None
+        )
 
     def _refusals(self) -> list[str]:
         """Calls that the store refuses, of this worker and of the other processes."""
         found = [] if self._liveness is None else refusals(self._liveness.refused())
-        processes = self._processes() if self._processes is not None else []
-        return found + unready_processes(processes, self._clock.monotonic())
+        return found + unready_processes(self._processes(), self._clock.monotonic())
 
     def _starting(self) -> list[str]:
-        if self._processes is None:
-            return ["it is starting: the store has answered no claim yet"]
-        late = [one.name for one in self._processes() if one.report is None or not one.report.claimed]
-        return [f"{name} is starting: the store has answered it no claim yet" for name in late]
-
-    def _claims(self) -> bool:
-        """The first claim of every process has been answered."""
-        if self._processes is not None:
-            return all(one.report is not None and one.report.claimed for one in self._processes())
-        return self._liveness is not None and self._liveness.claimed
+        """Processes whose first claim has not been answered."""
+        if self._supervisor is not None:
+            return starting(self._processes())
+        claims = self._liveness is not None and self._liveness.claimed
+        return [] if claims else ["it is starting: the store has answered no claim yet"]
 
     def _heard(self) -> float | None:
         """Seconds since the store last answered any process."""
         moments = [self._probe.heard, None if self._liveness is None else self._liveness.heard]
-        moments += [
-            one.report.heard for one in ([] if self._processes is None else self._processes()) if one.report is not None
-        ]
+        moments += [one.report.heard for one in self._processes() if one.report is not None]
         known = [moment for moment in moments if moment is not None]
         return round(self._clock.monotonic() - max(known), 1) if known else None
 
@@ -257,33 +249,31 @@ class HealthReporter(ProcessObserver):
 
     def _healthz(self) -> Answer:
         trouble, now = self.trouble(), self._clock.monotonic()
-        page: dict[str, object] = {"status": "stuck" if trouble else "ok", "reasons": trouble}
-        page["loops"] = rounded(self.ages())
-        if self._processes is not None:
+        page: dict[str, object] = {"loops": rounded(self.ages())}
+        if self._supervisor is not None:
             page["processes"] = {one.name: _shown(one, now) for one in self._processes()}
-        return Answer(503 if trouble else 200, _json(page), JSON)
+        return verdict("ok", "stuck", trouble, **page)
 
     def _readyz(self) -> Answer:
-        reasons = self.unready()
-        page = {"status": "not ready" if reasons else "ready", "reasons": reasons}
-        return Answer(503 if reasons else 200, _json({**page, "store_heard_seconds_ago": self._heard()}), JSON)
+        return verdict("ready", "not ready", self.unready(), store_heard_seconds_ago=self._heard())
 
     # -- on its own thread --------------------------------------------------------------------------
 
     async def _tick(self) -> float:
         if self._liveness is not None:
             self._late(self._liveness.lag())
+        every = self._timings.report_every
         if self._notifier is None:
-            return EVERY
+            return every
         if not self._draining:
             self._notify(self._notifier)
         elif not self.trouble():
             self._notifier.send(watchdog=1)
-        return EVERY if self._notifier.watchdog is None else min(EVERY, self._notifier.watchdog / 2)
+        return every if self._notifier.watchdog is None else min(every, self._notifier.watchdog / 2)
 
     def _notify(self, manager: Notifier) -> None:
         trouble = self.trouble()
-        if not self._ready_sent and self._claims():
+        if not self._ready_sent and not self._starting():
             self._ready_sent = True
             manager.send(ready=1)
         status = "; ".join(trouble) or ("working" if self._ready_sent else "starting")
@@ -314,10 +304,6 @@ def _restore(before: str | None) -> None:
 def _shown(process: Process, now: float) -> dict[str, object]:
     loops = {} if process.report is None else rounded(process.report.ages)
     return {"said_seconds_ago": round(age_of(process, now), 1), "loops": loops}
-
-
-def _json(page: object) -> bytes:
-    return msgspec.json.encode(page) + b"\n"
 
 
 def _say_where(address: str, url: str) -> None:

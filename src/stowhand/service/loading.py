@@ -11,8 +11,7 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
-from stowhand.jobs.job import Job
-from stowhand.observe.job_logger import ScopedLogger, core_logger, job_logger
+from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.traces import Traces
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.discovery import load_folder
@@ -62,11 +61,6 @@ def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> Loade
     return LoadedTasks(registry, folder.passed_over, load=folder.load, traces=traces)
 
 
-def load_work(settings: WorkerSettings) -> LoadedTasks:
-    """The same for a worker, whose folder may still be empty while it is watched."""
-    return load_tasks(settings, may_be_empty=settings.watch)
-
-
 def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) -> None:
     """A worker without a task of the user's does nothing; one that schedules what recurs does something.
 
@@ -95,10 +89,14 @@ def make_handler(
 ) -> TaskHandler:
     """The handler that runs them, with loggers that know their job."""
 
-    def logger_of(job: Job) -> ScopedLogger:
-        return job_logger(worker, job.task, job.id, job.attempts)
-
-    return handler_on(store, loaded.registry, logger_of, settings.worker, events=events, worker=worker)
+    return handler_on(
+        store,
+        loaded.registry,
+        lambda job: job_logger(worker, job.task, job.id, job.attempts),
+        settings.worker,
+        events=events,
+        worker=worker,
+    )
 
 
 def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:

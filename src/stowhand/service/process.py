@@ -34,7 +34,7 @@ from stowhand.observe.listener import LogListener
 from stowhand.observe.traces import Traces
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
-from stowhand.service.loading import load_work, make_handler, report_problems
+from stowhand.service.loading import load_tasks, make_handler, report_problems
 from stowhand.service.opening import open_to_work, store_of
 from stowhand.service.process_observer import ProcessObserver
 from stowhand.service.quarantine import Quarantine
@@ -45,15 +45,10 @@ from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.program import kill_programs
 from stowhand.worker.hooks import enclosed
 from stowhand.worker.internals import Host
+from stowhand.worker.timings import USUAL, Timings
 from stowhand.worker.worker import Worker, new_identity
 
 LAST_WRITE = 2.0
-STOPPED = 5.0
-"""Seconds after the grace within which a process has exited, whatever happens."""
-MADE_TO = 0.9
-"""Seconds before that, when a process that still runs is made to exit."""
-GIVE_BACK = 0.5
-"""How many of these seconds it tries to give its leases back."""
 UNREAD = 0.2
 """Seconds within which a line is written, unless the log is not read any more."""
 LAST_SPANS = 3.0
@@ -62,6 +57,7 @@ BUSY_PAUSE = 0.1
 LAST_WORDS: list[Callable[[], object]] = []
 """Called by a process that exits at once. They are quick and raise nothing."""
 _TRACES: list[Traces] = []
+"""Whose last spans are exported at the end."""
 
 
 def run_process(
@@ -81,13 +77,17 @@ class Stopper:
     """Counts requests to stop: from any thread, or in a signal handler between any two steps of the loop's thread."""
 
     def __init__(
-        self, worker: Worker, leave: Callable[[], None], bounded: Callable[[float], object] = lambda grace: None
+        self,
+        worker: Worker,
+        leave: Callable[[], None],
+        bounded: Callable[[float], object] = lambda grace: None,
+        timings: Timings = USUAL,
     ) -> None:
         """``bounded``: called at a request to stop, with the seconds that handlers still have."""
         self._worker = worker
         self._leave = leave
         self._bounded = bounded
-        self._stop_requests = StopRequests()
+        self._stop_requests = StopRequests(timings.same_signal)
         self._quiet = False
         self.loop = asyncio.get_running_loop()
         self.code_offset = 0
@@ -117,8 +117,7 @@ class Stopper:
     def quiet(self, *, on: bool) -> None:
         """The same, on the supervisor's order."""
         self._quiet = on
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(lambda: self._worker.internals.quiet(on))
+        self._on_loop(lambda: self._worker.internals.quiet(on))
 
     def now(self) -> None:
         """Hand everything back at once: the supervisor is gone, or was asked to stop twice."""
@@ -133,8 +132,11 @@ class Stopper:
         return code
 
     def _stop(self, *, now: bool) -> None:
+        self._on_loop(lambda: self._worker.stop(now=now))
+
+    def _on_loop(self, call: Callable[[], object]) -> None:
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(lambda: self._worker.stop(now=now))
+            self.loop.call_soon_threadsafe(call)
 
 
 async def _work(
@@ -145,7 +147,7 @@ async def _work(
     observer: ProcessObserver,
 ) -> int:
     changes = Changes(settings)
-    loaded = load_work(settings)
+    loaded = load_tasks(settings, may_be_empty=settings.watch)
     report_problems(loaded, settings)
     store = traced(store_of(settings.store), loaded.traces)
     handler = make_handler(loaded, settings, store, name, events)
@@ -160,12 +162,12 @@ async def _work(
         await open_to_work(store, settings.store)
         isolate = enclosed(Quarantine(settings, name, handler).run, events, name)
         tasks = with_built_in(loaded.names, lent=settings.store.connection.is_lent)
-        host = Host(isolate, _leave_when_hung(settings.worker.grace))
+        host = Host(isolate, _leave_when_hung(settings.worker.grace), settings.timings)
         worker = Worker(store, handler, settings.worker_options(tasks, name), events=events, host=host)
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         leaving = partial(leave, store, worker, lambda: stopper.code)
-        stopper: Stopper = Stopper(worker, leaving, partial(_leave_in_time, leaving))
+        stopper: Stopper = Stopper(worker, leaving, _leave_in_time(leaving, settings.timings), settings.timings)
         if control is not None:
             control(stopper)
         if recurring is not None:
@@ -205,7 +207,6 @@ def hand_over_at_the_end(traces: Traces | None) -> None:
     """Export the last spans when the process ends, in order or by ``hard_exit``."""
     if traces is not None and traces not in _TRACES:
         _TRACES.append(traces)
-        LAST_WORDS.append(traces.leave)
 
 
 def finished(code: int) -> int:
@@ -213,25 +214,18 @@ def finished(code: int) -> int:
 
     The provider's own exit handler would wait for that, some half a minute.
     """
-    late = [traces for traces in _TRACES if not traces.flush(LAST_SPANS)]
-    if late:
+    if [traces for traces in _TRACES if not traces.flush(LAST_SPANS)]:
         core_logger().warning(f"The last spans were not handed over within {LAST_SPANS:g} s")
-        _leave_spans(late)
+        _TRACES.clear()
         hard_exit(code)
     return code
-
-
-def _leave_spans(of: Sequence[Traces]) -> None:
-    for traces in of:
-        if traces.leave in LAST_WORDS:
-            LAST_WORDS.remove(traces.leave)
 
 
 def hard_exit(code: int) -> None:
     """End the process now: no exit handlers, no joining of threads that will never end."""
     try:
         kill_programs()
-        for word in LAST_WORDS:
+        for word in (*LAST_WORDS, *(traces.leave for traces in _TRACES)):
             word()
         for stream in (sys.stdout, sys.stderr):
             _within(stream.flush, UNREAD)  # the other end may not be read any more
@@ -252,7 +246,7 @@ def leave(
     ``earned``: gives the code of work that is over (nothing is held then), else ``None``.
     """
     if (code := earned()) is not None:
-        _leave_spans(_TRACES)  # they were being exported, or have been
+        _TRACES.clear()  # they were being exported, or have been
         hard_exit(code)
     kill_programs()
     _within(worker.internals.give_up, UNREAD)
@@ -260,14 +254,14 @@ def leave(
     hard_exit(exit_codes.FAILURE)
 
 
-def _leave_in_time(leaving: Callable[..., object], grace: float) -> None:
+def _leave_in_time(leaving: Callable[..., object], timings: Timings) -> Callable[[float], None]:
     """Exit after the grace even if the loop is blocked, or a call to the store is never answered."""
 
-    def wait() -> None:
-        sleep_blocking(grace + STOPPED - MADE_TO)
-        leaving(within=GIVE_BACK)
+    def wait(grace: float) -> None:
+        sleep_blocking(grace + timings.exited - timings.made_to)
+        leaving(within=timings.give_back)
 
-    threading.Thread(target=wait, name="stowhand deadline", daemon=True).start()
+    return lambda grace: threading.Thread(target=wait, args=(grace,), name="stowhand deadline", daemon=True).start()
 
 
 async def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:

@@ -29,9 +29,6 @@ from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit
 from stowhand.service.quarantine import Assignment, ChildAnswer, attempt_in_child
 
-PAUSE = 2.0
-"""Seconds before a job whose child could not begin goes back."""
-
 
 def main() -> None:
     """Run one job, answer, and exit without waiting for threads."""
@@ -45,20 +42,20 @@ def main() -> None:
     configure_logging(settings.log_level, settings.log_format)
     answers: list[ChildAnswer] = []
     try:
-        asyncio.run(_attempt(assignment, answers))
+        asyncio.run(_attempt(assignment, settings, answers))
     except BaseException as error:  # noqa: BLE001 - boundary: this process ends with it
         if not answers:  # else it came after the job, or was what something of the job's left behind
-            answers.append(_unable(assignment.job, error))
+            answers.append(_unable(assignment.job, settings.timings.unable, error))
     with os.fdopen(assignment.answer_fd, "wb") as pipe:
         pipe.write(msgspec.json.encode(answers[0]) + b"\n")
     hard_exit(0)
 
 
-def _unable(job: Job, error: BaseException) -> ChildAnswer:
+def _unable(job: Job, pause: float, error: BaseException) -> ChildAnswer:
     """The answer of a child that could not begin. After a pause, for the job may come back at once."""
     why = telling_line(describe(error))
     core_logger().error(f"Task {job.id} ({job.task}) goes back: the process of its own could not begin: {why}")
-    sleep_blocking(PAUSE)
+    sleep_blocking(pause)
     return ChildAnswer("unable", why)
 
 
@@ -69,8 +66,7 @@ def _die_with_the_worker() -> None:
     hard_exit(exit_codes.FAILURE)
 
 
-async def _attempt(assignment: Assignment, answers: list[ChildAnswer]) -> None:
-    settings = WorkerSettings.from_json(assignment.settings)
+async def _attempt(assignment: Assignment, settings: WorkerSettings, answers: list[ChildAnswer]) -> None:
     loaded = load_tasks(settings)
     store = traced(store_of(settings.store), loaded.traces)
     hand_over_at_the_end(loaded.traces)

@@ -20,9 +20,8 @@ from stowhand.errors import (
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
-from stowhand.service import exit_codes
 from stowhand.service.health_reporter import watched
-from stowhand.service.loading import LoadedTasks, load_tasks, load_work
+from stowhand.service.loading import LoadedTasks, load_tasks
 from stowhand.service.opening import store_of
 from stowhand.service.process import finished, hand_over_at_the_end, run_process
 from stowhand.service.process_observer import ProcessObserver
@@ -35,9 +34,6 @@ from stowhand.service.supervisor import Supervisor
 
 def run_worker(settings: WorkerSettings) -> int:
     """Work until stopped (or drained, with ``once``). Gives the exit code; raises StowhandError before work began."""
-    if settings.schema_only:
-        asyncio.run(_install(settings))
-        return exit_codes.OK
     try:
         if settings.pool_shortage is not None:
             core_logger().warning(settings.pool_shortage)
@@ -52,18 +48,11 @@ def _run(settings: WorkerSettings) -> int:
             code = run_process(settings, observer=observer)
         else:
             changes = Changes(settings)
-            loaded = load_work(settings)  # a mistake in them is reported once, here, and not by every child
+            # A mistake in them is reported once, here, and not by every child.
+            loaded = load_tasks(settings, may_be_empty=settings.watch)
             hand_over_at_the_end(loaded.traces)
             code = asyncio.run(to_the_end(_supervise(settings, loaded, changes, observer)))
     return finished(code)
-
-
-async def _install(settings: WorkerSettings) -> None:
-    store = store_of(settings.store)
-    try:
-        await store.schema.install()
-    finally:
-        await store.close()
 
 
 async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes, observer: ProcessObserver) -> int:

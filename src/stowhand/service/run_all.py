@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, WorkerStarted
@@ -143,11 +143,16 @@ def _signals(supervisor: _Supervisor) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by something in C
 
 
+def is_routine(one: object) -> bool:
+    """A class of routines is none."""
+    return not isinstance(one, type) and all(callable(getattr(one, name, None)) for name in ("run", "stop"))
+
+
 def _check(routines: tuple[Routine, ...]) -> None:
     if not routines:
         raise ConfigurationError("run_all: give at least one worker, resetter, or other routine")
     for routine in routines:
-        if isinstance(routine, type) or not all(callable(getattr(routine, name, None)) for name in ("run", "stop")):
+        if not is_routine(routine):
             raise ConfigurationError(
                 f"run_all: {routine!r} is no routine; give workers, resetters, or objects with `async run()` and "
                 "`stop(*, now=False)`"
@@ -165,13 +170,10 @@ def _read(grace: object) -> float:
 
 def _listen(routines: tuple[Routine, ...]) -> None:
     """Log the events of routines that have no listener yet."""
-    hubs: list[Any] = []
-    for routine in routines:
-        events: Any = getattr(routine, "events", None)
-        if isinstance(events, Events) and not any(hub is events for hub in hubs):
-            hubs.append(events)
-            if not events.wants(WorkerStarted):
-                LogListener(events)
+    hubs = {hub for routine in routines if isinstance(hub := getattr(routine, "events", None), Events)}
+    for events in hubs:
+        if not events.wants(WorkerStarted):
+            LogListener(events)
 
 
 def _grace_of(routine: Routine) -> float:

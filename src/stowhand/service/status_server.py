@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
@@ -42,6 +42,12 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     kind: str = TEXT
+
+
+def verdict(fine: str, wrong: str, reasons: Sequence[str], **more: object) -> Answer:
+    """The page of a question that reasons answer: ``fine`` if there are none."""
+    page = {"status": wrong if reasons else fine, "reasons": reasons, **more}
+    return Answer(503 if reasons else 200, msgspec.json.encode(page) + b"\n", JSON)
 
 
 Pages = Mapping[str, Callable[[], Answer]]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stowhand.clock import stopwatch
-
-SAME_SIGNAL = 0.5
-"""Signals within so many seconds count once: a terminal's Ctrl-C reaches a whole group, and people press twice."""
+from stowhand.worker.timings import USUAL
 
 
+@dataclass
 class StopRequests:
     """``count``: how many."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._last = float("-inf")
+    within: float = USUAL.same_signal
+    count: int = 0
+    last: float = float("-inf")
 
     def add(self) -> bool:
         """Count one more. False when it belongs to the one before."""
         now = stopwatch()
-        if now - self._last < SAME_SIGNAL:
+        if now - self.last < self.within:
             return False
-        self._last = now
+        self.last = now
         self.count += 1
         return True

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.protocols.figures import Figures
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
+from stowhand.worker.timings import USUAL, Timings
 
 T = TypeVar("T")
-ANSWERED_WITHIN = 1.2
-"""Seconds. ``stowhand health`` waits two for all of it."""
-FRESH = 1.0
-"""Seconds for which an answer is reused."""
-COUNTED_WITHIN = 2.0
-COUNTS_FRESH = 5.0
 COUNTING_SHARE = 0.1
 """Of the time that counting may take: a slow answer is reused for longer."""
 _LENT = SchemaStatus(installed=1, expected=1)
@@ -27,8 +23,8 @@ _LENT = SchemaStatus(installed=1, expected=1)
 class StoreProbe:
     """Knows nothing before ``of`` has been called, on the store's loop."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, timings: Timings = USUAL) -> None:
+        self._clock, self._timings = clock, timings
         self._status: _Question[SchemaStatus] | None = None
         self._figures: _Question[Figures] | None = None
         self._oldest_due: _Question[float] | None = None
@@ -42,9 +38,9 @@ class StoreProbe:
                 return _LENT
             return await store.schema.status()
 
-        loop = asyncio.get_running_loop()
-        self._status = _Question(status, loop, self._clock, ANSWERED_WITHIN, FRESH)
-        limits = (loop, self._clock, COUNTED_WITHIN, COUNTS_FRESH, COUNTING_SHARE)
+        loop, timings = asyncio.get_running_loop(), self._timings
+        self._status = _Question(status, loop, self._clock, timings.answer_within, timings.answer_fresh)
+        limits = (loop, self._clock, timings.count_within, timings.counts_fresh, COUNTING_SHARE)
         if not lent:
             self._figures = _Question(store.inspect.figures, *limits)
             self._oldest_due = _Question(store.inspect.oldest_due, *limits)
@@ -60,7 +56,7 @@ class StoreProbe:
             return "the store is not open yet"
         status = self._status.answer()
         if status is None:
-            return f"the store does not answer within {ANSWERED_WITHIN:g} s"
+            return f"the store does not answer within {self._timings.answer_within:g} s"
         if status.installed is None:
             return "the store has no schema: stowhand migrate"
         if status.breaking:
@@ -78,54 +74,46 @@ class StoreProbe:
         return None if self._oldest_due is None else self._oldest_due.answer()
 
 
+@dataclass
 class _Question(Generic[T]):
     """One question to the store. Callers that ask meanwhile wait for the same answer."""
 
-    def __init__(
-        self,
-        question: Callable[[], Awaitable[T]],
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        patience: float,
-        fresh: float,
-        share: float = 1.0,
-    ) -> None:
-        self._question = question
-        self._loop = loop
-        self._clock = clock
-        self._patience = patience
-        self._fresh = fresh
-        self._share = share
-        self._lock = threading.Lock()
-        self._next = float("-inf")
-        self._answer: T | None = None
-        self.good: float | None = None
+    question: Callable[[], Awaitable[T]]
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    patience: float
+    fresh: float
+    share: float = 1.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    next: float = float("-inf")
+    last: T | None = None
+    good: float | None = None
 
     def answer(self) -> T | None:
         """``None``: there is none within the patience."""
-        with self._lock:
-            began = self._clock.monotonic()
-            if began >= self._next:
-                self._answer = self._ask()
-                ended = self._clock.monotonic()
-                self._next = max(ended + self._fresh, began + (ended - began) / self._share)
-                if self._answer is not None:
+        with self.lock:
+            began = self.clock.monotonic()
+            if began >= self.next:
+                self.last = self._ask()
+                ended = self.clock.monotonic()
+                self.next = max(ended + self.fresh, began + (ended - began) / self.share)
+                if self.last is not None:
                     self.good = ended
-            return self._answer
+            return self.last
 
     def _ask(self) -> T | None:
         asking = self._within()
         try:
-            answered = asyncio.run_coroutine_threadsafe(asking, self._loop)
+            answered = asyncio.run_coroutine_threadsafe(asking, self.loop)
         except RuntimeError:  # the loop has ended
             asking.close()
             return None
         try:
-            return answered.result(self._patience + 0.1)
+            return answered.result(self.patience + 0.1)
         except Exception:  # noqa: BLE001 - boundary: whatever it is, there is no answer; the worker's log says why
             answered.cancel()
         return None
 
     async def _within(self) -> T:
-        async with asyncio.timeout(self._patience):
-            return await self._question()
+        async with asyncio.timeout(self.patience):
+            return await self.question()

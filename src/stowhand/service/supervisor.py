@@ -23,15 +23,10 @@ from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.protocols.operating import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
-from stowhand.service.process import LAST_WRITE, STOPPED, hard_exit
+from stowhand.service.process import LAST_WRITE, hard_exit
 from stowhand.service.stop_requests import StopRequests
 from stowhand.worker.worker import new_identity
 
-STEADY = 5.0
-"""A child that lived so many seconds is replaced at once; one that did not counts as failing to start."""
-SLOWEST_RESTART = 10.0
-LAST_LOOK = 0.2
-"""Seconds before the deadline of a stop at which children that still run are killed."""
 SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
 """Exit codes of a child for which another start would end the same way. But a store that goes away later may come back:
 a replacement of a dead child is started again."""
@@ -87,13 +82,13 @@ class Supervisor:
     def __init__(
         self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats], events: Events, folder: Path | None = None
     ) -> None:
-        self._settings = settings
+        self._settings, self._timings = settings, settings.timings
         self._make_heartbeats = heartbeats
         self._events = events
         self._folder = None if folder is None else str(folder)
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
-        self._stop_requests = StopRequests()
+        self._stop_requests = StopRequests(self._timings.same_signal)
         self._quiet = False
         self._code = exit_codes.OK
         self._began = stopwatch()
@@ -129,8 +124,8 @@ class Supervisor:
         if self._stop_requests.count > 2:
             self._code = exit_codes.FAILURE
             self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
-        bound = (self._settings.worker.grace if self._stop_requests.count == 1 else 0.0) + STOPPED - LAST_LOOK
-        self._clock.call_later(bound, self._kill_all)
+        grace = self._settings.worker.grace if self._stop_requests.count == 1 else 0.0
+        self._clock.call_later(grace + self._timings.exited - self._timings.killed, self._kill_all)
 
     def _send_orders(self, child: Child) -> None:
         """Send what was requested so far. A child that is just being made receives it after its order."""
@@ -146,7 +141,7 @@ class Supervisor:
             if child.kill():
                 self._code = exit_codes.FAILURE
         # The call that takes back what the dead held may hang on a store that does not answer.
-        self._clock.call_later(LAST_LOOK / 2, lambda: hard_exit(exit_codes.FAILURE))
+        self._clock.call_later(self._timings.killed / 2, lambda: hard_exit(exit_codes.FAILURE))
 
     async def _keep(self, child: Child) -> None:
         while not self._stopped.is_set():
@@ -178,7 +173,8 @@ class Supervisor:
     def _ends_with(self, child: Child, code: int) -> bool:
         """Whether this slot is done: asked to stop, drained, or unable to start."""
         never_worked = code == exit_codes.STORE_UNREACHABLE
-        if code in SETTLED_CODES and not (never_worked and (self.stopping or stopwatch() - self._began > STEADY)):
+        is_later = stopwatch() - self._began > self._timings.steady
+        if code in SETTLED_CODES and not (never_worked and (self.stopping or is_later)):
             self._code = code
             if not self._stopped.is_set():
                 self._stop()
@@ -215,11 +211,11 @@ class Supervisor:
         return total
 
     def _pause(self, child: Child) -> float:
-        if stopwatch() - child.started > STEADY:
+        if stopwatch() - child.started > self._timings.steady:
             child.quick_deaths = 0
             return 0.0
         child.quick_deaths += 1
-        return min(0.1 * 2.0 ** (child.quick_deaths - 1), SLOWEST_RESTART)
+        return min(0.1 * 2.0 ** (child.quick_deaths - 1), self._timings.slowest_restart)
 
 
 def _named(number: int) -> str:

@@ -25,20 +25,18 @@ from stowhand.clock import Clock, SystemClock, stopwatch
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
 from stowhand.service import child_reports, exit_codes
-from stowhand.service.health import Process, Report, bounds_of, refusals, stuck, stuck_processes, unready_processes
-from stowhand.service.run_all import Routine, run_all
-from stowhand.service.status_server import JSON, Answer, Pages, StatusServer
+from stowhand.service.health import Process, bounds, refusals, starting, stuck, stuck_processes, unready_processes
+from stowhand.service.run_all import Routine, is_routine, run_all
+from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
 from stowhand.service.stop_requests import StopRequests
+from stowhand.service.supervisor import SETTLED_CODES
 from stowhand.tasks.loading import load_object
+from stowhand.worker.timings import USUAL
 from stowhand.worker.worker import Worker
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-STEADY = 5.0
-"""A child that lived so many seconds is replaced at once."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds before one that did not is started again; each time twice as long."""
-FOR_GOOD = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
-"""Exit codes of a child's first start after which another start would end the same way."""
 
 
 class TableRunOptions(msgspec.Struct, frozen=True):
@@ -69,7 +67,7 @@ def routines_of(target: str, processes: int = 1) -> tuple[Routine, ...]:
         found = found()
     given = tuple(found) if isinstance(found, Iterable) else (found,)
     for one in given:
-        if isinstance(one, type) or not all(callable(getattr(one, name, None)) for name in ("run", "stop")):
+        if not is_routine(one):
             raise ConfigurationError(
                 f"{target}: a {type(one).__qualname__} found; name a Worker, a list of workers and resetters, or a"
                 " function without arguments that gives either"
@@ -98,7 +96,7 @@ async def _work(options: TableRunOptions) -> int:
     workers, clock = workers_of(routines), SystemClock()
     pages: Pages = {
         "/healthz": lambda: _health(
-            [text for one in workers for text in stuck(one.internals.liveness.ages(), _bounds(one))]
+            [text for one in workers for text in stuck(one.internals.liveness.ages(), bounds(one.options))]
         ),
         "/readyz": lambda: _ready([text for one in workers for text in _unready(one)]),
         "/metrics": partial(_metrics, None),
@@ -114,10 +112,6 @@ def _unready(worker: Worker) -> list[str]:
     return refusals(worker.internals.liveness.refused())
 
 
-def _bounds(worker: Worker) -> dict[str, float]:
-    return bounds_of(worker.options.lease, worker.options.poll_interval)
-
-
 @contextmanager
 def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Iterator[None]:
     """Write a report of the child's first worker every second."""
@@ -127,9 +121,8 @@ def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Itera
     liveness = workers[0].internals.liveness
 
     async def report() -> float:
-        child_reports.write(folder, Report(at=clock.monotonic(), ages=liveness.ages(), heard=liveness.heard,
-                                      claimed=liveness.claimed, refused=liveness.refused()))  # fmt: skip
-        return child_reports.EVERY
+        child_reports.write(folder, liveness, clock)
+        return USUAL.report_every
 
     ticker = clock.ticker("stowhand report", report)
     try:
@@ -170,7 +163,7 @@ class _TableWorkers:
 
     def __init__(self, options: TableRunOptions) -> None:
         # A mistake in the program is reported once, here, and not by every child.
-        self._bounds = _bounds(workers_of(routines_of(options.target, options.processes))[0])
+        self._bounds = bounds(workers_of(routines_of(options.target, options.processes))[0].options)
         self._options, self._clock, self._stop_requests = options, SystemClock(), StopRequests()
         self._children = [_Child(number) for number in range(options.processes)]
         self._stopping = asyncio.Event()
@@ -216,11 +209,11 @@ class _TableWorkers:
             if code == exit_codes.OK or self._stopping.is_set():
                 self._code = self._code or (exit_codes.FAILURE if code > 0 else exit_codes.OK)
                 break
-            if first and code in FOR_GOOD:
+            if first and code in SETTLED_CODES:
                 self._code = code
                 self._stop(signal.SIGTERM)
                 break
-            first, pause = False, FIRST_PAUSE if stopwatch() - began > STEADY else min(2 * pause, LONGEST_PAUSE)
+            first, pause = False, FIRST_PAUSE if stopwatch() - began > USUAL.steady else min(2 * pause, LONGEST_PAUSE)
             core_logger().warning(f"{child.name} ended with {code}; started again in {pause:g} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
@@ -249,10 +242,8 @@ class _TableWorkers:
 
     def _unready(self) -> list[str]:
         found = self._processes()
-        late = [one.name for one in found if one.report is None or not one.report.claimed]
-        starting = [f"{name} is starting: the table has answered it no claim yet" for name in late]
         stopping = ["it is stopping"] if self._stopping.is_set() else []
-        return stopping + starting + unready_processes(found, self._clock.monotonic())
+        return stopping + starting(found, "table") + unready_processes(found, self._clock.monotonic())
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -271,17 +262,8 @@ def _shown(address: str | None, pages: Pages) -> Iterator[None]:
         server.close()
 
 
-def _health(reasons: list[str]) -> Answer:
-    return _page("stuck" if reasons else "ok", reasons)
-
-
-def _ready(reasons: list[str]) -> Answer:
-    return _page("not ready" if reasons else "ready", reasons)
-
-
-def _page(status: str, reasons: list[str]) -> Answer:
-    body = msgspec.json.encode({"status": status, "reasons": reasons}) + b"\n"
-    return Answer(503 if reasons else 200, body, JSON)
+_health = partial(verdict, "ok", "stuck")
+_ready = partial(verdict, "ready", "not ready")
 
 
 def _metrics(folder: Path | None) -> Answer:

@@ -7,6 +7,7 @@ import msgspec
 from stowhand.clock import Clock
 from stowhand.events import Events
 from stowhand.protocols.options import WorkerOptions
+from stowhand.worker.timings import Timings
 
 
 class Basis(msgspec.Struct, frozen=True):
@@ -17,3 +18,4 @@ class Basis(msgspec.Struct, frozen=True):
     options: WorkerOptions
     events: Events
     clock: Clock
+    timings: Timings = Timings()

@@ -22,7 +22,7 @@ from stowhand.worker.fairness import Fairness
 from stowhand.worker.leases import Held
 from stowhand.worker.load import Load
 from stowhand.worker.slots import Slots
-from stowhand.worker.suspects import OVERDUE, Suspects
+from stowhand.worker.suspects import Suspects
 
 LAST_LOOKS = 0.5
 """Seconds between two looks whether everything has ended, where no part signals it."""
@@ -163,7 +163,7 @@ class Claimer:
         if not (apart or first or suspects.wait <= 0):
             return False
         suspects.asked()
-        overdue = None if apart else OVERDUE
+        overdue = None if apart else suspects.overdue_after
         claimed = await self._claims.claim(permit, self._duty.tasks, limit=1, suspects=True, overdue=overdue)
         for held in claimed:
             suspects.taken(held)

@@ -9,6 +9,7 @@ import msgspec
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.isolation import Isolate
 from stowhand.worker.liveness import Liveness
+from stowhand.worker.timings import Timings
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -18,6 +19,7 @@ class Host(msgspec.Struct, frozen=True):
     """Runs suspects in a child process; without it they run alone."""
     on_hang: Callable[[], None] = lambda: None
     """Called from the heartbeat thread when the loop is blocked beyond all patience, once per hang."""
+    timings: Timings = Timings()
 
 
 class Internals(msgspec.Struct, frozen=True):

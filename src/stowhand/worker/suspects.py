@@ -19,11 +19,6 @@ from stowhand.worker.leases import Held, Leases, Phase
 from stowhand.worker.load import Load
 from stowhand.worker.slots import Slots
 
-EVERY = 5.0
-"""Seconds between two claims of suspects while there is other work."""
-OVERDUE = 5.0
-"""Seconds for which one is due before a worker makes way: with the time between two claims, ten at most."""
-
 
 class Suspects:
     """Of one worker. ``can_isolate``: there are child processes for them."""
@@ -50,6 +45,8 @@ class Suspects:
         self._events = basis.events
         self._clock = basis.clock
         self._worker = basis.worker
+        self._every = basis.timings.suspects_every
+        self.overdue_after = basis.timings.suspect_overdue
         self.can_isolate = can_isolate
         self._held: Held | None = None
         """The last one."""
@@ -79,7 +76,7 @@ class Suspects:
         """Seconds until suspects are to be claimed although there is other work: from 0 on the next slot is for one."""
         if self.is_held:
             return NEVER
-        return max(self._asked_at + EVERY, self._turn_of_others()) - self._clock.monotonic()
+        return max(self._asked_at + self._every, self._turn_of_others()) - self._clock.monotonic()
 
     def asked(self) -> None:
         """A claim of suspects has gone out."""

@@ -14,10 +14,6 @@ from stowhand.worker.basis import Basis
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
 
-BLOCKED_AFTER = 1.0
-"""Seconds without a sign of life after which the loop counts as blocked."""
-ALIVE_EVERY = 0.25
-LOOK_EVERY = 0.5
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -37,11 +33,11 @@ class LoopWatchdog:
         self._options = basis.options
         self._thread = threading.get_ident()
         self.last_alive = self._clock.monotonic()
-        self.interval = min(ALIVE_EVERY, self._options.lease / 20)
+        self.interval = min(basis.timings.blocked_after / 4, self._options.lease / 20)
         """Seconds between two calls of ``alive``."""
-        self._pause = min(LOOK_EVERY, self._options.every_beat / 2)
+        self._pause = min(basis.timings.blocked_after / 2, self._options.every_beat / 2)
         self._lag = 0.0
-        self._next_report = BLOCKED_AFTER
+        self._blocked_after = self._next_report = basis.timings.blocked_after
         self._hang_reported = False
         self._doubted = False
         """The last look believed it blocked only if the next one does: the whole process may have stood still."""
@@ -72,8 +68,8 @@ class LoopWatchdog:
         if blocked >= self._next_report:
             self._next_report = max(blocked, self._next_report) * 2
             self._report(blocked)
-        elif blocked < BLOCKED_AFTER:
-            self._next_report = BLOCKED_AFTER
+        elif blocked < self._blocked_after:
+            self._next_report = self._blocked_after
             self._hang_reported = False
         return self._pause
 

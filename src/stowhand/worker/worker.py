@@ -61,10 +61,6 @@ from stowhand.worker.watchdog import LoopWatchdog
 R = TypeVar("R")
 LAST_CLAIM = 5.0
 """Seconds that a claim on its way may take when the worker stops, so that its jobs can be returned."""
-LAST_PAUSE = 4.0
-"""Seconds after the grace, for handlers that were cancelled and for the last calls to the store."""
-LAST_CALLS = 0.5
-"""Of these, the seconds that are kept for the store."""
 
 
 def new_identity() -> str:
@@ -109,7 +105,7 @@ class Worker:
         changes, duty, supervisor = self._changes, self._duty, self._supervisor
         self.options = options = self._given_options.under(terms)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        basis = Basis(self.id, options, self.events, self._clock)
+        basis = Basis(self.id, options, self.events, self._clock, host.timings)
         judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), self.events)
 
         heartbeats = heartbeats_of(store)
@@ -247,14 +243,15 @@ class Worker:
     async def _finish(self, claiming: asyncio.Task[None]) -> None:
         """Return what has not started, let the rest end within the grace, then return that too."""
         duty, clock, slots, load, heartbeater = self._duty, self._clock, self._slots, self._load, self._heartbeater
+        timings = self._host.timings
         await asyncio.wait([claiming])
         self._return_unstarted()
         duty.stop(clock.monotonic(), at_once=False)
         grace_ends = duty.stopped_at + self.options.grace
         await self._until(lambda: duty.at_once or not load.fills_slots, grace_ends)
-        last = clock.monotonic() + LAST_PAUSE
+        last = clock.monotonic() + timings.last_pause
         slots.stop_all(Stop.RETURNED)
-        await self._until(lambda: not slots.running, last - LAST_CALLS)
+        await self._until(lambda: not slots.running, last - timings.last_calls)
         self.unfinished.extend(held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING)
         heartbeater.hurry()
         await self._until(lambda: not (load.is_unrecorded or heartbeater.errands), last)

@@ -26,13 +26,20 @@ from stowhand.protocols.option import PREFIX, Option, options_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal
 from stowhand.stores.url import store_url
+from stowhand.worker.timings import VARIABLE, read_timings
 
 NOT_REMOTE = (
     *("schema", "history", "failed_retention", "synchronous", "no_prepared_statements", "max_pool_size", "listen_url"),
     "crontab",
 )
 """Set where a lent store is kept, not where it is used."""
-_NO_SETTINGS = ("STOWHAND_DEBUG", "STOWHAND_BENCH_PROBE", "STOWHAND_TASK_IDENTIFIER", "STOWHAND_PAYLOAD_FORMAT")
+_NO_SETTINGS = (
+    VARIABLE,
+    "STOWHAND_DEBUG",
+    "STOWHAND_BENCH_PROBE",
+    "STOWHAND_TASK_IDENTIFIER",
+    "STOWHAND_PAYLOAD_FORMAT",
+)
 _SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP)(_\w+)?$")
 _OF_A_STORE = {"connection", *StoreOptions.__struct_fields__} - {"max_attempts"}
 
@@ -49,7 +56,8 @@ def read_settings(
     ``own_store``: gives the store of the App of that name; ``None``: Apps do not count. Raises one
     ConfigurationError for everything that is wrong.
     """
-    reading = _Reading(flags or {}, os.environ if environ is None else environ, folder or Path())
+    environ = os.environ if environ is None else environ
+    reading = _Reading(flags or {}, environ, folder or Path())
     one_of = reading.tasks_or_app()
     connection = reading.connection(None if own_store is None else reading.own_store(own_store, one_of))
     values = reading.values() | one_of
@@ -60,7 +68,7 @@ def read_settings(
     values["pool_size"] = values.get("pool_size") or worker.concurrency + RESERVED_CONNECTIONS
     options = StoreOptions(**_of(StoreOptions, values))
     store = StoreSettings(connection=connection, options=options)
-    return WorkerSettings(store=store, worker=worker, **_of(WorkerSettings, values))
+    return WorkerSettings(store=store, worker=worker, timings=read_timings(environ), **_of(WorkerSettings, values))
 
 
 def _of(declaring: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from stowhand.protocols.option import Option, Switch, Text, Whole, options_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_shortage
 from stowhand.retry import PRESETS as BACKOFFS
+from stowhand.worker.timings import Timings
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 LOG_FORMATS = ("text", "timed", "traced", "json")
@@ -130,6 +131,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     schema_only: Annotated[bool, Switch("Install the schema, then end.")] = False
+    timings: Timings = Timings()
 
     @property
     def pool_shortage(self) -> str | None:
@@ -156,10 +158,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def from_json(cls, text: msgspec.Raw) -> WorkerSettings:
         """What ``to_json`` gave."""
         own: dict[str, Any] = msgspec.json.decode(text)
-        store, worker = own.pop("store"), own.pop("worker")
+        store, worker, timings = own.pop("store"), own.pop("worker"), Timings(**own.pop("timings"))
         connection = msgspec.convert(store["connection"], ResolvedStore)
         settings = StoreSettings(connection=connection, options=StoreOptions(**store["options"]))
-        return cls(store=settings, worker=WorkerOptions(**worker), **own)
+        return cls(store=settings, worker=WorkerOptions(**worker), timings=timings, **own)
 
 
 SETTINGS: dict[str, Option] = {
