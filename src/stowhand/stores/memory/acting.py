@@ -22,6 +22,7 @@ from stowhand.protocols.validation import (
 )
 from stowhand.stores.memory import enqueueing, leasing
 from stowhand.stores.memory.rows import Row, Rows, Transaction
+from stowhand.stores.refusals import refusal
 
 
 class Administrator:
@@ -31,89 +32,82 @@ class Administrator:
         self._transaction = transaction
 
     async def add_built_in(self, job: NewJob) -> Job:
-        with self._transaction() as (rows, now):
-            return enqueueing.add(rows, limits.check_built_in(job), now).job()
+        with self._transaction() as rows:
+            return enqueueing.add(rows, limits.check_built_in(job)).job()
 
     async def retry(self, job_id: int) -> Answer:
-        with self._transaction() as (rows, now):
-            return retry(rows, job_id, now)
+        with self._transaction() as rows:
+            return retry(rows, job_id)
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         return [await self.retry(job_id) for job_id in validate_ids(job_ids)]
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """Those of them that have failed."""
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             found = (rows.live.get(job_id) for job_id in validate_ids(job_ids))
             failed = [row.id for row in found if row is not None and row.state is State.FAILED]
             for job_id in failed:
-                retry(rows, job_id, now)
+                retry(rows, job_id)
             return failed
 
     async def cancel(self, job_id: int) -> Answer:
         """At once if it waits; a running one is canceled by its worker."""
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             row = rows.find(validate_id(job_id))
-            if row is None:
-                return missing(job_id)
-            match row.state:
-                case State.QUEUED | State.ERRORED:
-                    rows.finish(row, State.CANCELED, now)
-                    return Answer(job_id, Done.DONE)
-                case State.PROCESSING:
-                    row.cancel_requested = True
-                    return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
-                case State.CANCELED:
-                    return Answer(job_id, Done.UNCHANGED, "it is canceled already")
-                case State.FAILED:
-                    return Answer(job_id, Done.REFUSED, "it has failed already; remove it, or retry it")
-                case State.COMPLETED:
-                    return Answer(job_id, Done.REFUSED, "it has completed already")
+            if (refused := refusal("cancel", job_id, None if row is None else row.state)) is not None:
+                return refused
+            assert row is not None
+            if row.state is State.PROCESSING:
+                row.cancel_requested = True
+                return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
+            rows.finish(row, State.CANCELED)
+            return Answer(job_id, Done.DONE)
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         return [await self.cancel(job_id) for job_id in validate_ids(job_ids)]
 
     async def remove(self, job_id: int) -> Answer:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             return remove(rows, job_id)
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
         return [await self.remove(job_id) for job_id in validate_ids(job_ids)]
 
     async def remove_key(self, key: str) -> Answer:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             return remove_key(rows, key)
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """As if their handlers had succeeded."""
-        with self._transaction() as (rows, now):
-            changed = actionable(rows, job_ids, now)
+        with self._transaction() as rows:
+            changed = actionable(rows, job_ids)
             for row in changed:
                 fence_out(row)
-                rows.finish(row, State.COMPLETED, now)
+                rows.finish(row, State.COMPLETED)
             return [row.job() for row in changed]
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         """Without further attempts. A job that had failed before keeps its ``finished_at``."""
         why = validate_reason(reason)
-        with self._transaction() as (rows, now):
-            changed = actionable(rows, job_ids, now)
+        with self._transaction() as rows:
+            changed = actionable(rows, job_ids)
             for row in changed:
                 fence_out(row)
-                row.attempts, row.last_error, row.updated_at = row.max_attempts, why, now
-                rows.finish(row, State.FAILED, row.finished_at or now)
+                row.attempts, row.last_error, row.updated_at = row.max_attempts, why, rows.now
+                rows.finish(row, State.FAILED, row.finished_at)
             return [row.job() for row in changed]
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
         """The given details; the state follows from the numbers. An expired lease is reset first, as by the sweep."""
         given = validate_reschedule(to)
-        with self._transaction() as (rows, now):
-            changed = actionable(rows, job_ids, now)
+        with self._transaction() as rows:
+            changed = actionable(rows, job_ids)
             for row in changed:
                 if row.state is State.PROCESSING:
-                    leasing.reset(rows, [row.lease()], now)
+                    leasing.reset(rows, [row.lease()])
                 if row.state is not State.CANCELED:
-                    set_details(row, given, now)
+                    set_details(row, given, rows.now)
             if changed:
                 rows.announce()
             return [row.job() for row in changed]
@@ -121,24 +115,21 @@ class Administrator:
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
         """Take back what these workers hold, dead or alive."""
         named = validate_workers(workers)
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             held = [row for row in rows.running() if row.worker in named]
             for row in held:
-                leasing.reset(rows, [row.lease()], now)
+                leasing.reset(rows, [row.lease()])
             return [row.job() for row in held]
 
 
-def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
+def retry(rows: Rows, job_id: int) -> Answer:
     """Due now, with all its attempts; a canceled job comes back out of the history."""
     row = rows.find(validate_id(job_id))
-    if row is None:
-        return missing(job_id)
-    if row.state is State.PROCESSING:
-        return Answer(job_id, Done.REFUSED, "it is running; cancel it first, or wait until it has ended")
-    if row.state is State.COMPLETED:
-        return Answer(job_id, Done.REFUSED, "it completed; enqueue it again instead")
+    if (refused := refusal("retry", job_id, None if row is None else row.state)) is not None:
+        return refused
+    assert row is not None
     keeps_key = rows.revive(row) if row.state is State.CANCELED else True
-    row.state, row.run_at, row.finished_at = State.QUEUED, now, None
+    row.state, row.run_at, row.finished_at = State.QUEUED, rows.now, None
     row.attempts = row.resets = 0
     row.cancel_requested, row.loses_retries = False, None
     rows.announce()
@@ -148,12 +139,9 @@ def retry(rows: Rows, job_id: int, now: datetime) -> Answer:
 def remove(rows: Rows, job_id: int) -> Answer:
     """Delete a job that is not running."""
     row = rows.find(validate_id(job_id))
-    if row is None:
-        return missing(job_id)
-    if row.state is State.PROCESSING:
-        return Answer(job_id, Done.REFUSED, "it is running; cancel it instead")
-    if row.state is State.COMPLETED:
-        return Answer(job_id, Done.REFUSED, "it completed; the history is pruned by its age")
+    if (refused := refusal("remove", job_id, None if row is None else row.state)) is not None:
+        return refused
+    assert row is not None
     rows.forget([row])
     return Answer(job_id, Done.DONE)
 
@@ -167,11 +155,6 @@ def remove_key(rows: Rows, key: str) -> Answer:
         return remove(rows, row.id)
     row.key, row.loses_retries = None, "removed"
     return Answer(row.id, Done.DONE, "it is running; it ends without its key and will not run again")
-
-
-def missing(job_id: int) -> Answer:
-    """No such job, here or in the history."""
-    return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
 
 
 def set_details(row: Row, to: Reschedule, now: datetime) -> None:
@@ -190,10 +173,10 @@ def set_details(row: Row, to: Reschedule, now: datetime) -> None:
         row.state, row.finished_at, row.resets, row.cancel_requested = State.QUEUED, None, 0, False
 
 
-def actionable(rows: Rows, job_ids: Sequence[int], now: datetime) -> list[Row]:
+def actionable(rows: Rows, job_ids: Sequence[int]) -> list[Row]:
     """The live rows of these ids, in order, but those under a live lease."""
     found = [rows.live.get(job_id) for job_id in validate_ids(job_ids)]
-    return [row for row in found if row is not None and (row.lease_until is None or row.lease_until < now)]
+    return [row for row in found if row is not None and (row.lease_until is None or row.lease_until < rows.now)]
 
 
 def fence_out(row: Row) -> None:

@@ -20,8 +20,8 @@ class Producer:
         self._transaction = transaction
 
     async def enqueue(self, job: NewJob) -> Job:
-        with self._transaction() as (rows, now):
-            return add(rows, limits.check(job), now).job()
+        with self._transaction() as rows:
+            return add(rows, limits.check(job)).job()
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         wanted = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
@@ -32,24 +32,24 @@ class Producer:
         if len(keys) != len(set(keys)):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InvalidJob(f"the key {twice!r} is given twice in one call")
-        with self._transaction() as (rows, now), rows.all_or_nothing():
-            return [add(rows, limits.check(job), now).job() for job in jobs]
+        with self._transaction() as rows, rows.all_or_nothing():
+            return [add(rows, limits.check(job)).job() for job in jobs]
 
     async def get(self, job_id: int) -> Job | None:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             row = rows.find(validate_id(job_id))
             return row.job() if row is not None else None
 
 
-def add(rows: Rows, job: NewJob, now: datetime) -> Row:
+def add(rows: Rows, job: NewJob) -> Row:
     """Insert a job; where another holds its key, the key's mode decides."""
     holder = rows.holder(job.key) if job.key is not None else None
     if holder is not None:
         if job.key_mode is KeyMode.UNSAFE_DEDUPE:
-            touch(holder, now)
+            touch(holder, rows.now)
             return holder
         if holder.state is not State.PROCESSING:
-            replace(holder, job, rows, now)
+            replace(holder, job, rows)
             rows.announce()
             return holder
         # It runs on without its key; only an error finds out that it has no retries left.
@@ -60,33 +60,33 @@ def add(rows: Rows, job: NewJob, now: datetime) -> Row:
         payload=job.payload,
         queue=job.queue,
         priority=job.priority,
-        run_at=run_at(job, now),
+        run_at=run_at(job, rows.now),
         max_attempts=job.max_attempts or rows.max_attempts,
         max_resets=job.max_resets,
         key=job.key,
         flags=tuple(dict.fromkeys(job.flags)),
-        created_at=now,
-        updated_at=now,
+        created_at=rows.now,
+        updated_at=rows.now,
     )
     rows.insert(row)
     return row
 
 
-def replace(row: Row, job: NewJob, rows: Rows, now: datetime) -> None:
+def replace(row: Row, job: NewJob, rows: Rows) -> None:
     """Give a waiting or failed row every detail of the new job: nothing is merged but arrays."""
     payload = job.payload
     if row.waits():
         payload = appended(row.payload, job.payload)
     never_tried = row.state is State.QUEUED and row.attempts == 0
     if not (never_tried and job.key_mode is KeyMode.PRESERVE_RUN_AT):
-        row.run_at = run_at(job, now)
+        row.run_at = run_at(job, rows.now)
     if row.state is State.FAILED:
         row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
     row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
     row.max_attempts, row.max_resets = job.max_attempts or rows.max_attempts, job.max_resets
     row.flags = tuple(dict.fromkeys(job.flags))
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
-    touch(row, now)
+    touch(row, rows.now)
 
 
 def appended(old: str, new: str) -> str:

@@ -60,12 +60,12 @@ class MemoryFlowTables:
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
         steps = [(job, limits.check(job.step)) for job in jobs]
-        with self._transaction() as (rows, now), rows.all_or_nothing():
+        with self._transaction() as rows, rows.all_or_nothing():
             new = [(job, step) for job, step in steps if job.id not in self._jobs]
             for _, step in new:
-                enqueueing.add(rows, step, now)
+                enqueueing.add(rows, step)
             for job, _ in new:
-                self._jobs[job.id] = (flow, now)
+                self._jobs[job.id] = (flow, rows.now)
                 self._lookups |= {(flow, attribute, value, job.id) for attribute, value in job.lookups}
                 self._keep(job.id, job.lists)
 
@@ -90,12 +90,12 @@ class MemoryFlowTables:
             return self._jobs.keys() & set(ids)
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             found = [newest(rows, key) for key in keys]
             return [None if row is None else row.job() for row in found]
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             found = self._jobs.get(job_id, ("",))[0] == flow
             if found:
                 self._forget({job_id})
@@ -105,7 +105,7 @@ class MemoryFlowTables:
             return found
 
     async def wake(self, key: str) -> Woken:
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             row = rows.holder(key)
             names = None if row is None else msgspec.json.decode(row.payload).get(WAITS_FOR)
             if row is None or names is None or row.state is State.FAILED:
@@ -114,13 +114,13 @@ class MemoryFlowTables:
                 return Woken.OPEN
             if row.state is State.PROCESSING:
                 return Woken.RUNNING
-            row.run_at = min(row.run_at, now)
+            row.run_at = min(row.run_at, rows.now)
             rows.announce()
             return Woken.WOKEN
 
     async def spend(self, asked: Spending) -> float:
-        with self._transaction() as (_, now):
-            at = now.timestamp()
+        with self._transaction() as rows:
+            at = rows.now.timestamp()
             limit = self._limits.setdefault((asked.limiter, asked.part), Limit())
             limit.used_at = at
             came_back = limit.waits.pop(asked.holder, None) is not None
@@ -132,28 +132,32 @@ class MemoryFlowTables:
             return limit.spent.wait
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             alike = [
-                (row.task, row.priority, step_state(row, now)) for row in rows.live.values() if row.task in set(tasks)
+                (row.task, row.priority, step_state(row, rows.now))
+                for row in rows.live.values()
+                if row.task in set(tasks)
             ]
             return [StepCount(*each, alike.count(each)) for each in dict.fromkeys(alike)]
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             mine = [row for row in rows.live.values() if row.task == task and row.key is not None]
             running = [row for row in rows.running() if row.task == task and row.key is not None]
-            due = sorted((row for row in mine if step_state(row, now) is StepState.WAITING), key=IN_TURN)
-            later = sorted((row for row in mine if row.waits() and row.run_at > now), key=attrgetter("run_at", "id"))
-            return [placed(row, now) for kind in (running, due, later) for row in kind[:limit]]
+            due = sorted((row for row in mine if step_state(row, rows.now) is StepState.WAITING), key=IN_TURN)
+            later = sorted(
+                (row for row in mine if row.waits() and row.run_at > rows.now), key=attrgetter("run_at", "id")
+            )
+            return [placed(row, rows.now) for kind in (running, due, later) for row in kind[:limit]]
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             keys = [row.key for row in rows.live.values() if row.state is State.FAILED and row.task in set(tasks)]
             return sorted(key for key in keys if key is not None and key > after)[:limit]
 
-    def prune(self, rows: Rows, now: datetime) -> None:
+    def prune(self, rows: Rows) -> None:
         """Forget jobs none of whose steps is left, and limiters that are no longer used."""
-        before = now - timedelta(seconds=rows.retention or 0.0)
+        before = rows.now - timedelta(seconds=rows.retention or 0.0)
         self._forget(
             {
                 job_id
@@ -161,7 +165,7 @@ class MemoryFlowTables:
                 if created_at < before and newest(rows, f"{PREFIX}{flow}:{job_id}") is None
             }
         )
-        idle = now.timestamp() - IDLE_LIMIT
+        idle = rows.now.timestamp() - IDLE_LIMIT
         self._limits = {part: limit for part, limit in self._limits.items() if limit.used_at >= idle}
 
     def _forget(self, ids: set[str]) -> None:

@@ -25,7 +25,7 @@ class MemoryHeartbeats:
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew what is still held, even past its deadline: no worker has taken it yet."""
         lost, canceled, refused = set(), set(), set()
-        with self._store.transaction() as (rows, now):
+        with self._store.transaction() as rows:
             for one in leases:
                 row, pair = rows.held(one), (one.job_id, one.token)
                 if row is None:
@@ -33,42 +33,42 @@ class MemoryHeartbeats:
                 elif not rows.may(row.id, State.PROCESSING, "beat"):
                     refused.add(pair)
                 else:
-                    row.lease_until = now + timedelta(seconds=lease)
+                    row.lease_until = rows.now + timedelta(seconds=lease)
                     if row.cancel_requested:
                         canceled.add(pair)
         return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), refused=frozenset(refused))
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        with self._store.transaction() as (rows, now):
-            leasing.release(rows, leases, now)
+        with self._store.transaction() as rows:
+            leasing.release(rows, leases)
         return ()
 
     async def abandon(self, token: str) -> bool:
-        with self._store.transaction() as (rows, now):
+        with self._store.transaction() as rows:
             rows.abandoned.add(token)  # it claims nothing more
-            leasing.release(rows, [row.lease() for row in rows.running() if row.token == token], now)
+            leasing.release(rows, [row.lease() for row in rows.running() if row.token == token])
         return True
 
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        with self._store.transaction() as (rows, now):
-            return leasing.foreign(rows, ours, slack, now)
+        with self._store.transaction() as rows:
+            return leasing.foreign(rows, ours, slack)
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        with self._store.transaction() as (rows, now):
-            late = now - timedelta(seconds=slack)
+        with self._store.transaction() as rows:
+            late = rows.now - timedelta(seconds=slack)
             ended = [row for row in rows.running() if row.lease_until is not None and row.lease_until < late]
-            return leasing.reset(rows, [row.lease() for row in ended], now)
+            return leasing.reset(rows, [row.lease() for row in ended])
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        with self._store.transaction() as (rows, now):
-            return leasing.reset(rows, [row.lease() for row in rows.running() if row.worker == worker], now)
+        with self._store.transaction() as rows:
+            return leasing.reset(rows, [row.lease() for row in rows.running() if row.worker == worker])
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        with self._store.transaction() as (rows, now):
-            return leasing.reset(rows, [lease], now)
+        with self._store.transaction() as rows:
+            return leasing.reset(rows, [lease])
 
     def refused(self) -> Sequence[Refusal]:
-        with self._store.transaction() as (rows, _):
+        with self._store.transaction() as rows:
             return rows.take_refused()
 
     async def check(self) -> None:
@@ -78,21 +78,21 @@ class MemoryHeartbeats:
         pass
 
     async def maintain(self) -> None:
-        with self._store.transaction() as (rows, now):
-            oldest = now - timedelta(seconds=rows.retention or 0.0)
+        with self._store.transaction() as rows:
+            oldest = rows.now - timedelta(seconds=rows.retention or 0.0)
             past = [row for row in rows.history.values() if row.finished_at is not None and row.finished_at < oldest]
             rows.forget(past)
-            operating.prune(rows, now, self._store.failed_retention)
-            timetable.prune(rows, now)
-            self._store.flows.prune(rows, now)
+            operating.prune(rows, self._store.failed_retention)
+            timetable.prune(rows)
+            self._store.flows.prune(rows)
 
     async def worker_seen(self, card: WorkerCard) -> None:
-        with self._store.transaction() as (rows, now):
-            _, started, _ = rows.workers.get(card.name, (card, now, now))
-            rows.workers[card.name] = (card, started, now)
+        with self._store.transaction() as rows:
+            _, started, _ = rows.workers.get(card.name, (card, rows.now, rows.now))
+            rows.workers[card.name] = (card, started, rows.now)
 
     async def worker_gone(self, name: str) -> None:
-        with self._store.transaction() as (rows, _):
+        with self._store.transaction() as rows:
             rows.workers.pop(name, None)
 
     async def close(self) -> None:

@@ -25,57 +25,59 @@ class Inspector:
         self._transaction = transaction
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             wanted = validate_filter(wanted)
             ordered = sorted(rows.every(), key=lambda row: row.id, reverse=wanted.newest_first)
             return [row.job() for row in ordered if matches(row, wanted)][: wanted.limit]
 
     async def counts(self) -> dict[State, int]:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             states = [row.state for row in rows.every()]
             return {state: states.count(state) for state in State}
 
     async def oldest_due(self) -> float:
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             waiting = (row for row in rows.live.values() if row.waits() and not rows.is_paused(row))
-            waited = [(now - row.run_at).total_seconds() for row in waiting]
+            waited = [(rows.now - row.run_at).total_seconds() for row in waiting]
             return max([0.0, *waited])
 
     async def pauses(self) -> Pauses:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             return operating.pauses(rows)
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name: those with live jobs, and the paused ones."""
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             names = {row.queue for row in rows.live.values() if row.queue is not None}
-            return [operating.queue_row(rows, name, now) for name in sorted(names | rows.paused_queues.keys())]
+            return [operating.queue_row(rows, name) for name in sorted(names | rows.paused_queues.keys())]
 
     async def workers(self) -> Sequence[WorkerRow]:
-        with self._transaction() as (rows, now):
-            return operating.workers(rows, now)
+        with self._transaction() as rows:
+            return operating.workers(rows)
 
     async def explain(self, job_id: int) -> Explanation | None:
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             row = rows.find(validate_id(job_id))
-            return None if row is None else explain(operating.facts(rows, row, now))
+            return None if row is None else explain(operating.facts(rows, row))
 
     async def figures(self) -> Figures:
         """Counted exactly."""
         by_task, by_queue, by_worker = Tallies(), Tallies(), Tallies()
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             for row in rows.live.values():
                 worker = row.worker if row.state is State.PROCESSING else None
                 for tallies, name in ((by_task, row.task), (by_queue, row.queue), (by_worker, worker)):
                     if name is not None:
                         tallies.add(name, row.state.value, Amount(1))
-                        tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= now)))
+                        tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= rows.now)))
             return Figures(
                 tasks=by_task.live(),
                 queues=by_queue.live(),
                 workers=by_worker.live(),
                 history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
-                lately={minutes: ended_rows(rows.every(), now - timedelta(minutes=minutes)) for minutes in MINUTES},
+                lately={
+                    minutes: ended_rows(rows.every(), rows.now - timedelta(minutes=minutes)) for minutes in MINUTES
+                },
                 paused=dict(sorted(rows.paused_queues.items())),
                 pauses=operating.pauses(rows),
             )

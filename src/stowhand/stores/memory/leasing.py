@@ -20,13 +20,13 @@ from stowhand.stores.verdicts import recorded, recorded_before, untraced
 RESET_PAGE = 1000
 
 
-def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
+def claim(rows: Rows, request: ClaimRequest) -> list[Row]:
     """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
     if request.token in rows.abandoned or (request.overdue is not None and not may_make_way(rows, request.worker)):
         return []
     busy = rows.running_queues()
     claimed: list[Row] = []
-    due = (row for row in rows.live.values() if claimable(row, request, now) and not rows.is_paused(row))
+    due = (row for row in rows.live.values() if claimable(row, request, rows.now) and not rows.is_paused(row))
     for row in sorted(due, key=IN_TURN):
         if len(claimed) == request.limit:
             break
@@ -34,7 +34,7 @@ def claim(rows: Rows, request: ClaimRequest, now: datetime) -> list[Row]:
             if row.queue in busy:
                 continue
             busy.add(row.queue)
-        start(row, request, now)
+        start(row, request, rows.now)
         claimed.append(row)
     return claimed
 
@@ -67,7 +67,7 @@ def start(row: Row, request: ClaimRequest, now: datetime) -> None:
     row.worker, row.started_at = request.worker, now
 
 
-def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, repeat: bool) -> Reply:
+def settle(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
     """Record how an attempt ended, if its lease still holds."""
     row = rows.held(lease)
     if row is None:
@@ -77,9 +77,9 @@ def settle(rows: Rows, lease: Lease, settlement: Settlement, now: datetime, *, r
         check(settlement)
         rows.check(lease.job_id, state)
         with rows.all_or_nothing() if settlement.then else nullcontext():
-            record(rows, row, settlement, state, now)
+            record(rows, row, settlement, state)
             for job in settlement.then:
-                enqueueing.add(rows, limits.check(job), now)
+                enqueueing.add(rows, limits.check(job))
     except InvalidJob as error:
         return Unwritten(clean(str(error)))
     return recorded(settlement, state)
@@ -101,7 +101,7 @@ def check(settlement: Settlement) -> None:
     limits.check_left(settlement)
 
 
-def record(rows: Rows, row: Row, settlement: Settlement, state: State, now: datetime) -> None:
+def record(rows: Rows, row: Row, settlement: Settlement, state: State) -> None:
     """Write what was decided. ``state``: see ``way_back``."""
     row.settled_token, row.resets = row.token, 0
     if settlement.refund:
@@ -112,10 +112,10 @@ def record(rows: Rows, row: Row, settlement: Settlement, state: State, now: date
         row.payload = settlement.payload
     if state in WAITING:
         rows.end_lease(row, state)
-        row.run_at = now + timedelta(seconds=settlement.delay)
+        row.run_at = rows.now + timedelta(seconds=settlement.delay)
     else:
         row.result = settlement.result
-        rows.finish(row, state, now)
+        rows.finish(row, state)
 
 
 def way_back(row: Row, state: State) -> State:
@@ -123,36 +123,36 @@ def way_back(row: Row, state: State) -> State:
     return lifecycle.way_back(state, cancel_requested=row.cancel_requested, loses_retries=row.loses_retries)
 
 
-def release(rows: Rows, leases: Sequence[Lease], now: datetime) -> None:
+def release(rows: Rows, leases: Sequence[Lease]) -> None:
     """Return without using an attempt: due when it was, as if it had not been claimed."""
     for lease in leases:
         row = rows.held(lease)
         if row is not None and rows.may(row.id, way_back(row, State.QUEUED), "release"):
-            give_back(rows, row, now)
+            give_back(rows, row)
 
 
-def give_back(rows: Rows, row: Row, now: datetime) -> None:
+def give_back(rows: Rows, row: Row) -> None:
     """To waiting, with the attempt given back; or to canceled."""
     row.attempts = max(row.attempts - 1, 0)
     state = way_back(row, State.QUEUED)
     if state is State.QUEUED:
         rows.end_lease(row, state)
     else:
-        rows.finish(row, state, now)
+        rows.finish(row, state)
 
 
-def foreign(rows: Rows, ours: Sequence[Lease], slack: float, now: datetime) -> Foreign:
+def foreign(rows: Rows, ours: Sequence[Lease], slack: float) -> Foreign:
     """All leases but these."""
     own = {lease.job_id for lease in ours}
     ends = [
-        (row.lease_until - now).total_seconds() + slack
+        (row.lease_until - rows.now).total_seconds() + slack
         for row in rows.running()
         if row.lease_until is not None and row.id not in own
     ]
     return Foreign(late=any(end < 0 for end in ends), ends_in=min((end for end in ends if end >= 0), default=None))
 
 
-def reset(rows: Rows, leases: Sequence[Lease], now: datetime) -> list[ResetJob]:
+def reset(rows: Rows, leases: Sequence[Lease]) -> list[ResetJob]:
     """Take jobs back from workers that died; ``lifecycle.reset`` decides whether they run again."""
     taken = []
     for lease in leases[:RESET_PAGE]:
@@ -166,9 +166,9 @@ def reset(rows: Rows, leases: Sequence[Lease], now: datetime) -> list[ResetJob]:
         row.resets += 1
         row.epoch += 1
         if decided.state is State.QUEUED:
-            give_back(rows, row, now)
+            give_back(rows, row)
         else:
             row.last_error = decided.error
-            rows.finish(row, decided.state, now)
+            rows.finish(row, decided.state)
         taken.append(ResetJob(row.id, row.task, row.state, worker))
     return taken

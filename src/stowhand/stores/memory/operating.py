@@ -33,11 +33,11 @@ class Operator:
         self._transaction = transaction
 
     async def pause_queue(self, name: str) -> QueueChange:
-        with self._transaction() as (rows, now):
-            return QueueChange(name, pause(rows.paused_queues, read_queue(name), now))
+        with self._transaction() as rows:
+            return QueueChange(name, pause(rows.paused_queues, read_queue(name), rows.now))
 
     async def resume_queue(self, name: str) -> QueueChange:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             return QueueChange(name, resume(rows, rows.paused_queues, read_queue(name)))
 
     async def pause_task(self, name: str) -> TaskChange:
@@ -53,17 +53,17 @@ class Operator:
         return self._resume("")
 
     def _pause(self, task: str) -> TaskChange:
-        with self._transaction() as (rows, now):
-            return TaskChange(task or None, pause(rows.paused_tasks, task, now))
+        with self._transaction() as rows:
+            return TaskChange(task or None, pause(rows.paused_tasks, task, rows.now))
 
     def _resume(self, task: str) -> TaskChange:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             return TaskChange(task or None, resume(rows, rows.paused_tasks, task))
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
-        with self._transaction() as (rows, now):
-            old = {state: old_rows(rows, state, getattr(ages, state.value), now) for state in OVER}
+        with self._transaction() as rows:
+            old = {state: old_rows(rows, state, getattr(ages, state.value)) for state in OVER}
             if not dry_run:
                 rows.forget(row for some in old.values() for row in some)
             return Purged(**{state.value: len(some) for state, some in old.items()})
@@ -87,29 +87,29 @@ def pauses(rows: Rows) -> Pauses:
     return Pauses.read(dict(sorted(rows.paused_tasks.items())))
 
 
-def workers(rows: Rows, now: datetime) -> list[WorkerRow]:
+def workers(rows: Rows) -> list[WorkerRow]:
     """By name."""
-    return [worker_row(card, started, seen, now) for _, (card, started, seen) in sorted(rows.workers.items())]
+    return [worker_row(card, started, seen, rows.now) for _, (card, started, seen) in sorted(rows.workers.items())]
 
 
-def prune(rows: Rows, now: datetime, failed_retention: float | None) -> None:
+def prune(rows: Rows, failed_retention: float | None) -> None:
     """For maintenance: failed jobs past their retention, and workers that stopped without saying so."""
-    rows.forget(old_rows(rows, State.FAILED, failed_retention, now))
-    oldest = now - timedelta(seconds=FORGOTTEN_AFTER)
+    rows.forget(old_rows(rows, State.FAILED, failed_retention))
+    oldest = rows.now - timedelta(seconds=FORGOTTEN_AFTER)
     rows.workers = {name: entry for name, entry in rows.workers.items() if entry[2] >= oldest}
 
 
-def old_rows(rows: Rows, state: State, age: float | None, now: datetime) -> list[Row]:
+def old_rows(rows: Rows, state: State, age: float | None) -> list[Row]:
     """What ended in this state longer ago than that."""
     if age is None:
         return []
-    before = now - timedelta(seconds=age)
+    before = rows.now - timedelta(seconds=age)
     return [
         row for row in rows.every() if row.state is state and row.finished_at is not None and row.finished_at < before
     ]
 
 
-def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
+def queue_row(rows: Rows, name: str) -> QueueRow:
     """One queue."""
     own = [row for row in rows.live.values() if row.queue == name]
     waiting = [row for row in own if row.waits()]
@@ -119,21 +119,21 @@ def queue_row(rows: Rows, name: str, now: datetime) -> QueueRow:
         paused_since=rows.paused_queues.get(name),
         held_by=running[0] if running else None,
         waiting=len(waiting),
-        due=sum(row.run_at <= now for row in waiting),
+        due=sum(row.run_at <= rows.now for row in waiting),
         running=len(running),
         failed=sum(row.state is State.FAILED for row in own),
     )
 
 
-def facts(rows: Rows, row: Row, now: datetime) -> Facts:
+def facts(rows: Rows, row: Row) -> Facts:
     """What is known about a job and its surroundings."""
     place = (row.priority, row.run_at, row.id)
-    registered, paused = workers(rows, now), pauses(rows)
+    registered, paused = workers(rows), pauses(rows)
     scope = claim_scope(row.job(), registered, paused)
     ahead = [
         one
         for one in rows.live.values()
-        if one.waits() and one.queue == row.queue and one.resets < QUARANTINE_AFTER and one.run_at <= now
+        if one.waits() and one.queue == row.queue and one.resets < QUARANTINE_AFTER and one.run_at <= rows.now
         if (one.priority, one.run_at, one.id) < place
         if scope is not None and _is_claimed_in(scope, one)
     ]
@@ -147,7 +147,7 @@ def facts(rows: Rows, row: Row, now: datetime) -> Facts:
     )
     return Facts(
         job=row.job(),
-        now=now,
+        now=rows.now,
         lease_until=row.lease_until,
         paused_since=None if row.queue is None else rows.paused_queues.get(row.queue),
         pauses=paused,

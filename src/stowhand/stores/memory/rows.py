@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal
 
@@ -87,6 +87,8 @@ class Rows:
         """Of jobs that do not set it."""
         self.retention = history
         """Seconds that the history is kept; ``None``: not at all."""
+        self.now = datetime.min.replace(tzinfo=UTC)
+        """The time of the transaction that is open, or was last."""
         self.live: dict[int, Row] = {}
         self.history: dict[int, Row] = {}
         self.last_id = 0
@@ -192,10 +194,10 @@ class Rows:
         row.state = state
         row.token = row.lease_until = row.worker = None
 
-    def finish(self, row: Row, state: State, now: datetime) -> None:
+    def finish(self, row: Row, state: State, at: datetime | None = None) -> None:
         """In a terminal state. A failed job stays live: keys and administration still address it."""
         self.end_lease(row, state)
-        row.finished_at = now
+        row.finished_at = at or self.now
         if state is State.FAILED:
             return
         del self.live[row.id]
@@ -218,5 +220,5 @@ class Rows:
             raise
 
 
-Transaction = Callable[[], AbstractContextManager[tuple[Rows, datetime]]]
-"""The rows and the time, for one caller at a time."""
+Transaction = Callable[[], AbstractContextManager[Rows]]
+"""The rows, for one caller at a time."""

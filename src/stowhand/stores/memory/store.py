@@ -89,25 +89,25 @@ class MemoryStore:
         refuse_conditions(request.conditions)
         if request.ours is not None:
             self._asked = request
-        with self.transaction() as (rows, now):
-            return [claimed(row) for row in leasing.claim(rows, request, now)]
+        with self.transaction() as rows:
+            return [claimed(row) for row in leasing.claim(rows, request)]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        with self.transaction() as (rows, now):
-            return [leasing.settle(rows, lease, what, now, repeat=repeat) for lease, what in batch]
+        with self.transaction() as rows:
+            return [leasing.settle(rows, lease, what, repeat=repeat) for lease, what in batch]
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        with self.transaction() as (rows, now):
+        with self.transaction() as rows:
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
             due = [row.run_at for row in waiting if not rows.is_paused(row)]
-            return max((min(due) - now).total_seconds(), 0.0) if due else None
+            return max((min(due) - rows.now).total_seconds(), 0.0) if due else None
 
     def foreign(self) -> Foreign | None:
         asked, self._asked = self._asked, None
         if asked is None or asked.ours is None:
             return None
-        with self._lock:
-            return Foreign(ends_in=leasing.foreign(self._rows, asked.ours, slack(asked.lease), self._now()).ends_in)
+        with self.transaction() as rows:
+            return Foreign(ends_in=leasing.foreign(rows, asked.ours, slack(asked.lease)).ends_in)
 
     async def wait(self, timeout: float) -> bool:
         since, self._wakes_before = self._wakes_before, self._sleepers.wakes
@@ -119,7 +119,7 @@ class MemoryStore:
 
     def refuse(self, refuses: Refuses) -> None:
         """Behave as a database whose owner's trigger refuses to write some jobs."""
-        with self.transaction() as (rows, _):
+        with self.transaction() as rows:
             rows.refuses = refuses
 
     def heartbeats(self) -> MemoryHeartbeats:
@@ -127,16 +127,17 @@ class MemoryStore:
 
     def rows(self) -> Sequence[Row]:
         """Copies of all rows, those in the history too, leases included: for tests that look inside."""
-        with self.transaction() as (rows, _):
+        with self.transaction() as rows:
             return [copy(row) for row in rows.every()]
 
     @contextmanager
-    def transaction(self) -> Iterator[tuple[Rows, datetime]]:
-        """The rows and the time, for one caller at a time; then wakes workers if something became claimable."""
+    def transaction(self) -> Iterator[Rows]:
+        """The rows, for one caller at a time; then wakes workers if something became claimable."""
         with self._lock:
             if not self.schema.installed:
                 raise SchemaMissing("nothing is installed in this memory store: call install()")
-            yield self._rows, self._now()
+            self._rows.now = self._now()
+            yield self._rows
             if self._rows.take_news():
                 self._sleepers.wake()
 

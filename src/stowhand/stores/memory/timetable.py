@@ -25,50 +25,50 @@ class Timetable:
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
         """What was known of them before, or is from now on."""
-        with self._transaction() as (rows, now):
+        with self._transaction() as rows:
             answers = []
             for identifier, spec in validate_items(items):
-                known = known_or_new(rows, identifier, spec, now)
+                known = known_or_new(rows, identifier, spec)
                 rows.known[identifier] = msgspec.structs.replace(known, spec=spec)
                 answers.append(known)
             return answers
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """All of them, or none."""
-        with self._transaction() as (rows, now), rows.all_or_nothing():
-            return [enter(rows, tick, now) for tick in validate_ticks(ticks, now)]
+        with self._transaction() as rows, rows.all_or_nothing():
+            return [enter(rows, tick) for tick in validate_ticks(ticks, rows.now)]
 
     async def known_items(self) -> Sequence[KnownItem]:
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             return sorted(rows.known.values(), key=lambda item: item.identifier)
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those of one item from a moment on."""
         validate_since(since)
-        with self._transaction() as (rows, _):
+        with self._transaction() as rows:
             return sorted(at for name, at in rows.ledger if name == identifier and at >= since)
 
 
-def enter(rows: Rows, tick: Tick, now: datetime) -> Entered:
+def enter(rows: Rows, tick: Tick) -> Entered:
     """One line of the ledger, and its job; or what the ledger says already."""
     place = (tick.identifier, tick.at.astimezone(UTC))
     earlier = rows.ledger.get(place)
     if earlier is not None:
         return msgspec.structs.replace(earlier, mine=False)
-    job_id = enqueueing.add(rows, tick.job, now).id
+    job_id = enqueueing.add(rows, tick.job).id
     entered = rows.ledger[place] = Entered(mine=True, job_id=job_id, spec=tick.spec)
-    known = known_or_new(rows, tick.identifier, tick.spec, now)
+    known = known_or_new(rows, tick.identifier, tick.spec)
     latest = max(known.last_tick or place[1], place[1])
     rows.known[tick.identifier] = msgspec.structs.replace(known, last_tick=latest)
     return entered
 
 
-def known_or_new(rows: Rows, identifier: str, spec: str, now: datetime) -> KnownItem:
+def known_or_new(rows: Rows, identifier: str, spec: str) -> KnownItem:
     """What is known of an item, or is from now on."""
-    return rows.known.get(identifier, KnownItem(identifier=identifier, known_since=now, last_tick=None, spec=spec))
+    return rows.known.get(identifier, KnownItem(identifier=identifier, known_since=rows.now, last_tick=None, spec=spec))
 
 
-def prune(rows: Rows, now: datetime) -> None:
+def prune(rows: Rows) -> None:
     """Forget what may not be scheduled any more; a day later, so that clocks need not agree to the second."""
-    oldest = now - timedelta(days=LEDGER_DAYS + 1)
+    oldest = rows.now - timedelta(days=LEDGER_DAYS + 1)
     rows.ledger = {place: entered for place, entered in rows.ledger.items() if place[1] >= oldest}

@@ -230,8 +230,7 @@ class TableStore(Generic[R]):
         An attempt that is running will record nothing. Refused, with the reason, for what is over (completed, failed,
         canceled). Raises InvalidJob for a key or a time that is none.
         """
-        await self.open()
-        key, due = read_key(self._backend.key, self._records.key(record)), read_after(after)
+        key, due = await self._key(record), read_after(after)
         with self._calls.timed("requeue"):
             return await self._backend.asking.requeue(key, due)
 
@@ -250,8 +249,7 @@ class TableStore(Generic[R]):
 
     async def look_up(self, record: R | JobId) -> ShownRecord | None:
         """One record, as the table's own columns tell it; ``None``: there is none."""
-        await self.open()
-        key = read_key(self._backend.key, self._records.key(record))
+        key = await self._key(record)
         with self._calls.timed("look_up"):
             return await self._backend.asking.find(key)
 
@@ -260,15 +258,13 @@ class TableStore(Generic[R]):
 
         Refused while it runs, and when it is completed.
         """
-        await self.open()
-        key = read_key(self._backend.key, self._records.key(record))
+        key = await self._key(record)
         with self._calls.timed("retry"):
             return await self._backend.asking.retry(key)
 
     async def cancel_record(self, record: R | JobId) -> Answer:
         """Cancel a waiting record; ask a running one to stop, which its worker learns with the next heartbeat."""
-        await self.open()
-        key = read_key(self._backend.key, self._records.key(record))
+        key = await self._key(record)
         with self._calls.timed("cancel"):
             return await self._backend.asking.cancel(key)
 
@@ -310,8 +306,7 @@ class TableStore(Generic[R]):
 
     async def logs(self, record: R | JobId) -> list[ExecutionLogEntry] | None:
         """The execution log of the latest attempt; ``None``: no such record."""
-        await self.open()
-        key = read_key(self._backend.key, self._records.key(record))
+        key = await self._key(record)
         with self._calls.timed("logs"):
             found = await self._backend.asking.logs(key)
         return None if found is None else [shown_log(one) for one in found]
@@ -338,6 +333,11 @@ class TableStore(Generic[R]):
             return list(await self._backend.check())
 
     # --------------------------------------------------------------------------------------------
+
+    async def _key(self, record: R | JobId) -> JobId:
+        """As leases have it: which keys there can be is known once the store is open."""
+        await self.open()
+        return read_key(self._backend.key, self._records.key(record))
 
     def _claimed(self, taken: Taken) -> Claim[R]:
         most = self.options.max_num_retries + 1

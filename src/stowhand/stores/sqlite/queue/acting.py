@@ -19,6 +19,7 @@ from stowhand.protocols.validation import (
     validate_reschedule,
     validate_workers,
 )
+from stowhand.stores.refusals import refusal
 from stowhand.stores.sqlite.queue import finish
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
@@ -100,56 +101,36 @@ class Administrator:
 
 def retry(tx: Transaction, job_id: int) -> Answer:
     """Due now, with all its attempts; a canceled job comes back out of the history."""
-    match _state(tx, job_id):
-        case None:
-            return _missing(job_id)
-        case State.PROCESSING:
-            return Answer(job_id, Done.REFUSED, "it is running; cancel it first, or wait until it has ended")
-        case State.COMPLETED:
-            return Answer(job_id, Done.REFUSED, "it completed; enqueue it again instead")
-        case State.CANCELED:
-            tx.run("revive", id=job_id)
-            lost_key = tx.row("has_other_key", id=job_id)
-            tx.run("forget", id=job_id)
-            if lost_key:
-                return Answer(job_id, Done.DONE, "its key belongs to another job now, so it has none")
-        case _:
-            tx.run("retry", id=job_id)
-    return Answer(job_id, Done.DONE)
+    state = _state(tx, job_id)
+    if (refused := refusal("retry", job_id, state)) is not None:
+        return refused
+    if state is not State.CANCELED:
+        tx.run("retry", id=job_id)
+        return Answer(job_id, Done.DONE)
+    tx.run("revive", id=job_id)
+    lost_key = tx.row("has_other_key", id=job_id)
+    tx.run("forget", id=job_id)
+    return Answer(job_id, Done.DONE, "its key belongs to another job now, so it has none" if lost_key else "")
 
 
 def cancel(tx: Transaction, job_id: int) -> Answer:
     """At once if it waits; a running one is canceled by its worker."""
-    match _state(tx, job_id):
-        case None:
-            return _missing(job_id)
-        case State.QUEUED | State.ERRORED:
-            finish.cancel_waiting(tx, job_id)
-            return Answer(job_id, Done.DONE)
-        case State.PROCESSING:
-            tx.run("ask_to_cancel", id=job_id)
-            return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
-        case State.CANCELED:
-            return Answer(job_id, Done.UNCHANGED, "it is canceled already")
-        case State.FAILED:
-            return Answer(job_id, Done.REFUSED, "it has failed already; remove it, or retry it")
-        case State.COMPLETED:
-            return Answer(job_id, Done.REFUSED, "it has completed already")
+    state = _state(tx, job_id)
+    if (refused := refusal("cancel", job_id, state)) is not None:
+        return refused
+    if state is State.PROCESSING:
+        tx.run("ask_to_cancel", id=job_id)
+        return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
+    finish.cancel_waiting(tx, job_id)
+    return Answer(job_id, Done.DONE)
 
 
 def remove(tx: Transaction, job_id: int) -> Answer:
     """Delete a job that is not running."""
-    match _state(tx, job_id):
-        case None:
-            return _missing(job_id)
-        case State.PROCESSING:
-            return Answer(job_id, Done.REFUSED, "it is running; cancel it instead")
-        case State.COMPLETED:
-            return Answer(job_id, Done.REFUSED, "it completed; the history is pruned by its age")
-        case State.CANCELED:
-            tx.run("forget", id=job_id)
-        case _:
-            tx.run("delete_one", id=job_id)
+    state = _state(tx, job_id)
+    if (refused := refusal("remove", job_id, state)) is not None:
+        return refused
+    tx.run("forget" if state is State.CANCELED else "delete_one", id=job_id)
     return Answer(job_id, Done.DONE)
 
 
@@ -224,7 +205,3 @@ def _ended(tx: Transaction, job: Job, state: State) -> Job:
 def _state(tx: Transaction, job_id: int) -> State | None:
     row = tx.row("state", id=validate_id(job_id))
     return None if row is None else State(row[0])
-
-
-def _missing(job_id: int) -> Answer:
-    return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
