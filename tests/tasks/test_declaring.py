@@ -186,7 +186,7 @@ def test_a_timeout_is_seconds_a_timedelta_or_a_phrase(app: App, timeout: Any) ->
         ({"timeout": True}, "task 'slow': timeout=True"),
         ({"timeout": []}, r"task 'slow': timeout=\[\]"),
         ({"backoff": 5}, r"task 'slow': no backoff named 5.*stowhand.retry.constant\(5\)"),
-        ({"backoff": "nartual"}, "task 'slow': no backoff named 'nartual'; there are: natural, service"),
+        ({"backoff": "nartual"}, "task 'slow': no backoff named 'nartual'; did you mean 'natural'"),
         ({"delay": "soon"}, "task 'slow': delay: 'soon' is no duration"),
     ],
 )

@@ -292,22 +292,17 @@ def _act(
 def _administer(
     typed: dict[str, Any],
     job_ids: Sequence[int],
-    act: Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]],
+    change: Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]],
     *,
     as_json: bool,
 ) -> int:
-    """Act on all, some at a time, and print an answer for each, in the order given; 1 if any was not changed."""
+    """The same for a call that returns the jobs that it has changed."""
 
-    async def all_of_them(store: QueueStore) -> int:
-        code = OK
-        for start in range(0, len(job_ids), PAGE):
-            page = job_ids[start : start + PAGE]
-            changed = {job.id: _changed(job) for job in await act(store, page)}
-            answers = [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in page]
-            code = max(code, show_answers(answers, as_json=as_json))
-        return code
+    async def act(store: QueueStore, ids: Sequence[int]) -> list[Answer]:
+        changed = {job.id: _changed(job) for job in await change(store, ids)}
+        return [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in ids]
 
-    return with_store(settings_of(typed).store, all_of_them)
+    return _act(typed, act, job_ids, as_json=as_json)
 
 
 def _changed(job: Job) -> Answer:

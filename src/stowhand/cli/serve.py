@@ -15,14 +15,13 @@ from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.reading import Read
+from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.jobs.durations import parse_duration
-from stowhand.observe.job_logger import core_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
-from stowhand.observe.safe_text import scrub
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.service import exit_codes
 from stowhand.service.opening import store_of
@@ -158,9 +157,7 @@ async def _open(settings: WorkerSettings) -> AnyStore[Any]:
     connection = settings.store.connection
     if connection.url.startswith(("http://", "https://")):
         raise ConfigurationError(f"{connection.source}: that store is lent already; serve the store itself")
-    core_logger().info(f"Store: {scrub(connection.url)} ({connection.source})")
-    if connection.note:
-        core_logger().warning(connection.note)
+    log_store(connection)
     store = store_of(settings.store)
     try:
         await open_installed(store)

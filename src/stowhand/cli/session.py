@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from stowhand.app.embedding import traced
+from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.reading import unknown_variables
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.errors import ConfigurationError
+from stowhand.observe.job_logger import core_logger
+from stowhand.observe.safe_text import scrub
 from stowhand.protocols.propagation import IN_ENVIRONMENT
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.opening import store_of
@@ -63,6 +66,13 @@ async def unopened(settings: StoreSettings) -> AsyncIterator[QueueStore]:
         yield store
     finally:
         await store.close()
+
+
+def log_store(store: ResolvedStore) -> None:
+    """Which store a process works on, and a warning about the choice."""
+    core_logger().info(f"Store: {scrub(store.url)} ({store.source})")
+    if store.note:
+        core_logger().warning(store.note)
 
 
 def remove_file(file: Path) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
+from stowhand.app.own_store import UNNAMED
 from stowhand.cli.groups import Group
 from stowhand.cli.moments import say
 from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
+from stowhand.cli.reading import with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import output_width
-from stowhand.cli.table_target import columns_option, named_options, of_key, target_options, with_table
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
 from stowhand.cli.text_table import page, table
+from stowhand.errors import InvalidJob
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
@@ -28,6 +31,9 @@ from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
 from stowhand.stores.table.record_view import LIVE, MOST, PAGE, ShownRecord
+from stowhand.tasks.loading import load_object
+
+T = TypeVar("T")
 
 HEADINGS = ("ID", "STATE", "FAILURES", "RESETS", "DUE", "STARTED", "WORKER", "LAST ERROR")
 TO_THE_RIGHT = ("ID", "FAILURES", "RESETS")
@@ -35,6 +41,45 @@ UNLIMITED = 200
 """Width where the output is no terminal."""
 
 words_argument = click.argument("words", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    del ctx, param
+    found: dict[str, str] = {}
+    for pair in value:
+        documented, equals, own = pair.partition("=")
+        if not equals or not documented or not own:
+            raise click.BadParameter(f"{pair!r}: write documented=own, as in state=status")
+        if documented in found:
+            raise click.BadParameter(f"{documented} is given twice")
+        found[documented] = own
+    return found
+
+
+columns_option = click.option(
+    "columns",
+    "--column",
+    multiple=True,
+    callback=_pairs,
+    metavar="DOCUMENTED=OWN",
+    help=f"A column that has another name, as in state=status; may be repeated. {TOKEN}=NAME: one of its own for the"
+    " claim's token.",
+)
+
+
+named_options = with_options(
+    click.option("--table", metavar="NAME", help="The table: jobs, app.jobs, '\"Jobs\"'. Instead of MODULE:NAME."),
+    click.option("--view", metavar="NAME", help="The view that records are read from."),
+    columns_option,
+    click.option(
+        "--unique-ids",
+        is_flag=True,
+        help="No two rows have the same id, although no unique index says so: for a partitioned table.",
+    ),
+)
+"""Which table, by options alone."""
+target_options = with_options(click.argument("target", required=False, metavar="[MODULE:NAME]"), named_options)
+"""Which table: TARGET, or options that say the same."""
 
 
 @click.group(cls=Group, name="table")
@@ -259,3 +304,59 @@ def _lines(records: Sequence[ShownRecord]) -> list[str]:
 def _page(record: ShownRecord) -> str:
     fields = msgspec.structs.asdict(record) | {"failure_message": record.failure_message or None}
     return page(fields, 20, whole=["failure_message"])
+
+
+def with_table(given: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]]) -> T:
+    """Find the table, do one thing, let its connections go."""
+
+    async def session() -> T:
+        store = table_of(given)
+        try:
+            return await doing(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(session())
+
+
+def table_of(given: dict[str, Any]) -> TableStore[Any]:
+    """Raises ConfigurationError, UsageError."""
+    target, name, view, columns = given["target"], given["table"], given["view"], given["columns"]
+    unique: bool = given["unique_ids"]
+    settings = settings_of(given)
+    connection = settings.store.connection
+    if (target is None) == (name is None):
+        raise click.UsageError("name the table: MODULE:NAME (a TableStore or TableOptions), or --table NAME")
+    if target is not None and (view is not None or columns or unique):
+        raise click.UsageError(f"{target} says which view and columns; leave --view and --column out")
+    if target is None:
+        options: Any = TableOptions(
+            name=name, table_name=name, view_name=view, alternate_column_names=columns, unique_ids=unique
+        )
+    else:
+        options = load_object(target, object, default="store")
+    if isinstance(options, TableStore):
+        if given["connection"] is not None:
+            raise click.UsageError(f"{target} is a TableStore, which knows where its table is; leave -c out")
+        return options
+    if not isinstance(options, TableOptions):
+        raise click.UsageError(f"{target!r}: a {type(options).__qualname__}, not a TableStore or TableOptions")
+    if connection.source == UNNAMED:
+        raise click.UsageError("name the database: -c postgresql://…, -c sqlite:///file, or DATABASE_URL")
+    if connection.note:
+        click.echo(f"note: {connection.note}", err=True)
+    return TableStore(settings.store.url, options)
+
+
+async def of_key(key: str, doing: Callable[[JobId], Awaitable[T]]) -> T:
+    """Do it with a key as it was typed: a number, where the table's keys are numbers; a key of text may look like one.
+
+    Raises InvalidJob for one that is no key of this table.
+    """
+    whole = key.removeprefix("-").isdecimal() and key.isascii()
+    try:
+        return await doing(int(key) if whole else key)
+    except InvalidJob:
+        if not whole:
+            raise
+        return await doing(key)

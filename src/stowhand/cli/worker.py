@@ -13,8 +13,8 @@ from stowhand.app.settings.reading import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.migrate import migrate
 from stowhand.cli.options import settings_of, worker_options
+from stowhand.cli.session import log_store
 from stowhand.observe.job_logger import core_logger
-from stowhand.observe.safe_text import scrub
 from stowhand.service.exit_codes import OK
 
 HOW_TO_WRITE_A_TASK = """\
@@ -53,9 +53,6 @@ def check_tasks(settings: WorkerSettings) -> None:
 
 
 def _say_which_store(settings: WorkerSettings) -> None:
-    connection = settings.store.connection
-    core_logger().info(f"Store: {scrub(connection.url)} ({connection.source})")
-    if connection.note:
-        core_logger().warning(connection.note)
+    log_store(settings.store.connection)
     for _, said in unknown_variables(os.environ):
         core_logger().warning(said)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 from stowhand.clock import sleep_blocking
 from stowhand.observe import vocabulary
@@ -97,19 +96,10 @@ class Exposition:
 
 def _add(file: Path, to: Path) -> None:
     """Add the numbers of one file to those of another."""
-    with _opened(to) as sums:
+    with closing(MmapedDict(str(to))) as sums:
         for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
             before, _ = sums.read_value(key)
             sums.write_value(key, before + value, 0.0)
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    opened = MmapedDict(str(file))
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def _pid_of(file: Path) -> int:

@@ -89,14 +89,4 @@ def fit(text: str, width: int) -> str:
 
 
 def _visible(char: str) -> str:
-    match char:
-        case "\n":
-            return "\\n"
-        case "\r":
-            return "\\r"
-        case "\t":
-            return "\\t"
-    code = ord(char)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return char.encode("unicode_escape").decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -145,13 +145,10 @@ def _live(name: str | None, amounts: dict[str, Amount]) -> LiveCounts:
     return LiveCounts(name=name, **parts)
 
 
-def total_ended(some: Iterable[EndedCounts]) -> EndedCounts:
+def total_ended(some: Sequence[EndedCounts]) -> EndedCounts:
     """The sum over all tasks."""
-    zero = EndedCounts(name=None)
-    for one in some:
-        completed, canceled = zero.completed + one.completed, zero.canceled + one.canceled
-        zero = EndedCounts(name=None, completed=completed, canceled=canceled, failed=zero.failed + one.failed)
-    return zero
+    parts = ("completed", "canceled", "failed")
+    return EndedCounts(name=None, **{part: sum((getattr(one, part) for one in some), Amount()) for part in parts})
 
 
 def about(number: int) -> str:

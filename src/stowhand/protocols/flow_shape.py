@@ -97,9 +97,7 @@ class Queue(msgspec.Struct, frozen=True):
             names = _names(f"queue {self.name!r}: attributes_to_get", self.attributes_to_get)
             msgspec.structs.force_setattr(self, "attributes_to_get", names)
         _read_queues(self, "children", f"queue {self.name!r}")
-        problems = list(self._problems())
-        if problems:
-            raise ConfigurationError("; ".join(f"queue {self.name!r}: {problem}" for problem in problems))
+        _refuse(f"queue {self.name!r}", self._problems())
 
     def _problems(self) -> Iterator[str]:
         yield from self._numbers()
@@ -189,9 +187,7 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "layout", Layout(self.layout))
         except ValueError:
             raise ConfigurationError(f"layout: {self.layout!r} given; give 'classic' or 'priority'") from None
-        problems = list(self._problems())
-        if problems:
-            raise ConfigurationError("; ".join(f"flow {self.name!r}: {problem}" for problem in problems))
+        _refuse(f"flow {self.name!r}", self._problems())
 
     def _problems(self) -> Iterator[str]:
         if not self.queues:
@@ -233,6 +229,11 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
     def entry(self) -> FlowQueue:
         """Where jobs enter."""
         return next(self.all_queues())
+
+
+def _refuse(whose: str, problems: Iterable[str]) -> None:
+    if words := "; ".join(f"{whose}: {problem}" for problem in problems):
+        raise ConfigurationError(words)
 
 
 def _read_seconds(struct: msgspec.Struct, field: str) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 from stowhand.errors import StoreError
 from stowhand.events import (
     Claimed,
@@ -174,13 +176,10 @@ class RunObserver:
             self._jobs.pop(job_id, None)
 
 
-class _Run:
-    __slots__ = ("error", "job", "worker")
-
-    def __init__(self, worker: PoolWorker, job: Job) -> None:
-        self.worker = worker
-        self.job = job
-        self.error: BaseException | None = None
+class _Run(msgspec.Struct):
+    worker: PoolWorker
+    job: Job
+    error: BaseException | None = None
 
     def why(self, text: str | None) -> BaseException:
         """What the task raised; not a cancellation from outside, nor what it returned."""

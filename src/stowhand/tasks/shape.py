@@ -198,14 +198,16 @@ def _injected(found: list[tuple[inspect.Parameter, Any]], *, positional: bool) -
     return Injected(context, helpers)
 
 
+_REFUSED = {
+    inspect.Parameter.VAR_POSITIONAL: "a payload names its arguments; take a list instead",
+    inspect.Parameter.VAR_KEYWORD: "name the parameters, or take the whole object as one called 'payload'",
+    inspect.Parameter.POSITIONAL_ONLY: "positional-only; a payload names its arguments",
+}
+
+
 def _refuse_kind(task: str, one: inspect.Parameter) -> None:
-    where = f"task {task!r}: parameter {one}"
-    if one.kind is inspect.Parameter.VAR_POSITIONAL:
-        raise ConfigurationError(f"{where}: a payload names its arguments; take a list instead")
-    if one.kind is inspect.Parameter.VAR_KEYWORD:
-        raise ConfigurationError(f"{where}: name the parameters, or take the whole object as one called 'payload'")
-    if one.kind is inspect.Parameter.POSITIONAL_ONLY:
-        raise ConfigurationError(f"{where}: positional-only; a payload names its arguments")
+    if one.kind in _REFUSED:
+        raise ConfigurationError(f"task {task!r}: parameter {one}: {_REFUSED[one.kind]}")
 
 
 def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter) -> Any:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from urllib.parse import urlsplit
 
-import msgspec
-
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TokensTrouble, WrongTokens
@@ -119,24 +117,19 @@ class _Wrong:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._counts: OrderedDict[str, _Count] = OrderedDict()
+        self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """By address: the beginning of the minute, and how many."""
 
     def add(self, address: str) -> int:
         """Count one more; returns how many there were in this minute."""
         now = self._clock.monotonic()
-        count = self._counts.pop(address, None)
-        if count is None or now - count.since >= 60:
-            count = _Count(now)
-        count.number += 1
-        self._counts[address] = count
+        since, number = self._counts.pop(address, (now, 0))
+        if now - since >= 60:
+            since, number = now, 0
+        self._counts[address] = since, number + 1
         if len(self._counts) > ADDRESSES:
             self._counts.popitem(last=False)
-        return count.number
-
-
-class _Count(msgspec.Struct):
-    since: float
-    number: int = 0
+        return number + 1
 
 
 def _check_is_local(headers: Mapping[str, str]) -> None:
