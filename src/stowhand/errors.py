@@ -122,13 +122,13 @@ class Poison(NonRetryable):
 
 def hint(given: object, known: Iterable[str], likeness: float = 0.6) -> str:
     """``; did you mean 'x'?``; empty: no known word is near."""
-    near = difflib.get_close_matches(str(given), list(known), 1, likeness)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    spelt = {word.lower(): word for word in known}
+    near = difflib.get_close_matches(str(given).lower(), spelt, 1, likeness)
+    return f"; did you mean {str(spelt[near[0]])!r}?" if near else ""
 
 
 def suggest(given: object, known: Iterable[str]) -> str:
     """The end of a complaint about an unknown word: ``; did you mean 'x'? there are: …``"""
-    names = sorted(known)
-    near = hint(given, names)
-    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    return f"{near or ';'} there are: {shown}" if names else "; there are none"
+    words = list(known)
+    shown = ", ".join(words[:20]) + (", …" if len(words) > 20 else "")
+    return f"{hint(given, words) or ';'} {f'there are: {shown}' if words else 'there are none'}"

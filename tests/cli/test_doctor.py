@@ -114,7 +114,7 @@ def test_what_was_said_in_vain_is_a_warning(call: Stowhand, folder: Path, monkey
     (folder / "pyproject.toml").write_text("[tool.stowhand]\njobs = 3\n")
     ended = call("doctor")
     assert marks(ended)["settings"] == "warn"
-    assert "did you mean STOWHAND_JOBS?" in ended.out
+    assert "did you mean 'STOWHAND_JOBS'?" in ended.out
     assert "pyproject.toml" in ended.out
     assert "DATABASE_URL" in ended.out
     assert "hunter2" not in ended.out

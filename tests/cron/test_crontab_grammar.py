@@ -198,7 +198,7 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t ?queue=a%0ab", "queue: the control character U+000A at position 1"),
         ("* * * * * t ?queue=100%", "queue=100%: % begins two hexadecimal digits; write %25 for the sign itself"),
         ("* * * * * t ?queue=%ff", "queue=%ff: the %XX in it are no UTF-8"),
-        ("* * * * * t ?tz=europe/berlni", "tz: 'europe/berlni' is no time zone; did you mean Europe/Berlin?"),
+        ("* * * * * t ?tz=europe/berlni", "tz: 'europe/berlni' is no time zone; did you mean 'Europe/Berlin'?"),
         ("* * * * * t ?tz=America", "tz: 'America' is no time zone"),
         ("* * * * * t ?tz=../../etc/passwd", "tz: '../../etc/passwd' is no time zone"),
         ("* * * * * t {a:", "payload: Unexpected end of input at column 4"),

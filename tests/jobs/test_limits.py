@@ -55,7 +55,10 @@ def job(**fields: Any) -> NewJob:
         ({"delay": True}, "delay: a bool; give a timedelta, a number of seconds or a phrase such as '5m'"),
         ({"run_at": "tomorrow"}, "run_at: a str; give a datetime with a time zone"),
         ({"run_at": JANUARY.replace(tzinfo=UTC), "delay": 1.0}, "run_at: given together with delay; give one of them"),
-        ({"key_mode": "replase"}, "key_mode: 'replase'; there are: replace, preserve_run_at, unsafe_dedupe"),
+        (
+            {"key_mode": "replase"},
+            "key_mode: 'replase'; did you mean 'replace'? there are: replace, preserve_run_at, unsafe_dedupe",
+        ),
         ({"key_mode": 1}, "key_mode: a int; give a string"),
         ({"payload": {"a": 1}}, "payload: a dict; give a string"),
         ({"payload": '{"a":NaN}'}, f"payload: JSON is malformed: {strict_json.NO_NUMBER}"),

@@ -18,41 +18,49 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.registry import Registry
 
 
-class StoreKeywords(TypedDict, total=False):
-    """The fields of ``StoreOptions``."""
+class KeptKeywords(TypedDict, total=False):
+    """Fields of ``StoreOptions`` by the same names wherever Python opens a store."""
 
     schema: str
     history: Duration | None
     failed_retention: Duration | None
-    pool_size: int
-    prepared_statements: bool
-    pool: object | None
     listen_url: str | None
     synchronous: Literal["FULL", "NORMAL"]
+
+
+class StoreKeywords(KeptKeywords, total=False):
+    """The fields of ``StoreOptions``, and defaults under one name, also of what a worker of the App begins with."""
+
+    pool_size: int | None
+    prepared_statements: bool
+    pool: object | None
     token: str | None
     ca_file: str | None
     insecure: bool
     max_attempts: int | None
-    """Of jobs without a number of their own or of their task's."""
     preset: str | None
-    """Defaults under one name: the number of attempts and what is kept, and what a worker of the App begins with."""
 
 
-class WorkerKeywords(CronSources, total=False):
-    """The fields of ``WorkerOptions``, and what recurs beside the worker."""
+class WorkKeywords(TypedDict, total=False):
+    """Fields of ``WorkerOptions`` by the same names wherever Python makes a worker."""
 
     name: str | None
     concurrency: int
-    tasks: Iterable[str] | None
     poll_interval: Duration | None
     lease: Duration
-    heartbeat_interval: Duration | None
     grace: Duration
     job_timeout: Duration | None
-    max_jobs: int | None
-    max_active_time: Duration | None
     backoff: Backoff | str
     forbidden_flags: Iterable[str] | Flags | None
+
+
+class WorkerKeywords(WorkKeywords, CronSources, total=False):
+    """The fields of ``WorkerOptions``, and what recurs beside the worker."""
+
+    tasks: Iterable[str] | None
+    heartbeat_interval: Duration | None
+    max_jobs: int | None
+    max_active_time: Duration | None
     look_ahead: int
     fair: bool
     once: bool

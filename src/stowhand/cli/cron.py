@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import json
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from stowhand.cron.crontab import parse_crontab, refuse_duplicates
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.sources import declared, read_crontab
 from stowhand.cron.zones import find_zone
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, hint, suggest
 from stowhand.jobs.job import Job
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.operating import BUILT_IN
@@ -214,9 +213,7 @@ def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedIt
     specs = {item.identifier: item.spec for item in known}
     if name not in specs:
         names = sorted({*items, *specs})
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"
-        raise click.UsageError(f"nothing recurs under the name {name!r}; {hint}")
+        raise click.UsageError(f"nothing recurs under the name {name!r}{hint(name, names) or suggest(name, names)}")
     item = _parsed(specs[name])
     if item is None:
         raise click.UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from stowhand import __version__
+from stowhand.errors import hint, suggest
 from stowhand.service.exit_codes import USAGE
 
 APART = {"bench": "bench.command", "demo": "demo.command"}
@@ -51,9 +51,7 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
         if args and not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in names:
-            near = difflib.get_close_matches(args[0], names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-            ctx.fail(f"no command {args[0]!r}; {hint}")
+            ctx.fail(f"no command {args[0]!r}{hint(args[0], names) or suggest(args[0], names)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -19,49 +19,53 @@ F = TypeVar("F", bound=Callable[..., Any])
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 
 
-def store_options(command: F) -> F:
-    """The options of every command that opens a store."""
-    return _decorated(command, [setting for setting in SETTINGS.values() if setting.on == "store"])
+def _flags(*wanted: Option) -> Callable[[F], F]:
+    def decorated(command: F) -> F:
+        for setting in reversed(wanted):
+            command = _flag(setting)(command)
+        return command
+
+    return decorated
 
 
-def connection_options(command: F) -> F:
-    """Where the database is, and what is logged: for a table that is not in a queue of ours."""
-    return _decorated(command, [SETTINGS[name] for name in ("connection", "log_level", "log_format")])
+def _flag(setting: Option) -> Callable[[F], F]:
+    is_switch = isinstance(setting, Switch)
+    shown = f"  [default: {said}]" if (said := setting.said_default) and not is_switch else ""
+    return click.option(
+        setting.name,
+        *(short for short in setting.short if not short.startswith("--")),
+        setting.flag,
+        *(short for short in setting.short if short.startswith("--")),
+        metavar=None if is_switch else setting.metavar,
+        is_flag=is_switch,
+        multiple=isinstance(setting, Names),
+        default=None,
+        help=f"{setting.doc}{shown}  [env: {setting.variables[0]}]",
+        shell_complete=completing(setting.words) if setting.words else None,
+    )
 
 
-def log_options(command: F) -> F:
-    """What is logged, and how: for commands whose other settings are in the user's program."""
-    return _decorated(command, [SETTINGS[name] for name in ("log_level", "log_format")])
+def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes a value in a shell: the words that begin like it, in any case."""
+    return lambda ctx, param, begun: [word for word in words if word.lower().startswith(begun.lower())]
 
 
-def worker_options(command: F) -> F:
-    """All of them but what only an enqueuer, or a lender, has a use for."""
-    return _decorated(command, [setting for setting in SETTINGS.values() if setting.on in ("store", "worker")])
-
-
-def tasks_option(command: F) -> F:
-    """``--tasks``"""
-    return _decorated(command, [SETTINGS["tasks"]])
-
-
-def crontab_options(command: F) -> F:
-    """Where recurring tasks are written, beside ``--app``: ``--crontab`` and ``--tasks``."""
-    return _decorated(command, [SETTINGS["crontab"], SETTINGS["tasks"]])
-
-
-def otel_option(command: F) -> F:
-    """Make spans: ``--otel``."""
-    return _decorated(command, [SETTINGS["otel"]])
-
-
-def http_option(command: F) -> F:
-    """Where a worker shows its health and metrics: ``--http``."""
-    return _decorated(command, [SETTINGS["http"]])
-
-
-def table_run_options(command: F) -> F:
-    """How workers of a table are run; the user's program has the other settings."""
-    return _decorated(command, [SETTINGS[name] for name in ("processes", "http", "log_level", "log_format")])
+_LOG = (SETTINGS["log_level"], SETTINGS["log_format"])
+store_options = _flags(*(setting for setting in SETTINGS.values() if setting.on == "store"))
+"""Of every command that opens a store."""
+worker_options = _flags(*(setting for setting in SETTINGS.values() if setting.on in ("store", "worker")))
+"""All of them but what only an enqueuer, or a lender, has a use for."""
+connection_options = _flags(SETTINGS["connection"], *_LOG)
+"""Where the database is, and what is logged: for a table that is not in a queue of ours."""
+log_options = _flags(*_LOG)
+"""What is logged, and how: for commands whose other settings are in the user's program."""
+table_run_options = _flags(SETTINGS["processes"], SETTINGS["http"], *_LOG)
+"""How workers of a table are run; the user's program has the other settings."""
+crontab_options = _flags(SETTINGS["crontab"], SETTINGS["tasks"])
+"""Where recurring tasks are written, beside ``--app``."""
+tasks_option = _flags(SETTINGS["tasks"])
+otel_option = _flags(SETTINGS["otel"])
+http_option = _flags(SETTINGS["http"])
 
 
 def own_store(app: str) -> OwnStore:
@@ -80,31 +84,3 @@ def settings_of(typed: dict[str, Any], ask: Callable[[str], OwnStore] = own_stor
     settings = read_settings(flags, own_store=ask if "app" in typed else None)
     configure_logging(settings.log_level, settings.log_format)
     return settings
-
-
-def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Completes a value in a shell: the words that begin like it, in any case."""
-    return lambda ctx, param, begun: [word for word in words if word.lower().startswith(begun.lower())]
-
-
-def _decorated(command: F, settings: list[Option]) -> F:
-    for setting in reversed(settings):
-        command = _option(setting)(command)
-    return command
-
-
-def _option(setting: Option) -> Callable[[F], F]:
-    is_switch = isinstance(setting, Switch)
-    shown = f"  [default: {said}]" if (said := setting.said_default) and not is_switch else ""
-    return click.option(
-        setting.name,
-        *(short for short in setting.short if not short.startswith("--")),
-        setting.flag,
-        *(short for short in setting.short if short.startswith("--")),
-        metavar=None if is_switch else setting.metavar,
-        is_flag=is_switch,
-        multiple=isinstance(setting, Names),
-        default=None,
-        help=f"{setting.doc}{shown}  [env: {setting.variables[0]}]",
-        shell_complete=completing(setting.words) if setting.words else None,
-    )

@@ -16,7 +16,7 @@ from stowhand.cli.reading import Read
 from stowhand.cli.replies import show_all
 from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
 from stowhand.observe.safe_text import escape
@@ -54,7 +54,7 @@ def _scopes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     words = [word.strip() for text in value for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in tuple(Scope)]
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r}; there are: {', '.join(Scope)}")
+        raise click.BadParameter(f"{unknown[0]!r}{suggest(unknown[0], Scope)}")
     return tuple(scope.value for scope in Scope if scope in words)
 
 

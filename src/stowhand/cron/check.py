@@ -13,6 +13,7 @@ from stowhand.cron.fields import Calendar, Pattern
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.phrases import say_phrase
 from stowhand.cron.zones import Zone, find_zone
+from stowhand.errors import suggest
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import KeyMode, NewJob
@@ -122,7 +123,7 @@ def _read_key_mode(options: CronOptions) -> KeyMode:
     if mode is None:
         return KeyMode.REPLACE
     if mode not in KEY_MODES:
-        raise ValueError(f"{mode!r}; there are: {', '.join(KEY_MODES)}")
+        raise ValueError(f"{mode!r}{suggest(mode, KEY_MODES)}")
     if options.job_key is None:
         raise ValueError(f"{mode!r} says what happens to the job with the same key, and there is no key; give one")
     return KeyMode(mode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import json5
 from stowhand.cron.fields import FIELD
 from stowhand.cron.item import CronItem, CronOptions
 from stowhand.cron.phrases import parse_phrase
+from stowhand.errors import hint, suggest
 
 IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
 JSON5_LIMIT = 64 * 1024
@@ -109,10 +109,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
 def _no_option(name: str) -> str:
     if not name:
         return "an option without a name; write ?name=value&name=value"
-    spelt = {known.lower(): known for known in _OPTIONS}
-    near = difflib.get_close_matches(name.lower(), spelt, n=1)
-    hint = f"did you mean {spelt[near[0]]!r}?" if near else f"there are: {', '.join(_OPTIONS)}"
-    return f"no option {name[:40]!r}; {hint}"
+    return f"no option {name[:40]!r}{hint(name, _OPTIONS) or suggest(name, _OPTIONS)}"
 
 
 def _no_identifier(what: str, text: str) -> str:

@@ -12,6 +12,7 @@ from stowhand.cron.fields import DAY, Calendar
 from stowhand.cron.zones import FIRST, LAST, Zone, to_minute, to_moment
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import NewJob
+from stowhand.protocols.option import Suggesting
 
 HORIZON = 40 * 366 * DAY
 """Minutes that ``next_after`` looks ahead."""
@@ -35,7 +36,7 @@ class CronDate(msgspec.Struct, frozen=True):
 Match = Callable[[CronDate], bool]
 
 
-class CronOptions(msgspec.Struct, frozen=True, kw_only=True):
+class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """What a crontab writes behind the task. ``None``: the default of any job."""
 
     backfill_period: float | timedelta = 0
@@ -50,7 +51,7 @@ class CronOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``replace`` or ``preserve_run_at``; with a ``job_key`` only."""
 
 
-class CronItem(msgspec.Struct, frozen=True, kw_only=True):
+class CronItem(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """A recurring job, written by people and their scripts. `parse_cron_items` checks it."""
 
     task: str

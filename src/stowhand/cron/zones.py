@@ -7,7 +7,6 @@ local time is real time plus a whole offset, and the years are a row of *spans* 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -16,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import msgspec
 
 from stowhand.cron.fields import DAY
+from stowhand.errors import hint
 
 FIRST = date(2, 1, 1).toordinal() * DAY
 """The first real minute that anything is computed for; a zone's offset may lead before it."""
@@ -133,7 +133,5 @@ def _find(name: str) -> tzinfo:
         known = available_timezones()
     if not known:
         raise ValueError(f"{name[:40]!r}: this machine has no time zones; install the package tzdata")
-    spelt = {zone.lower(): zone for zone in known}
-    near = difflib.get_close_matches(name.lower(), spelt, n=1, cutoff=0.5)
-    hint = f"did you mean {spelt[near[0]]}?" if near else "write for example Europe/Berlin"
-    raise ValueError(f"{name[:40]!r} is no time zone; {hint}")
+    near = hint(name, known, 0.5) or "; write for example Europe/Berlin"
+    raise ValueError(f"{name[:40]!r} is no time zone{near}")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.errors import InvalidJob, UndecodablePayload, suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import KeyMode, NewJob
@@ -174,7 +174,7 @@ def _check_moment(moment: object, delay: object) -> None:
 def _read_key_mode(mode: object) -> KeyMode:
     name = _text("key_mode", mode)
     if name not in tuple(KeyMode):
-        raise InvalidJob(f"key_mode: {name[:40]!r}; there are: {', '.join(KeyMode)}")
+        raise InvalidJob(f"key_mode: {name[:40]!r}{suggest(name, KeyMode)}")
     return KeyMode(name)
 
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import Backoff, allowed_resets
 from stowhand.jobs.limits import check_name
+from stowhand.protocols.option import Suggesting
 
 NAME_LIMIT = 40
 """Characters of a flow's, a queue's and a limiter's name: flow, parent and child together make one task's name."""
@@ -37,7 +38,7 @@ class Layout(StrEnum):
     """Its later keys: priorities, and queues that several flows share."""
 
 
-class Limiter(msgspec.Struct, frozen=True, kw_only=True):
+class Limiter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """So many jobs in so much time; the others wait for a later window."""
 
     reservoir: int
@@ -62,7 +63,7 @@ class Limiter(msgspec.Struct, frozen=True, kw_only=True):
                 _name(f"limiter: {field}", getattr(self, field), 512)
 
 
-class Queue(msgspec.Struct, frozen=True):
+class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
     """One step of a flow."""
 
     name: str
@@ -222,8 +223,8 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True):
         for queue in self.all_queues():
             if queue.name == name:
                 return queue
-        known = ", ".join(queue.name for queue in self.all_queues())
-        raise ConfigurationError(f"flow {self.name!r} has no queue {name!r}; it has: {known}")
+        known = (queue.name for queue in self.all_queues())
+        raise ConfigurationError(f"flow {self.name!r} has no queue {name!r}{suggest(name, known)}")
 
     @property
     def entry(self) -> FlowQueue:

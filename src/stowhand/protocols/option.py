@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, InvalidJob, hint
+from stowhand.errors import ConfigurationError, InvalidJob, hint, suggest
 from stowhand.jobs.durations import parse_duration, say_duration, seconds
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import named
@@ -71,11 +71,6 @@ class Option(msgspec.Struct, frozen=True):
         """For people; empty: nothing."""
         return self.unset or self.say(self.default)
 
-    @property
-    def values(self) -> str:
-        """What may be written in text, for a page."""
-        return "text"
-
     def read(self, given: Any) -> Any:
         """The value of what Python gives."""
         return given
@@ -100,10 +95,6 @@ class Seconds(Option, frozen=True):
     none: str = ""
     """The word for ``None`` in text."""
 
-    @property
-    def values(self) -> str:
-        return f"duration{', a plain number is ms' * (self.unit == 'ms')}{f', or `{self.none}`' * bool(self.none)}"
-
     def read(self, given: Any) -> Any:
         if isinstance(given, timedelta | str):
             given = seconds(given)
@@ -127,10 +118,6 @@ class Whole(Option, frozen=True):
     most: int = 10_000
     metavar: str = "N"
 
-    @property
-    def values(self) -> str:
-        return f"{1 if self.least is None else self.least} to {self.most}"
-
     def read(self, given: Any) -> Any:
         refuse_other(given, int, "a whole number")
         return _within(given, self.least, self.most, str(self.most))
@@ -149,10 +136,6 @@ class Switch(Option, frozen=True):
 
     negated: bool = False
     """As text it says the opposite: ``no_prepared_statements``."""
-
-    @property
-    def values(self) -> str:
-        return "`true` or `false`"
 
     def read(self, given: Any) -> bool:
         refuse_other(given, bool, "True or False")
@@ -176,10 +159,6 @@ class Text(Option, frozen=True):
 
     check: Callable[[str], str] = str
 
-    @property
-    def values(self) -> str:
-        return ", ".join(f"`{word}`" for word in self.words) or "text"
-
     def read(self, given: Any) -> str:
         refuse_other(given, str, " or ".join(self.words) or "text")
         if not self.words:
@@ -191,10 +170,6 @@ class Names(Option, frozen=True):
     """Several names. In text with commas between them; as a flag it may be repeated."""
 
     check: Callable[[Any], Any] = tuple
-
-    @property
-    def values(self) -> str:
-        return "names with commas between them, or a list"
 
     def read(self, given: Any) -> Any:
         return self.check(given)
@@ -211,10 +186,6 @@ class Wait(Option, frozen=True):
 
     words: tuple[str, ...] = tuple(BACKOFFS)
 
-    @property
-    def values(self) -> str:
-        return ", ".join(f"`{word}`" for word in self.words)
-
     def read(self, given: Any) -> Any:
         names = ", ".join(self.words)
         refuse_other(given, str | Callable, f"a function of the attempt's number, or a name: {names}")
@@ -225,6 +196,28 @@ class Wait(Option, frozen=True):
 
     def say(self, value: Any) -> str:
         return next(name for name, policy in BACKOFFS.items() if policy is value)
+
+
+class Made(Option, frozen=True):
+    """An object that the program makes."""
+
+    of: Any = object
+    what: str = ""
+    check: Callable[[Any], Any] | None = None
+
+    def read(self, given: Any) -> Any:
+        refuse_other(given, self.of, self.what)
+        return given if self.check is None else self.check(given)
+
+
+class Suggesting(msgspec.StructMeta):
+    """Makes structs that answer an unknown field with the nearest."""
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in self.__struct_fields__:
+                raise TypeError(f"{self.__name__}: no option {name!r}{suggest(name, self.__struct_fields__)}")
+        return super().__call__(*args, **given)
 
 
 @cache

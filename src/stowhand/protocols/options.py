@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.offered import check_store
-from stowhand.protocols.option import Names, Seconds, Switch, Text, Wait, Whole, read_fields
+from stowhand.protocols.option import Names, Seconds, Suggesting, Switch, Text, Wait, Whole, read_fields
 from stowhand.protocols.store import Store, Terms
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import exponential, natural
@@ -31,7 +31,7 @@ SHORTEST_LEASE = 1.0
 """Seconds. With less, a short pause of the machine would count as a death."""
 
 
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """Durations are seconds; a ``timedelta``, or a phrase such as "30s", is accepted too."""
 
     name: Annotated[

@@ -22,7 +22,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Backoff, Settlement
 from stowhand.jobs.limits import INT32
-from stowhand.protocols.option import Option, Seconds, Switch, Text, Whole, read_fields
+from stowhand.protocols.option import Option, Seconds, Suggesting, Switch, Text, Whole, read_fields
 
 if TYPE_CHECKING:
     from stowhand.protocols.handler import EnclosingStore
@@ -334,7 +334,7 @@ def name_of_schema(text: str) -> str:
     return text
 
 
-class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """How a queue store is opened. A store ignores the options that it has no use for; the docs say which."""
 
     token: Annotated[

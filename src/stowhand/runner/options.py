@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 
 from stowhand.app.built_in import with_built_in
 from stowhand.app.embedding import traced
+from stowhand.app.options import KeptKeywords, WorkKeywords
 from stowhand.app.own_store import UNNAMED
 from stowhand.app.settings.reading import read_setting, resolve_store_url
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.sources import declared, items_of
 from stowhand.errors import ConfigurationError, StowhandError, suggest
-from stowhand.jobs.durations import Duration, seconds
-from stowhand.jobs.lifecycle import Backoff
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.traces import Traces
-from stowhand.protocols.option import LONGEST
-from stowhand.protocols.options import Flags, WorkerOptions
+from stowhand.protocols.option import LONGEST, Made, Switch, Text, complaint, options_of
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
-from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
 from stowhand.stores.opening import open_store
 from stowhand.stores.url import store_url
@@ -39,81 +36,57 @@ NO_STORE = "no store is named: give connection_string or pg_pool, or set DATABAS
 NO_TASKS = "no tasks are named: give task_list or task_directory"
 
 
-class WorkerUtilsOptions(TypedDict, total=False):
+def _path(given: str | PathLike[str]) -> str | PathLike[str]:
+    if given == "":
+        raise ValueError("an empty path")
+    return given
+
+
+class WorkerUtilsOptions(KeptKeywords, total=False):
     """Which store, and how it is opened. Exactly one of ``connection_string`` and ``pg_pool``, or the environment."""
 
-    connection_string: str | None
-    """A URL (PostgreSQL or SQLite), a libpq string, or the name of a PostgreSQL database."""
+    connection_string: Annotated[
+        str | None, Text("A URL (PostgreSQL or SQLite), a libpq string, or the name of a PostgreSQL database.")
+    ]
     pg_pool: object | None
     """A ``psycopg_pool.AsyncConnectionPool``, open; it stays the program's own."""
-    schema: str
     no_prepared_statements: bool
-    max_pool_size: int
+    max_pool_size: int | None
     """PostgreSQL: connections at most, the four that a worker keeps for itself included; without it as many as its
     slots and those, at least 10. Not with ``pg_pool``."""
-    history: Duration | None
-    failed_retention: Duration | None
-    listen_url: str | None
-    synchronous: Literal["FULL", "NORMAL"]
-    traces: Traces | None
-    """Makes spans of what is enqueued, and of what a runner executes."""
+    traces: Annotated[
+        Traces | None,
+        Made(
+            "Makes spans of what is enqueued, and of what a runner executes.",
+            of=Traces,
+            what="a stowhand.observe.traces.Traces()",
+        ),
+    ]
 
 
-class RunnerOptions(WorkerUtilsOptions, total=False):
+class RunnerOptions(WorkerUtilsOptions, WorkKeywords, total=False):
     """The same, the tasks, and how to work. Exactly one of ``task_list`` and ``task_directory``."""
 
     task_list: TaskList | None
     """Functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares."""
-    task_directory: str | Path | None
-    concurrency: int
-    poll_interval: Duration | None
-    """A timedelta, or seconds."""
-    no_handle_signals: bool
-    logger: Logger | None
-    events: WorkerEvents | None
-    forbidden_flags: Iterable[str] | Flags | None
-    crontab: str | None
-    """The text of a crontab."""
-    crontab_file: str | Path | None
-    parsed_cron_items: Sequence[ParsedItem] | None
-    """From ``parse_crontab`` or ``parse_cron_items``."""
-    name: str | None
-    lease: Duration
-    grace: Duration
-    job_timeout: Duration | None
-    backoff: Backoff | str
+    task_directory: Annotated[
+        str | Path | None, Made("A folder of tasks.", of=(str, PathLike), what="a path", check=_path)
+    ]
+    no_handle_signals: Annotated[bool, Switch("Leave signals to the program.")]
+    logger: Annotated[Logger | None, Made("Where lines go.", of=Logger, what="a stowhand.runner.Logger(log_factory)")]
+    events: Annotated[
+        WorkerEvents | None, Made("Calls its listeners.", of=WorkerEvents, what="a stowhand.runner.WorkerEvents")
+    ]
+    crontab: Annotated[str | None, Text("The text of a crontab.")]
+    crontab_file: Annotated[
+        str | Path | None, Made("A file of that text.", of=(str, PathLike), what="a path", check=_path)
+    ]
+    parsed_cron_items: Annotated[
+        Sequence[ParsedItem] | None,
+        Made("Of either of the two.", of=Iterable, what="what parse_crontab or parse_cron_items returns"),
+    ]
 
 
-_OF_STORES = tuple(WorkerUtilsOptions.__annotations__)
-_OF_RUNNERS = tuple(RunnerOptions.__annotations__)
-_OF_WORKERS = ("name", "concurrency", "poll_interval", "lease", "grace", "job_timeout")
-
-
-_TIME = ((int, float, timedelta, str), "a timedelta, a number of seconds or a phrase")
-_SWITCH = (bool, "True or False")
-_TEXT = (str, "text")
-_PATH = ((str, PathLike), "a path")
-_KINDS: dict[str, tuple[Any, str]] = {
-    "connection_string": _TEXT,
-    "schema": _TEXT,
-    "listen_url": _TEXT,
-    "crontab": _TEXT,
-    "crontab_file": _PATH,
-    "task_directory": _PATH,
-    "parsed_cron_items": (Iterable, "what parse_crontab or parse_cron_items returns"),
-    "max_pool_size": (int, "a whole number"),
-    "no_prepared_statements": _SWITCH,
-    "no_handle_signals": _SWITCH,
-    "history": _TIME,
-    "failed_retention": _TIME,
-    "poll_interval": _TIME,
-    "lease": _TIME,
-    "grace": _TIME,
-    "job_timeout": _TIME,
-    "events": (WorkerEvents, "a stowhand.runner.WorkerEvents"),
-    "traces": (Traces, "a stowhand.observe.traces.Traces()"),
-    "logger": (Logger, "a stowhand.runner.Logger(log_factory)"),
-}
 WRONG = object()
 """The value of a store or a folder that cannot be read: it does not count as not given."""
 _SOURCES = ("connection_string", "task_directory")
@@ -135,7 +108,7 @@ class Plan(msgspec.Struct, frozen=True):
     traces: Traces | None
 
 
-def find_store(whose: str, given: Mapping[str, Any], known: Iterable[str] = _OF_STORES) -> QueueStore:
+def find_store(whose: str, given: Mapping[str, Any], known: type = WorkerUtilsOptions) -> QueueStore:
     """The store that is meant, not connected yet. Raises ConfigurationError with every mistake in ``given``."""
     given, problems = _sound(given, known)
     store = _store(given, problems)
@@ -146,12 +119,12 @@ def find_store(whose: str, given: Mapping[str, Any], known: Iterable[str] = _OF_
 
 def find_store_for_migrations(given: Mapping[str, Any]) -> QueueStore:
     """The same for options that may also say what a runner needs."""
-    return find_store("run_migrations", given, _OF_RUNNERS)
+    return find_store("run_migrations", given, RunnerOptions)
 
 
 def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     """Raises ConfigurationError with every mistake in ``given``."""
-    given, problems = _sound(given, _OF_RUNNERS)
+    given, problems = _sound(given, RunnerOptions)
     registry, passed_over = _tasks(given, problems)
     worker = _worker(given, registry, problems, once=once)
     cron = _cron(given, registry, problems)
@@ -178,19 +151,42 @@ def _finish(whose: str, problems: Sequence[str]) -> None:
         raise ConfigurationError("\n".join(f"{whose}: {problem}" for problem in problems))
 
 
-def _sound(given: Mapping[str, Any], known: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """What can be read at all, with ``WRONG`` for what cannot; and what is wrong with that, and with the names."""
-    sound = dict(given)
-    problems = [f"no option {name!r}{suggest(name, known)}" for name in given if name not in known]
-    for name, (kinds, words) in _KINDS.items():
-        value = given.get(name)
-        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)):
-            problems.append(f"{name}: a {type(value).__name__} given; it must be {words}")
-            sound[name] = WRONG
-        elif value == "" and kinds is _PATH[0]:
-            problems.append(f"{name}: an empty path")
-            sound[name] = WRONG
-    return {name: value for name, value in sound.items() if value is not WRONG or name in _SOURCES}, problems
+def _sound(given: Mapping[str, Any], declaring: type) -> tuple[dict[str, Any], list[str]]:
+    """What can be read, with ``WRONG`` for a source that cannot; and what is wrong with that, and with the names."""
+    known = declaring.__annotations__
+    options = {
+        name: option
+        for one in (StoreOptions, WorkerOptions, declaring)
+        for option in options_of(one).values()
+        for name in (option.field, option.name)
+    }
+    sound, problems = {}, []
+    for name, value in given.items():
+        if name not in known:
+            problems.append(f"no option {name!r}{suggest(name, known)}")
+            continue
+        try:
+            sound[name] = options[name].read(value) if value is not None and name in options else value
+        except ValueError as error:
+            problems.append(complaint(name, error))
+            sound |= {name: WRONG} if name in _SOURCES else {}
+    poll = given.get("poll_interval")
+    if isinstance(poll, int | float) and MILLISECONDS <= poll <= LONGEST:
+        problems.append(
+            f"poll_interval: {poll} given, in seconds; {poll / 1000:g} are as many milliseconds (a timedelta says what"
+            " it means)"
+        )
+    return sound, problems
+
+
+def _fields(declaring: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given of a struct, by its fields; ``None``, where it says nothing, is the default."""
+    found = {}
+    for field, option in options_of(declaring).items():
+        name = option.name if option.name in given else field
+        if name in given and (given[name] is not None or option.may_be_none):
+            found[field] = given[name]
+    return found
 
 
 def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems: list[str]) -> str | None:
@@ -229,14 +225,7 @@ def _from_environment() -> str:
 
 
 def _store_options(given: Mapping[str, Any]) -> StoreOptions:
-    chosen: dict[str, Any] = {
-        name: given[name] for name in ("schema", "listen_url", "synchronous") if given.get(name) is not None
-    }
-    for name in ("history", "failed_retention"):
-        if name in given:
-            chosen[name] = None if given[name] is None else _seconds(name, given[name])
-    if given.get("max_pool_size") is not None:
-        chosen["pool_size"] = given["max_pool_size"]
+    chosen = _fields(StoreOptions, given)
     chosen["max_attempts"] = read_setting("max_attempts")
     chosen["prepared_statements"] = not given.get("no_prepared_statements", False)
     return StoreOptions(pool=given.get("pg_pool"), **chosen)
@@ -261,30 +250,12 @@ def _tasks(given: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tup
 
 
 def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *, once: bool) -> WorkerOptions | None:
-    poll = given.get("poll_interval")
-    if isinstance(poll, int | float) and MILLISECONDS <= poll <= LONGEST:
-        problems.append(
-            f"poll_interval: {poll} given, in seconds; {poll / 1000:g} are as many milliseconds (a timedelta says what"
-            " it means)"
-        )
     try:
-        values = {name: given[name] for name in _OF_WORKERS if given.get(name) is not None}
-        if given.get("backoff") is not None:
-            values["backoff"] = named(given["backoff"])
-        flags = given.get("forbidden_flags") or ()
-        return WorkerOptions(
-            tasks=with_built_in(registry.names, lent=False), once=once, forbidden_flags=flags, **values
-        )
+        tasks = with_built_in(registry.names, lent=False)
+        return WorkerOptions(tasks=tasks, once=once, **_fields(WorkerOptions, given))
     except StowhandError as error:
         problems.append(str(error))
         return None
-
-
-def _seconds(name: str, given: Any) -> float:
-    try:
-        return seconds(given)
-    except ValueError as error:
-        raise ConfigurationError(f"{name}: {error}") from None
 
 
 def _cron(given: Mapping[str, Any], registry: Registry, problems: list[str]) -> tuple[ParsedItem, ...]:

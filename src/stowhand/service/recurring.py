@@ -57,8 +57,8 @@ class Recurring:
         for item in items:
             if item.task not in self._tasks:
                 core_logger().warning(
-                    f"{item.place}: no task {item.task!r} here, its jobs wait for a worker that has it;"
-                    f" {suggest(item.task, self._tasks)}"
+                    f"{item.place}: no task {item.task!r} here, its jobs wait for a worker that has it"
+                    f"{suggest(item.task, sorted(self._tasks))}"
                 )
         return items
 

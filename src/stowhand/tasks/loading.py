@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import pkgutil
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TypeVar
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, hint
 
 T = TypeVar("T")
 
@@ -32,12 +31,10 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise ConfigurationError(
-                f"{where!r}: {module_name} has no {name!r}; {_likely(found, name, kind)}"
-            ) from None
+            raise ConfigurationError(f"{where!r}: {module_name} has no {name!r}{_likely(found, name, kind)}") from None
     if not isinstance(found, kind):
         likely = _likely(sys.modules[module_name], path, kind)
-        raise ConfigurationError(f"{where!r}: a {type(found).__qualname__}, not {kind.__qualname__}; {likely}")
+        raise ConfigurationError(f"{where!r}: a {type(found).__qualname__}, not {kind.__qualname__}{likely}")
     return found
 
 
@@ -99,13 +96,11 @@ def _likely(holder: object, name: str, kind: type) -> str:
         else []
     )
     if fitting:
-        near = difflib.get_close_matches(name, fitting, n=1, cutoff=0.5)
-        return f"did you mean {(near or fitting)[0]!r}?"
-    return f"it has no {kind.__qualname__} at all"
+        return hint(name, fitting, 0.5) or f"; did you mean {fitting[0]!r}?"
+    return f"; it has no {kind.__qualname__} at all"
 
 
 def _near(name: str, folder: str) -> str:
     entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     names = [entry.name.removesuffix(".py") for entry in entries if entry.is_dir() or entry.name.endswith(".py")]
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f" in {folder} or among the installed packages"
+    return hint(name, names) or f" in {folder} or among the installed packages"

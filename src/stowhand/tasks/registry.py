@@ -101,7 +101,7 @@ class Registry:
         try:
             return self._definitions[name]
         except KeyError:
-            raise UnknownTask(f"no task {name!r}{suggest(name, self._definitions)}") from None
+            raise UnknownTask(f"no task {name!r}{suggest(name, sorted(self._definitions))}") from None
 
     def new_job(self, task: str, payload: object, options: EnqueueOptions) -> NewJob:
         """A job for a task known by name; one that is declared here has its say. A payload of ``None`` is ``{}``.
@@ -243,7 +243,7 @@ def check_task_name(name: str) -> None:
 
 def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:
     if asked not in (None, "loop", "thread"):
-        raise ConfigurationError(f"task {name!r}: executor {asked!r}; there are: loop, thread")
+        raise ConfigurationError(f"task {name!r}: executor {asked!r}{suggest(asked, ('loop', 'thread'))}")
     if is_async and asked == "thread":
         raise ConfigurationError(f"task {name!r}: an async function runs on the loop; executor='thread' is for a def")
     return asked or ("loop" if is_async else "thread")
@@ -251,7 +251,7 @@ def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:
 
 def _is_poison(name: str, asked: Mismatch | None) -> bool:
     if asked not in (None, "retry", "poison"):
-        raise ConfigurationError(f"task {name!r}: mismatch {asked!r}; there are: retry, poison")
+        raise ConfigurationError(f"task {name!r}: mismatch {asked!r}{suggest(asked, ('retry', 'poison'))}")
     return asked == "poison"
 
 

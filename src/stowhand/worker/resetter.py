@@ -16,7 +16,7 @@ from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.protocols.offered import heartbeats_of
-from stowhand.protocols.option import Seconds, Switch, Text, read_fields
+from stowhand.protocols.option import Seconds, Suggesting, Switch, Text, read_fields
 from stowhand.protocols.options import check_made, one_line
 from stowhand.protocols.store import Store
 from stowhand.worker.default_log import log_by_default
@@ -26,7 +26,7 @@ STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter stops."""
 
 
-class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """Seconds, or a ``timedelta``."""
 
     name: Annotated[str, Text("In logs and metrics.", check=one_line)] = "resetter"

@@ -56,19 +56,20 @@ def read_settings(
     ``own_store``: gives the store of the App of that name; ``None``: Apps do not count. Raises one
     ConfigurationError for everything that is wrong.
     """
-    environ = os.environ if environ is None else environ
-    reading = _Reading(flags or {}, environ, folder or Path())
+    reading = _Reading(flags or {}, environ, folder)
     one_of = reading.tasks_or_app()
     connection = reading.connection(None if own_store is None else reading.own_store(own_store, one_of))
     values = reading.values() | one_of
     reading.check(values, connection)
-    if connection is None or reading.problems:
-        raise ConfigurationError("\n".join(reading.problems))
+    reading.finish()
+    assert connection is not None
     worker = preset_worker(values["preset"], _of(WorkerOptions, values))
     values["pool_size"] = values.get("pool_size") or worker.concurrency + RESERVED_CONNECTIONS
     options = StoreOptions(**_of(StoreOptions, values))
     store = StoreSettings(connection=connection, options=options)
-    return WorkerSettings(store=store, worker=worker, timings=read_timings(environ), **_of(WorkerSettings, values))
+    return WorkerSettings(
+        store=store, worker=worker, timings=read_timings(reading.environ), **_of(WorkerSettings, values)
+    )
 
 
 def _of(declaring: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,13 +86,13 @@ def read_store(
     What the environment or the file says of another store than the App's does not hold for this one. Raises
     ConfigurationError.
     """
-    reading = _Reading({}, os.environ if environ is None else environ, folder or Path())
+    reading = _Reading({}, environ, folder)
     reading.lead(own)
     connection = reading.connection(None) if own.url is None else ResolvedStore(own.url, own.source)
     values = reading.values([option for option in SETTINGS.values() if option.field in StoreOptions.__struct_fields__])
     # A file that cannot be read may have named another store: going on to the default would lose jobs there.
-    if connection is None or reading.problems:
-        raise ConfigurationError("\n".join(reading.problems))
+    reading.finish()
+    assert connection is not None
     return connection.url, StoreOptions(**_of(StoreOptions, values))
 
 
@@ -99,21 +100,19 @@ def read_setting(
     name: str, flag: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Any:
     """One of them, whatever is wrong with the others. Raises ConfigurationError."""
-    reading = _Reading({name: flag}, os.environ if environ is None else environ, folder or Path())
+    reading = _Reading({name: flag}, environ, folder)
     option = SETTINGS[name]
     value = reading.values([option]).get(option.field, option.default)
-    if reading.problems:
-        raise ConfigurationError("\n".join(reading.problems))
+    reading.finish()
     return value
 
 
 def read_preset(own: OwnStore, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> str:
     """The preset of an App: its argument first, then the environment and the file. Raises ConfigurationError."""
-    reading = _Reading({}, os.environ if environ is None else environ, folder or Path())
+    reading = _Reading({}, environ, folder)
     reading.lead(own)
     preset: str = reading.values(())["preset"]
-    if reading.problems:
-        raise ConfigurationError("\n".join(reading.problems))
+    reading.finish()
     return preset
 
 
@@ -121,21 +120,22 @@ def resolve_store_url(
     explicit: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> ResolvedStore:
     """Which store is meant when ``explicit`` (a flag, an argument) is given or not. Raises ConfigurationError."""
-    reading = _Reading({"connection": explicit}, os.environ if environ is None else environ, folder or Path())
+    reading = _Reading({"connection": explicit}, environ, folder)
     connection = reading.connection(None)
     # A file that cannot be read may have named another store: going on to the default would lose jobs there.
-    if connection is None or (explicit is None and reading.problems):
-        raise ConfigurationError("\n".join(reading.problems))
+    if connection is None or explicit is None:
+        reading.finish()
+    assert connection is not None
     return connection
 
 
 class _Reading:
     """One pass over all sources; collects problems instead of stopping at the first."""
 
-    def __init__(self, flags: Mapping[str, Any], environ: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, flags: Mapping[str, Any], environ: Mapping[str, str] | None, folder: Path | None) -> None:
         self._flags = flags
-        self._environ = environ
-        self._file: SettingsFile = read_settings_file(folder)
+        self.environ = os.environ if environ is None else environ
+        self._file: SettingsFile = read_settings_file(folder or Path())
         self._owned: Mapping[str, Any] = {}
         """Values that an App gives for the store that is used."""
         self._outdone_by = ON_PURPOSE
@@ -145,16 +145,17 @@ class _Reading:
         self._found: list[str] = [*self._file.problems]
         self._of_the_store: list[str] = []
 
-    @property
-    def problems(self) -> list[str]:
-        """All of them; those of the store last, although it is resolved first, for its App gives values too."""
-        return [*self._found, *self._of_the_store]
+    def finish(self) -> None:
+        """Raises ConfigurationError with all problems; those of the store last, although it is resolved first, for its
+        App gives values too."""
+        if problems := [*self._found, *self._of_the_store]:
+            raise ConfigurationError("\n".join(problems))
 
     def values(self, wanted: Iterable[Option] = SETTINGS.values()) -> dict[str, Any]:
         """What is set, by field, and the preset in any case."""
         preset = SETTINGS["preset"]
         chosen = self._value(preset, {"preset": preset.default})
-        defaults = PRESETS[chosen] | ({"log_level": "debug"} if _wants_debugging(self._environ) else {})
+        defaults = PRESETS[chosen] | ({"log_level": "debug"} if _wants_debugging(self.environ) else {})
         values = {
             option.field: value
             for option in wanted
@@ -165,19 +166,19 @@ class _Reading:
 
     def own_store(self, own_store: Callable[[str], OwnStore], one_of: Mapping[str, Any]) -> OwnStore | None:
         """The store of the App that is named; ``None``: none is named."""
-        given = next(self._values_given(SETTINGS["app"]), None)
-        rival = next(self._values_given(SETTINGS["tasks"]), None)
+        given = self._given(SETTINGS["app"])
+        rival = self._given(SETTINGS["tasks"])
         contradicted = given is None or "app" in one_of or (rival is not None and rival.rank == given.rank)
         return None if given is None or contradicted else own_store(given.text)
 
     def connection(self, own: OwnStore | None) -> ResolvedStore | None:
         """The store; ``None`` when what was given cannot be one, which is then among the problems."""
         try:
-            store = choose(next(self._values_given(SETTINGS["connection"]), None), own, self._environ)
+            store = choose(self._given(SETTINGS["connection"]), own, self.environ)
         except ConfigurationError as error:
             self._of_the_store = [str(error)]
             return None
-        if own is not None and is_own(store, own, self._environ):
+        if own is not None and is_own(store, own, self.environ):
             self._owned = own.options
             store = self._with_its_schema(store, own)
         return store
@@ -185,17 +186,17 @@ class _Reading:
     def lead(self, own: OwnStore) -> None:
         """Let the App take precedence, and ignore values for another store."""
         self._owned, self._outdone_by = own.options, -1
-        given = next(self._values_given(SETTINGS["connection"]), None)
+        given = self._given(SETTINGS["connection"])
         if given is None or own.url is None:
             return
         try:
-            if not same_store(store_url(given.text), own.url, self._environ):
+            if not same_store(store_url(given.text), own.url, self.environ):
                 self._foreign = given.rank
         except (ConfigurationError, UnicodeError):
             self._foreign = given.rank
 
     def _with_its_schema(self, store: ResolvedStore, own: OwnStore) -> ResolvedStore:
-        given = next(self._values_given(SETTINGS["schema"]), None)
+        given = self._given(SETTINGS["schema"])
         kept = own.options.get("schema", "stowhand" if own.url is not None else None)
         if store.scheme != "postgresql" or given is None or given.rank > ON_PURPOSE or kept in (None, given.text):
             return store
@@ -214,7 +215,7 @@ class _Reading:
             self._found.extend(_in_memory(connection, values.get("processes", 1)))
         if connection is not None and connection.is_lent:
             for name in NOT_REMOTE:
-                if (given := next(self._values_given(SETTINGS[name]), None)) is not None:
+                if (given := self._given(SETTINGS[name])) is not None:
                     self._found.append(
                         f"{given.source}: means nothing for {connection.url}, which another process keeps;"
                         " it is set where 'stowhand serve' runs"
@@ -222,7 +223,7 @@ class _Reading:
 
     def _value(self, option: Option, defaults: Mapping[str, Any]) -> Any:
         """``UNSET``: it is set nowhere."""
-        given = next(self._values_given(option), None)
+        given = self._given(option)
         if option.field in self._owned and (given is None or given.rank > self._outdone_by):
             return self._owned[option.field]
         if given is not None:
@@ -232,21 +233,22 @@ class _Reading:
                 self._found.append(f"{given.source}: {error}")
         return defaults.get(option.field, UNSET)
 
-    def _values_given(self, option: Option) -> Iterator[Given]:
-        """The values given for a setting, strongest first. An empty environment variable gives none."""
-        of_a_store = option.field in _OF_A_STORE
+    def _given(self, option: Option) -> Given | None:
+        """The strongest value that is given for a setting. An empty environment variable gives none."""
+        foreign = self._foreign if option.field in _OF_A_STORE else None
         flag = self._flags.get(option.name)
         if flag is not None:
-            yield Given(_as_text(flag), option.flag, 0)
-        for name in option.variables:
-            if (variable := self._environ.get(name)) and not (of_a_store and self._foreign == 1):
-                yield Given(variable, name, 1)
-        if option.name in self._file.values and not (of_a_store and self._foreign == 2):
-            yield Given(self._file.values[option.name], f"{self._file.name}: {option.name}", 2)
+            return Given(_as_text(flag), option.flag, 0)
+        for name in option.variables if foreign != 1 else ():
+            if variable := self.environ.get(name):
+                return Given(variable, name, 1)
+        if option.name in self._file.values and foreign != 2:
+            return Given(self._file.values[option.name], f"{self._file.name}: {option.name}", 2)
+        return None
 
     def tasks_or_app(self) -> dict[str, Any]:
         """One of the two: a stronger source silences the other; the same source may not name both."""
-        tasks, app = (next(self._values_given(SETTINGS[name]), None) for name in ("tasks", "app"))
+        tasks, app = (self._given(SETTINGS[name]) for name in ("tasks", "app"))
         if tasks is None or app is None:
             return {}
         if tasks.rank == app.rank:

@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stowhand.errors import ConfigurationError
+from stowhand.protocols.option import Suggesting
 
 LONGEST_TIMEOUT = 300.0
 _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
-class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """Settings beside the URL."""
 
     token: str | None = None

@@ -25,6 +25,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
+from stowhand.protocols.option import Suggesting
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import HEADER_BYTES
@@ -45,7 +46,7 @@ TICK = 1.0
 RESET_EVERY = 5.0
 
 
-class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """How a store is lent."""
 
     host: str = "127.0.0.1"

@@ -3,13 +3,12 @@ what they may ask of a record in its state."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, hint, suggest
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import State
@@ -24,15 +23,13 @@ WAITING = (State.QUEUED, State.ERRORED)
 def read_states(given: Sequence[State | str]) -> tuple[State, ...]:
     """Each once. Raises ConfigurationError for none at all, and for what is no state."""
     if not given:
-        raise ConfigurationError(f"states: none given; give at least one of {_KNOWN}")
+        raise ConfigurationError(f"states: none given; give at least one of {', '.join(State)}")
     states: list[State] = []
     for one in given:
         try:
             state = State(one)
         except ValueError:
-            near = difflib.get_close_matches(str(one), list(State), 1)
-            hint = f"did you mean {str(near[0])!r}?" if near else f"there are {_KNOWN}"
-            raise ConfigurationError(f"states: no state {one!r}; {hint}") from None
+            raise ConfigurationError(f"states: no state {one!r}{hint(one, State) or suggest(one, State)}") from None
         if state not in states:
             states.append(state)
     return tuple(states)
@@ -98,6 +95,3 @@ def cancel_refusal(record_id: JobId, state: str | None, *, can_ask: bool) -> Ans
     if state in (*WAITING, State.PROCESSING):
         return None
     return Answer(record_id, Done.REFUSED, f"it is {state}")
-
-
-_KNOWN = ", ".join(State)

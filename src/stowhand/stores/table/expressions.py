@@ -6,13 +6,12 @@ backend renders them, or refuses what is not its own.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from stowhand.errors import TableUnsuitable
+from stowhand.errors import TableUnsuitable, hint
 from stowhand.stores.table.names import COLUMNS, Column, Read, Shape, read_expression
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.records import fields_of
@@ -82,10 +81,7 @@ def _unsuitable(missing: list[str], options: TableOptions[Any], shape: Shape, co
     where = ".".join(shape.view.parts)
     if not missing:
         return f"{where}: none of its columns is a field of {record}; give column_expressions"
-    named = []
-    for field in missing:
-        near = difflib.get_close_matches(field, columns, 1)
-        named.append(f"{field!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    named = [f"{field!r}{f' ({near[2:]})' if (near := hint(field, columns)) else ''}" for field in missing]
     return (
         f"{where}: no such column: {', '.join(named)}, which {record} cannot do without;"
         ' select it under that name in the view, or by column_expressions: sql("… AS field")'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, hint, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.text import clean
+from stowhand.protocols.option import Suggesting
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
 from stowhand.stores.table.records import fields_of
 
@@ -33,7 +33,7 @@ Expression = str | Sql | Any
 Text that is no name is refused: it would be SQL."""
 
 
-class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True, metaclass=Suggesting):
     """Durations are ``timedelta`` or seconds, exact to the microsecond."""
 
     name: str
@@ -135,9 +135,8 @@ def _of_columns(alternate: object) -> Iterator[str]:
     known = (*COLUMNS, TOKEN)
     for name in alternate:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            yield f"alternate_column_names: no documented column {name!r}; {hint} (documented name -> the table's own)"
+            said = hint(name, known) or suggest(name, known)
+            yield f"alternate_column_names: no documented column {name!r}{said} (documented name -> the table's own)"
 
 
 def _of_relations(options: TableOptions[Any]) -> Iterator[str]:
