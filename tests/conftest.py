@@ -63,9 +63,10 @@ def postgres_server() -> Iterator[Databases]:
     """The main server, one per process of the test run: PostgreSQL 18, or the one at DATABASE_URL."""
     server = main_server()
     yield server
-    server.drop_templates()
     if isinstance(server, PostgresServer):
-        server.close()
+        server.close()  # with all that is in it
+    else:
+        server.drop_templates()
 
 
 @pytest.fixture(scope="session")

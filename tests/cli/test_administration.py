@@ -17,6 +17,7 @@ from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.opening import open_store
 from tests.cli.conftest import Stowhand
 from tests.support.databases import Databases
+from tests.support.emptying import empty
 
 
 def install(url: str) -> None:
@@ -45,7 +46,7 @@ def url(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Monkey
         return url
     url = str(request.getfixturevalue("database"))
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("truncate stowhand.live, stowhand.history, stowhand.queues restart identity")
+        empty(connection)
     monkeypatch.setenv("DATABASE_URL", url)
     return url
 

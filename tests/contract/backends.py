@@ -20,6 +20,7 @@ from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.testing import MemoryStore
+from tests.support.emptying import empty
 
 Image = dict[str, Any]
 """Every column of a row, the lease included."""
@@ -162,9 +163,8 @@ class PostgresBackend:
         return {row["id"]: as_text(row) for row in rows}
 
     def empty(self) -> None:
-        """No jobs, no queues, no crontab; what the migrations wrote stays. Deleting a few rows beats truncating."""
-        tables = ("live", "history", "queues", "dead_tokens", "crontab", "ticks", "workers", "pauses")
-        self._look(";".join(f"DELETE FROM {SCHEMA}.{table}" for table in tables))
+        """No jobs, no queues, no crontab; what the migrations wrote stays."""
+        empty(self._own_connection())
         if self._refuses:
             self._look("DROP FUNCTION refuse() CASCADE")
             self._refuses = False
@@ -185,10 +185,13 @@ class PostgresBackend:
             self._connection = None
 
     def _look(self, statement: str) -> list[dict[str, Any]]:
+        cursor = self._own_connection().execute(statement.encode())
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def _own_connection(self) -> psycopg.Connection[dict[str, Any]]:
         if self._connection is None:
             self._connection = psycopg.connect(self.url, autocommit=True, row_factory=dict_row)
-        cursor = self._connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description is not None else []
+        return self._connection
 
 
 async def install(store: QueueStore) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.postgres.conftest import install
 from tests.support.databases import Databases, Setup
+from tests.support.schema import install
 from tests.worker.conftest import pytest_pyfunc_call
 
 __all__ = ["pytest_pyfunc_call"]

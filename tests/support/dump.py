@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import re
 import subprocess
 from pathlib import Path
 
-from stowhand.stores.postgres.queue import PostgresStore
 from tests.support.binaries import PREFERRED_MAJOR, find_postgres
+from tests.support.schema import install
 from tests.support.servers import PostgresServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "schema.sql"
@@ -55,17 +54,6 @@ def page(program: Path, url: str) -> str:
 def differences(left: str, right: str) -> str:
     """The lines that differ; empty when none does."""
     return "\n".join(difflib.unified_diff(left.splitlines(), right.splitlines(), lineterm="", n=1))
-
-
-def install(url: str) -> None:
-    """As `stowhand migrate`."""
-
-    async def installed() -> None:
-        store = PostgresStore(url)
-        await store.schema.install()
-        await store.close()
-
-    asyncio.run(installed())
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""A database is put back as it was made, or found to be beyond that: cheaper than to make another for each test."""
+"""A database is put back as it was made, or found to be beyond that: cheaper than to make another for each test.
+
+A few rows are deleted in microseconds; a table is truncated in ten milliseconds, and a database made in two hundred.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,40 @@ select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
 NEWEST = "select {0}, count(*), coalesce(max(xmin::text::bigint), 0) from {1}"
 LARGE = 4 << 20
+KEPT = ("stowhand.applied_migrations", "stowhand.settings")
+"""Tables that migrations fill."""
+
+# Deleting is cheap as long as little lies in a table, dead rows included. And a table that was analyzed is truncated,
+# because its figures would mislead the planner. Neither triggers nor foreign keys are to have a say in this.
+EMPTY = """
+do $$
+declare a_table record;
+begin
+  set local session_replication_role = replica;
+  for a_table in
+    select oid::regclass as name, relpages > 0 or pg_relation_size(oid) > 65536 as grown
+    from pg_class
+    where relkind = 'r' and relpersistence <> 't' and oid >= {ours} and pg_relation_size(oid) > 0
+      and not oid::regclass::text = any ('{{{kept}}}')
+  loop
+    if a_table.grown then
+      execute format('truncate %s cascade', a_table.name);
+    else
+      execute format('delete from %s', a_table.name);
+    end if;
+  end loop;
+  perform setval(seqrelid, seqstart, false) from pg_sequence;
+end $$
+"""
+
 PATIENCE = 10.0
 
 Found = list[tuple[Any, ...]]
+
+
+def empty(connection: psycopg.Connection[Any]) -> None:
+    """Of a database that tests share: take the rows out of all tables that migrations have left empty."""
+    connection.execute(EMPTY.format(ours=OURS, kept=",".join(KEPT)).encode())
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +9,9 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from stowhand.protocols.store import StoreOptions
-from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.roles import ROLES, role_names
 from tests.support.databases import Databases
+from tests.support.schema import install
 
 
 class Logins:
@@ -31,17 +29,6 @@ class Logins:
 
     def install(self, *, roles: bool = False) -> None:
         install(self.owner, roles=roles)
-
-
-def install(url: str, *, roles: bool = False, schema: str = "stowhand") -> None:
-    async def installed() -> None:
-        store = PostgresStore(url, StoreOptions(schema=schema))
-        try:
-            await store.schema.install(roles=roles)
-        finally:
-            await store.close()
-
-    asyncio.run(installed())
 
 
 @contextmanager

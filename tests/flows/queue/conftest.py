@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,23 +10,18 @@ import pytest
 
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
-from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.testing import MemoryStore
 from tests.flows.queue.harness import Harness, MakeHarness, Still
 from tests.support.databases import Databases
+from tests.support.emptying import empty
+from tests.support.schema import install
 
 
 @pytest.fixture(scope="session")
 def flow_database(postgres_server: Databases) -> Iterator[str]:
     """One for all tests of this folder in this process."""
     url = postgres_server.create_database()
-
-    async def install() -> None:
-        store = PostgresStore(url)
-        await store.schema.install()
-        await store.close()
-
-    asyncio.run(install())
+    install(url)
     yield url
     postgres_server.drop_database(url)
 
@@ -38,10 +32,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         url: str = request.getfixturevalue("flow_database")
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(
-                "truncate stowhand.live, stowhand.history, stowhand.dead_tokens, stowhand.flow_jobs, "
-                "stowhand.flow_lookups, stowhand.flow_limits, stowhand.flow_waits, stowhand.flow_lists restart identity"
-            )
+            empty(connection)
         return url
     return "memory" if request.param == "memory" else f"sqlite:///{tmp_path / 'flow.db'}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,17 +12,10 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.verbs import cut_off, make_claims_patient
 from tests.support.databases import Databases, Setup
+from tests.support.emptying import empty
+from tests.support.schema import install
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-def install(url: str) -> None:
-    async def installed() -> None:
-        store = PostgresStore(url)
-        await store.schema.install()
-        await store.close()
-
-    asyncio.run(installed())
 
 
 @pytest.fixture(scope="session")
@@ -45,26 +37,22 @@ def postgres_url(shared_database: str) -> str:
     """A database with the schema and nothing else. Modules that change the schema itself override this."""
     with psycopg.connect(shared_database, autocommit=True) as connection:
         cut_off(connection, "stowhand:%")  # who slept in the test before must not seem to sleep in this one
-        connection.execute(
-            "truncate stowhand.live, stowhand.history, stowhand.queues, stowhand.dead_tokens restart identity"
-        )
+        empty(connection)
     return shared_database
 
 
 @pytest.fixture
 def empty_url(postgres_server: Databases) -> Iterator[str]:
     """A database with nothing in it."""
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.drop_database(url)
+    with postgres_server.lend(None) as url:
+        yield url
 
 
 @pytest.fixture
 def own_url(postgres_server: Databases, postgres_setup: Setup) -> Iterator[str]:
     """A database with the schema, of this test's own."""
-    url = postgres_server.create_database(postgres_server.template(postgres_setup))
-    yield url
-    postgres_server.drop_database(url)
+    with postgres_server.lend(postgres_setup) as url:
+        yield url
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import psycopg
@@ -33,13 +32,8 @@ KEPT = ("jobs", "lookups", "limits", "waits")
 
 
 @pytest.fixture
-def url(postgres_url: str) -> Iterator[str]:
-    yield postgres_url
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(
-            "truncate stowhand.flow_jobs, stowhand.flow_lookups, stowhand.flow_limits, stowhand.flow_waits,"
-            " stowhand.flow_lists"
-        )
+def url(postgres_url: str) -> str:
+    return postgres_url
 
 
 def new(name: str, *lookups: tuple[str, str]) -> NewFlow:

@@ -23,7 +23,9 @@ from tests.conftest import Run
 from tests.docs.pages import DOCS
 from tests.stores.postgres.verbs import ask, claim, take
 from tests.support.databases import Databases
-from tests.support.logins import Logins, exec_all, install, with_roles
+from tests.support.emptying import empty
+from tests.support.logins import Logins, exec_all, with_roles
+from tests.support.schema import install
 
 pytestmark = pytest.mark.xdist_group("roles")
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -38,7 +40,8 @@ def shared_logins(postgres_server: Databases) -> Iterator[Logins]:
 
 @pytest.fixture
 def logins(shared_logins: Logins) -> Logins:
-    exec_all(shared_logins.owner, "truncate stowhand.live, stowhand.history, stowhand.queues, stowhand.dead_tokens")
+    with psycopg.connect(shared_logins.owner, autocommit=True) as connection:
+        empty(connection)
     return shared_logins
 
 

@@ -13,6 +13,7 @@ from stowhand.stores.postgres.queue import PostgresStore
 from tests.support import dump
 from tests.support.binaries import PREFERRED_MAJOR
 from tests.support.databases import Databases
+from tests.support.schema import install
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_dropping_the_schema_leaves_nothing_of_ours(empty_url: str, run: Any) ->
 
     run(used())
     assert everything_in(empty_url) == before
-    dump.install(empty_url)
+    install(empty_url)
     assert everything_in(empty_url) != before
     with psycopg.connect(empty_url) as connection:
         connection.execute("drop schema stowhand cascade")
