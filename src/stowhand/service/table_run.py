@@ -22,9 +22,12 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, stopwatch
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.observe.job_logger import core_logger
+from stowhand.observe.logs import configure_logging
+from stowhand.observe.safe_text import scrub
 from stowhand.service import child_reports, exit_codes
+from stowhand.service.exit_codes import exit_code
 from stowhand.service.health import Process, bounds, refusals, starting, stuck, stuck_processes, unready_processes
 from stowhand.service.run_all import Routine, is_routine, run_all
 from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
@@ -220,7 +223,7 @@ class _TableWorkers:
         child.done = True
 
     async def _live(self, child: _Child) -> int:
-        program = (sys.executable, "-m", "stowhand.service.table_child")
+        program = (sys.executable, "-m", "stowhand.service.table_run")
         child.process = await asyncio.create_subprocess_exec(
             *program, *self._options.logged, str(self._folder), self._options.target,
             stdin=asyncio.subprocess.PIPE, start_new_session=True, env={**os.environ, MULTIPROCESS: str(self._folder)},
@@ -277,3 +280,18 @@ def _metrics(folder: Path | None) -> Answer:
         registry = prometheus.CollectorRegistry()
         prometheus.MultiProcessCollector(registry, path=str(folder))
     return Answer(200, prometheus.generate_latest(registry), prometheus.CONTENT_TYPE_LATEST)
+
+
+def main() -> int:
+    """What each of several processes runs: its arguments are level and format of the log, folder, target."""
+    level, form, folder, target = sys.argv[1:]
+    configure_logging(level, form)
+    try:
+        return run_table(TableRunOptions(target, folder=Path(folder)))
+    except StowhandError as error:
+        sys.stderr.write(f"error: {scrub(str(error))}\n")
+        return exit_code(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
