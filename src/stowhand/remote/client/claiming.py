@@ -14,7 +14,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict, whole_batch
 from stowhand.remote.client.bodies import ROOM, parts
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.proofs import HeldProofs
@@ -29,13 +29,19 @@ _CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE
 class Claiming:
     """Claims and settles for a worker's loop."""
 
-    def __init__(self, http: HttpCaller, proofs: HeldProofs, record: type[Any] | None) -> None:
+    def __init__(
+        self, http: HttpCaller, proofs: HeldProofs, record: type[Any] | None, max_attempts: int | None
+    ) -> None:
         self._http = http
         self._proofs = proofs
+        self._max_attempts = max_attempts
         self._make = _maker(record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
-        """What the server lends; it may be less than the limit."""
+        """What the server lends; it may be less than the limit.
+
+        A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` hands back what the claim may have taken.
+        """
         if not all(isinstance(condition, Where) for condition in request.conditions):
             raise ConfigurationError(
                 f"{self._http.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
@@ -53,8 +59,12 @@ class Claiming:
         self._proofs.keep(lent)
         return [self._read(one) for one in lent]
 
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool) -> Sequence[Reply]:
-        """In requests of bounded size. At a repeat those that were answered before are already settled."""
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+        """In requests of bounded size. At a repeat those that were answered before are already settled.
+
+        A lost reply raises StoreUnreachable: repeating the call with ``repeat=True`` is harmless.
+        """
+        batch = whole_batch(batch, self._max_attempts)
         sealed = [self._sealed(lease, settlement) for lease, settlement in batch]
         replies: list[Reply] = [one if isinstance(one, Unwritten) else Verdict.LOST for one in sealed]
         sent = [(place, *one) for place, one in enumerate(sealed) if not isinstance(one, Unwritten)]

@@ -8,19 +8,16 @@ jobs that must be handed back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
 
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.events import Events
-from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt, EnclosingStore, control_of
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms, whole_batch
+from stowhand.protocols.store import PARTS, Capabilities, Foreign, Terms
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claiming import Claiming
 from stowhand.remote.client.heartbeats import HttpHeartbeats
@@ -50,7 +47,9 @@ class HttpStore:
         self._clock = SystemClock()
         self._http = HttpCaller(self._base, self._options, self._clock)
         self._proofs = HeldProofs()
-        self._claiming = Claiming(self._http, self._proofs, self._options.record)
+        self._claiming = Claiming(self._http, self._proofs, self._options.record, self._options.max_attempts)
+        self.claim = self._claiming.claim
+        self.settle = self._claiming.settle
         self.description = self._base
         """Its address; the token is no part of it."""
         self.capabilities = Capabilities(rations=True, lent=True, absent=_absent(self._base))
@@ -92,14 +91,6 @@ class HttpStore:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
-
-    async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
-        """A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` hands back what the claim may have taken."""
-        return await self._claiming.claim(request)
-
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """A lost reply raises StoreUnreachable: repeating the call with ``repeat=True`` is harmless."""
-        return await self._claiming.settle(whole_batch(batch, self._options.max_attempts), repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
