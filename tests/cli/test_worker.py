@@ -138,7 +138,9 @@ def test_the_version_is_told_without_importing_a_driver_or_the_settings(folder: 
         "import sys; from stowhand.cli.program import run; run(['--version']); run(['--help']);"
         "print([name for name in ('psycopg', 'sqlite3', 'asyncio', 'msgspec') if name in sys.modules])"
     )
-    done = forked.run([*command()[:1], "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [*command()[:1], "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 

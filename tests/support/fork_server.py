@@ -6,6 +6,7 @@ three file descriptors; the answer is the process's id, as text.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import io
@@ -27,7 +28,8 @@ PRELOADED = (
     *("stowhand.service.run", "stowhand.service.supervisor", "stowhand.service.health", "stowhand.runner.running"),
     *("stowhand.stores.sqlite.queue.store", "stowhand.stores.postgres.queue.store", "stowhand.stores.table.store"),
     *("stowhand.stores.postgres.table.table", "stowhand.stores.sqlite.table.table", "stowhand.remote.client.store"),
-    *("stowhand.observe.listener", "stowhand.flows.flow", "psycopg", "psycopg_pool", "redis.asyncio", "httpx", "click"),
+    *("stowhand.observe.listener", "stowhand.observe.traces", "opentelemetry.sdk.trace.export", "stowhand.flows.flow"),
+    *("psycopg", "psycopg_pool", "redis.asyncio", "httpx", "click"),
 )
 MOST = 1 << 20
 
@@ -35,8 +37,7 @@ MOST = 1 << 20
 def serve(control: socket.socket) -> dict[str, Any]:
     """Fork until the other end is closed; returns, in a forked process alone, what that is to run."""
     for name in PRELOADED:
-        with suppress(ImportError):
-            importlib.import_module(name)
+        importlib.import_module(name)
     assert threading.active_count() == 1, "a fork would lose the other threads"
     gc.collect()
     gc.freeze()
@@ -111,8 +112,7 @@ def _run_main(code: CodeType, name: str, file: str | None) -> None:
     exec(code, main.__dict__)
 
 
-if __name__ == "__main__":
-    wanted = serve(socket.socket(fileno=os.dup(0)))
+def _run(wanted: dict[str, Any]) -> None:
     what = wanted["what"]
     sys.argv = ["-m", *wanted["arguments"]]
     match wanted["kind"]:
@@ -124,3 +124,27 @@ if __name__ == "__main__":
         case "code":
             sys.path[0] = ""
             _run_main(compile(what, "<string>", "exec"), "-c", None)
+
+
+def _end(code: object) -> None:
+    """As an interpreter ends, but without taking everything apart: that costs more than all the rest."""
+    if not isinstance(code, int | None):
+        return
+    with suppress(OSError):  # then the interpreter says so
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    order = serve(socket.socket(fileno=os.dup(0)))
+    try:
+        _run(order)
+    except SystemExit as end:
+        if order["quick"]:
+            _end(end.code)
+        raise
+    if order["quick"]:
+        _end(0)

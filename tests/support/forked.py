@@ -184,7 +184,9 @@ def _wanted(words: list[str]) -> dict[str, Any] | None:
             kind = "script"
         case _:
             return None
-    return {"kind": kind, "what": arguments[0], "arguments": arguments[1:], "warnings": warnings}
+    what = arguments[0]
+    quick = what == STOWHAND or (kind == "module" and what.startswith("stowhand"))
+    return {"kind": kind, "what": what, "arguments": arguments[1:], "warnings": warnings, "quick": quick}
 
 
 def _own(environ: Mapping[str, str]) -> dict[str, str]:

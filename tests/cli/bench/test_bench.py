@@ -68,7 +68,7 @@ def heed() -> None:
 
 @pytest.mark.timeout(300)
 def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
-    options = ["--json", "--only", "drain", "--jobs", "30000", "--runs", "1"]  # enough to be interrupted in
+    options = ["--json", "--only", "drain", "--jobs", "10000", "--runs", "1"]  # enough to be interrupted in
     command = [*COMMAND, "-c", f"sqlite:///{tmp_path}/mine.db", *options]
     # A suite that a shell has put into the background ignores SIGINT, and so would what it starts.
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as bench:
