@@ -46,7 +46,7 @@ class TaskChange(msgspec.Struct, frozen=True):
     """False: it was so already."""
 
 
-class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+class QueueRow(msgspec.Struct, frozen=True):
     """A named queue that has live jobs, or is paused."""
 
     name: str
@@ -82,7 +82,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     canceled: int = 0
 
 
-class WorkerCard(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerCard(msgspec.Struct, frozen=True):
     """How a worker describes itself."""
 
     name: str

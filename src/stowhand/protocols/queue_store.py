@@ -225,7 +225,7 @@ class Entered(msgspec.Struct, frozen=True):
     """The item of the scheduler that did."""
 
 
-class KnownItem(msgspec.Struct, frozen=True, kw_only=True):
+class KnownItem(msgspec.Struct, frozen=True):
     """An item of a crontab, as the store remembers it."""
 
     identifier: str

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from stowhand.jobs.job import State
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import Plan, full_ddl, view_ddl
 from stowhand.stores.table.names import Relation, Shape
@@ -19,6 +20,16 @@ EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "exe
 """A claim, a requeue or a hand-back writes NULL there."""
 CARRIED = ("state", "process_after", *COUNTERS, "cancel")
 """What a waiting record would lose if the column beside its own began empty."""
+_BEGUN = frozenset({"started_at", "last_heartbeat_at"})
+FILLED = {
+    State.QUEUED: frozenset[str](),
+    State.PROCESSING: _BEGUN,
+    State.ERRORED: _BEGUN | {"finished_at", "process_after", "failure_message", "num_failures"},
+    State.COMPLETED: _BEGUN | {"finished_at"},
+    State.FAILED: _BEGUN | {"finished_at", "failure_message", "num_failures"},
+    State.CANCELED: _BEGUN | {"finished_at"},
+}
+"""State -> what a worker has filled in of a row that it has brought there."""
 CALLED = {"state": ("status", "job_state", "job_status")}
 """Other names for the same."""
 

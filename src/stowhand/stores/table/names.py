@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -45,6 +45,7 @@ OUR_ALIAS = "stowhand_row"
 POSTGRES_LIMIT = 63
 """Bytes of a name; the server cuts what is longer without a word."""
 
+T = TypeVar("T")
 _FOLD = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
@@ -149,21 +150,19 @@ class Shape(msgspec.Struct, frozen=True):
 def read_shape(table_name: str, view_name: str | None, alternate: Mapping[str, str], *, folds: bool = True) -> Shape:
     """Parse them all. Raises ConfigurationError that names every trouble; what the options checked passes."""
     problems: list[str] = []
-    table = view = Relation("")
-    try:
-        table = view = read_relation("table_name", table_name, folds=folds)
-    except ConfigurationError as error:
-        problems.append(str(error))
-    try:
-        view = view if view_name is None else read_relation("view_name", view_name, folds=folds)
-    except ConfigurationError as error:
-        problems.append(str(error))
-    columns = {documented: documented for documented in COLUMNS}
-    for documented, own in alternate.items():
+
+    def checked(read: Callable[..., T], field: str, text: str, instead: T) -> T:
         try:
-            columns[documented] = read_bare(f"alternate_column_names[{documented!r}]", own, folds=folds)
+            return read(field, text, folds=folds)
         except ConfigurationError as error:
             problems.append(str(error))
+            return instead
+
+    table = checked(read_relation, "table_name", table_name, Relation(""))
+    view = table if view_name is None else checked(read_relation, "view_name", view_name, table)
+    columns = dict(zip(COLUMNS, COLUMNS, strict=True))
+    for documented, own in alternate.items():
+        columns[documented] = checked(read_bare, f"alternate_column_names[{documented!r}]", own, "")
     if problems:
         raise ConfigurationError("; ".join(problems))
     return Shape(table, view, columns, view_name is not None, frozenset(alternate), folds=folds)

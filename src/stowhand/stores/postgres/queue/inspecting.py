@@ -52,12 +52,7 @@ class Inspector:
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
-        return [
-            QueueRow(
-                name=name, paused_since=paused, held_by=held, waiting=waiting, due=due, running=running, failed=failed
-            )
-            for name, paused, held, waiting, due, running, failed in await self._ask("queues", self._context.now())
-        ]
+        return [QueueRow(*row) for row in await self._ask("queues", self._context.now())]
 
     async def figures(self) -> Figures:
         """Exact while the tables are small; then what a sample of their pages says."""
@@ -154,14 +149,9 @@ def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[
 
 def _worker(row: Row) -> WorkerRow:
     name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at, now = row
-    card = WorkerCard(
-        name=name,
-        host=host,
-        pid=pid,
-        version=version,
-        tasks=None if tasks is None else tuple(tasks),
-        concurrency=concurrency,
-        stopping=stopping,
-        forbidden_flags=None if flags is None else tuple(flags),
-    )
+    card = WorkerCard(name, host, pid, version, _tuple(tasks), concurrency, stopping, _tuple(flags))
     return worker_row(card, started_at, seen_at, now)
+
+
+def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)

@@ -12,6 +12,9 @@ What other programs have changed since: comparing.py.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
 from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from stowhand.jobs import limits
 from stowhand.jobs.job import MAX_ATTEMPTS
@@ -54,27 +57,22 @@ class Installer:
 
         ``roles``: make the four roles, and grant them what each may do. Raises SchemaTooNew.
         """
-        with self._context.translated():
-            async with self._context.pool.connection("schema") as connection:
-                await self._prepare_keys(connection)
-            async with self._context.pool.connection("schema") as connection, connection.transaction():
-                await self._ask(connection, "lock_schema")
-                for text in await self._script(connection, roles=roles, anyway=True):
-                    await connection.execute(text.encode())
+        async with self._connection() as connection:
+            await self._prepare_keys(connection)
+        async with self._locked() as connection:
+            await _run(connection, await self._script(connection, roles=roles, anyway=True))
         return await self.status()
 
     async def status(self) -> SchemaStatus:
         """What is there."""
-        with self._context.translated():
-            async with self._context.pool.connection("schema") as connection:
-                return self._judge(await self._applied(connection))
+        async with self._connection() as connection:
+            return self._judge(await self._applied(connection))
 
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, as a script for a login that may run them."""
         altered = bool(await self.foreign_changes())
-        with self._context.translated():
-            async with self._context.pool.connection("schema") as connection:
-                texts = await self._script(connection, roles=roles, anyway=altered)
+        async with self._connection() as connection:
+            texts = await self._script(connection, roles=roles, anyway=altered)
         if not texts:
             return ""
         return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;"])
@@ -84,10 +82,8 @@ class Installer:
 
     async def uninstall(self) -> None:
         """Everything of ours is in the schema."""
-        with self._context.translated():
-            async with self._context.pool.connection("schema") as connection, connection.transaction():
-                await self._ask(connection, "lock_schema")
-                await self._ask(connection, "drop_schema")
+        async with self._locked() as connection:
+            await self._ask(connection, "drop_schema")
 
     async def check(self) -> None:
         """Raises SchemaError when this version cannot work with what is there."""
@@ -109,41 +105,46 @@ class Installer:
     async def default_max_attempts(self) -> int:
         """Of a job that is enqueued without one. Raises SchemaError."""
         await self.check()
-        with self._context.translated():
-            async with self._context.pool.connection("schema") as connection:
-                ((attempts,),) = await self._ask(connection, "settings")
-                return int(attempts)
+        async with self._connection() as connection:
+            ((attempts,),) = await self._ask(connection, "settings")
+            return int(attempts)
 
     async def set_default_max_attempts(self, attempts: int) -> None:
         """From now on, in functions and table. Raises SchemaError, InvalidJob for an impossible number."""
         limits.check_max_attempts(attempts)
         await self.check()
-        with self._context.translated():
-            async with self._context.pool.connection("schema") as connection, connection.transaction():
-                await self._ask(connection, "lock_schema")
-                for text in await self._act_as_owner(connection):
-                    await connection.execute(text.encode())
-                await self._ask(connection, "be_patient")
-                await self._ask(connection, "set_max_attempts", attempts)
-                await connection.execute(
-                    f"alter table {self._context.fillings['schema']}.live"
-                    f" alter column max_attempts set default {attempts:d}".encode()
-                )
-                for text in await self._functions(connection, []):
-                    await connection.execute(text.encode())
+        table = f"alter table {self._context.fillings['schema']}.live"
+        async with self._locked() as connection:
+            await _run(connection, await self._act_as_owner(connection))
+            await self._ask(connection, "be_patient")
+            await self._ask(connection, "set_max_attempts", attempts)
+            await _run(connection, [f"{table} alter column max_attempts set default {attempts:d}"])
+            await _run(connection, await self._functions(connection, []))
 
     async def foreign_changes(self) -> list[str]:
         """What is not as this version makes it; empty for a schema of another number."""
+        async with self._connection() as connection:
+            applied = await self._applied(connection)
+            if not applied or applied[-1][0] != self._expected:
+                return []
+            functions = await self._functions(connection, [])
+            return [
+                *await altered_functions(connection, self._context, functions),
+                *await altered_relations(connection, self._context),
+            ]
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Session]:
         with self._context.translated():
             async with self._context.pool.connection("schema") as connection:
-                applied = await self._applied(connection)
-                if not applied or applied[-1][0] != self._expected:
-                    return []
-                functions = await self._functions(connection, [])
-                return [
-                    *await altered_functions(connection, self._context, functions),
-                    *await altered_relations(connection, self._context),
-                ]
+                yield connection
+
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[Session]:
+        """In a transaction, beside no other that works on the schema."""
+        async with self._connection() as connection, connection.transaction():
+            await self._ask(connection, "lock_schema")
+            yield connection
 
     def _judge(self, applied: list[Row] | None) -> SchemaStatus:
         if not applied:
@@ -193,11 +194,9 @@ class Installer:
             return
         schema = self._context.fillings["schema"]
         for day, key, sound in await self._ask(connection, "large_days"):
-            if sound is False:
-                await connection.execute(f"drop index concurrently if exists {schema}.{key}".encode())
-            await connection.execute(
-                f"create unique index concurrently {key} on {schema}.{day} (id, finished_at)".encode()
-            )
+            dropped = [f"drop index concurrently if exists {schema}.{key}"] if sound is False else []
+            made = f"create unique index concurrently {key} on {schema}.{day} (id, finished_at)"
+            await _run(connection, [*dropped, made])
 
     def _text(self, name: str) -> str:
         """A statement without values, as part of a script, in which % is just a character."""
@@ -237,3 +236,8 @@ class Installer:
 
     async def _ask(self, connection: Session, name: str, *values: object) -> list[Row]:
         return await rows(connection, self._context.statements[name], values)
+
+
+async def _run(connection: Session, texts: Sequence[str]) -> None:
+    for text in texts:
+        await connection.execute(text.encode())

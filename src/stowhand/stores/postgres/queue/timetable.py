@@ -39,7 +39,7 @@ class Timetable:
         given = validate_items(items)
         names, specs = (text_array(item[place] for item in given) for place in range(2))
         found = await self._rows("cron_register", names, specs, self._context.now())
-        return [_known(row) for row in found]
+        return [KnownItem(*row) for row in found]
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
@@ -51,7 +51,7 @@ class Timetable:
 
     async def known_items(self) -> Sequence[KnownItem]:
         """All of them, by identifier."""
-        return [_known(row) for row in await self._rows("cron_known")]
+        return [KnownItem(*row) for row in await self._rows("cron_known")]
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger, in order."""
@@ -85,8 +85,3 @@ class Timetable:
     async def _rows(self, name: str, *values: object) -> list[Row]:
         with self._context.translated():
             return await self._context.ask("cron", name, values)
-
-
-def _known(row: Row) -> KnownItem:
-    identifier, known_since, last_tick, spec = row
-    return KnownItem(identifier=identifier, known_since=known_since, last_tick=last_tick, spec=spec)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 import msgspec
+from msgspec.structs import replace
 
 from stowhand.jobs.job import State
 from stowhand.stores.database.link import Row, Session, rows
@@ -182,60 +183,44 @@ class Facts(msgspec.Struct, frozen=True):
 
 async def survey(session: Session, shape: Shape) -> Facts:
     """Read the facts, in a transaction. Raises what psycopg raises."""
-    ((standby, read_only, user, path),) = await rows(session, _SQL["server"])
-    server = Server(standby, read_only, user, path)
-    table = await _entry(session, shape.table)
-    view = await _entry(session, shape.view) if shape.viewed else table
-    around: list[Row] = []
-    if table is None or view is None:
-        around = await rows(session, _SQL["relations_around"])
-    await rows(session, _SQL["search_path"], ("",))
-    columns = {} if table is None else await _columns(session, table)
-    view_columns = columns if not shape.viewed else {} if view is None else await _columns(session, view)
-    indexes: list[Row] = []
-    rules: list[Row] = []
-    references: list[Row] = []
-    heartbeat_triggers: list[Row] = []
-    distinct: list[Row] = []
-    triggered = False
-    if table is not None:
-        indexes = await rows(session, _SQL["indexes"], (table.oid,))
-        rules = await rows(session, _SQL["rules"], (table.oid, table.oid))
-        references = await rows(session, _SQL["references"], (table.oid,))
-        heartbeat_triggers = await rows(
-            session, _SQL["heartbeat_triggers"], (table.oid, shape.columns["last_heartbeat_at"])
-        )
-        ((triggered,),) = await rows(session, _SQL["triggered"], (table.oid,))
-        distinct = await rows(session, _SQL["distinct"], (table.schema, table.name, shape.columns["id"]))
-    shown = await _views(session, columns)
-    await rows(session, _SQL["search_path"], (path,))
-    return Facts(
-        server,
+
+    async def ask(name: str, *values: object) -> list[Row]:
+        return await rows(session, _SQL[name], values)
+
+    async def entry(relation: Relation) -> Entry | None:
+        found = await ask("relation", relation.name, relation.schema, relation.schema)
+        return Entry(*found[0]) if found else None
+
+    async def columns_of(there: Entry | None) -> dict[str, Column]:
+        found = [] if there is None else await ask("columns", there.oid, there.oid)
+        return {column.name: column for column in (Column(*row) for row in found)}
+
+    (server,) = await ask("server")
+    table = await entry(shape.table)
+    view = await entry(shape.view) if shape.viewed else table
+    around = await ask("relations_around") if table is None or view is None else []
+    await ask("search_path", "")
+    columns = await columns_of(table)
+    facts = Facts(
+        Server(*server),
         table,
         view,
         columns,
-        view_columns,
-        [Index(*row) for row in indexes],
-        [Rule(*row) for row in rules],
-        [Reference(*row) for row in references],
-        [Trigger(*row) for row in heartbeat_triggers],
-        triggered,
-        shown,
-        [(schema, name, kind) for schema, name, kind in around],
-        any(ratio != -1 for (ratio,) in distinct),
+        await columns_of(view) if shape.viewed else columns,
+        around=[(schema, name, kind) for schema, name, kind in around],
     )
-
-
-async def _entry(session: Session, relation: Relation) -> Entry | None:
-    found = await rows(session, _SQL["relation"], (relation.name, relation.schema, relation.schema))
-    return Entry(*found[0]) if found else None
-
-
-async def _columns(session: Session, entry: Entry) -> dict[str, Column]:
-    found = [Column(*row) for row in await rows(session, _SQL["columns"], (entry.oid, entry.oid))]
-    return {column.name: column for column in found}
-
-
-async def _views(session: Session, columns: Mapping[str, Column]) -> dict[int, View]:
-    oids = sorted({oid for column in columns.values() for oid in column.views or ()})
-    return {row[0]: View(*row[1:]) for row in await rows(session, _SQL["view"], (oids,))} if oids else {}
+    if table is not None:
+        beat, key = shape.columns["last_heartbeat_at"], shape.columns["id"]
+        oids = sorted({oid for column in columns.values() for oid in column.views or ()})
+        facts = replace(
+            facts,
+            indexes=[Index(*row) for row in await ask("indexes", table.oid)],
+            rules=[Rule(*row) for row in await ask("rules", table.oid, table.oid)],
+            references=[Reference(*row) for row in await ask("references", table.oid)],
+            heartbeat_triggers=[Trigger(*row) for row in await ask("heartbeat_triggers", table.oid, beat)],
+            triggered=(await ask("triggered", table.oid))[0][0],
+            ids_repeat=any(ratio != -1 for (ratio,) in await ask("distinct", table.schema, table.name, key)),
+            views={row[0]: View(*row[1:]) for row in await ask("view", oids)} if oids else {},
+        )
+    await ask("search_path", facts.server.search_path)
+    return facts

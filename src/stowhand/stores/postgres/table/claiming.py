@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,6 +40,10 @@ _ONLY_WALKING = (
 )
 """For a plan that shows whether an index can give the order, however few rows there are yet."""
 _NO_TOKEN = "00000000-0000-0000-0000-000000000000"
+
+
+Round = tuple[list[Taken], bool, bool]
+"""What was taken; whether there may be more, because some could not be taken; whether those were canceled."""
 
 
 class _Unseen(Exception):
@@ -86,25 +90,20 @@ class TableClaims:
         )
         self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
 
-    async def _claim(self, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
-        """What was taken; whether there may be more, because some could not be taken; whether those were canceled."""
+    async def _claim(self, request: ClaimRequest, limit: int) -> Round:
         began = stopwatch()
 
-        async def once() -> tuple[list[Taken], bool, bool]:
+        async def by(way: Callable[[Connection, ClaimRequest, int], Awaitable[Round]]) -> Round:
             async with self._link.connection() as connection:
-                return await self._take(connection, request, limit)
-
-        async def sift() -> tuple[list[Taken], bool, bool]:
-            async with self._link.connection() as connection:
-                return await self._sift(connection, request, limit)
+                return await way(connection, request, limit)
 
         try:
-            taken, again, canceled = await repeated(once, self._clock)
+            taken, again, canceled = await repeated(lambda: by(self._take), self._clock)
         except (_Unseen, psycopg.Error) as error:
             if isinstance(error, psycopg.Error) and not is_of_a_record(error):
                 raise
             try:
-                taken, again, canceled = await repeated(sift, self._clock)
+                taken, again, canceled = await repeated(lambda: by(self._sift), self._clock)
             except ViewFault as fault:
                 raise TableUnsuitable(f"{self._context}: nothing is claimed from {self._view}, for {fault}") from None
         if request.suspects and not taken:
@@ -112,7 +111,7 @@ class TableClaims:
             self._suspects_not_before = self._clock.monotonic() + SHARE * (now - began)
         return taken, again, canceled
 
-    async def _take(self, connection: Connection, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+    async def _take(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """The usual way: one statement marks, another reads."""
         statement, values = self._composed("claim", request)
         given = {**values, **self._marking(request), "limit": limit}
@@ -138,7 +137,7 @@ class TableClaims:
         canceled = len(rows) + len(unchanged) < len(marked)
         return taken, canceled or bool(unchanged), canceled
 
-    async def _sift(self, connection: Connection, request: ClaimRequest, limit: int) -> tuple[list[Taken], bool, bool]:
+    async def _sift(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """The slow way: one of them is bad, and is searched for."""
         pick, values = self._composed("pick", request)
         async with asyncio.timeout(DEADLINE), connection.transaction():

@@ -17,7 +17,7 @@ from stowhand.stores.database.trouble import is_cut
 from stowhand.stores.postgres.table.catalog import Facts, Rule
 from stowhand.stores.postgres.table.fixes import STATES, Mender
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.judging import COUNTERS
+from stowhand.stores.table.judging import COUNTERS, FILLED
 from stowhand.stores.table.names import Shape, quote
 
 PATIENCE = 3
@@ -28,15 +28,6 @@ ROWS = 1000
 """Looked for in the view."""
 _STATE = quote("state of the row")
 _TOKEN = "00000000-0000-4000-8000-000000000000"
-_SET = {
-    State.QUEUED: {"queued_at"},
-    State.PROCESSING: {"queued_at", "started_at", "last_heartbeat_at"},
-    State.ERRORED: {"queued_at", "started_at", "last_heartbeat_at", "finished_at", "failure_message", "process_after"},
-    State.COMPLETED: {"queued_at", "started_at", "last_heartbeat_at", "finished_at"},
-    State.FAILED: {"queued_at", "started_at", "last_heartbeat_at", "finished_at", "failure_message"},
-    State.CANCELED: {"queued_at", "started_at", "last_heartbeat_at", "finished_at"},
-}
-"""State -> what is not NULL in a row that a worker has brought there."""
 _SAMPLES = {
     "failure_message": "'it failed'",
     "queued_at": "now() - interval '2 hours'",
@@ -122,7 +113,7 @@ def _value(documented: str, state: State) -> str:
         case "state":
             return f"'{state}'"
         case "num_failures":
-            return "1" if state in (State.ERRORED, State.FAILED) else "0"
+            return "1" if documented in FILLED[state] else "0"
         case "num_resets":
             return "0"
         case "cancel":
@@ -132,7 +123,7 @@ def _value(documented: str, state: State) -> str:
         case "lease_token":
             return f"'{_TOKEN}'"
         case _:
-            return _SAMPLES[documented] if documented in _SET[state] else "NULL"
+            return _SAMPLES[documented] if documented in FILLED[state] | {"queued_at"} else "NULL"
 
 
 async def _references(session: Session, facts: Facts, shape: Shape) -> AsyncIterator[Finding]:

@@ -27,7 +27,7 @@ ABOVE_ALL = 2**63 - 1
 LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 """What a list shows unless a state is named."""
 
-_names = msgspec.json.Decoder(tuple[str, ...])
+_decoder = msgspec.json.Decoder(tuple[str, ...])
 
 
 class Inspector:
@@ -68,18 +68,7 @@ class Inspector:
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
         found = await self._connections.read(lambda tx: tx.rows("queues"))
-        return [
-            QueueRow(
-                name=name,
-                paused_since=None if since is None else to_datetime(since),
-                held_by=held_by,
-                waiting=waiting,
-                due=due,
-                running=running,
-                failed=failed,
-            )
-            for name, since, held_by, waiting, due, running, failed in found
-        ]
+        return [QueueRow(name, None if since is None else to_datetime(since), *rest) for name, since, *rest in found]
 
     async def figures(self) -> Figures:
         """From indexes; a long history is estimated from a sample of its rows."""
@@ -149,14 +138,9 @@ def _workers(tx: Transaction) -> list[WorkerRow]:
 
 def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
     name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at = row
-    card = WorkerCard(
-        name=name,
-        host=host,
-        pid=pid,
-        version=version,
-        tasks=None if tasks is None else _names.decode(tasks),
-        concurrency=concurrency,
-        stopping=bool(stopping),
-        forbidden_flags=None if flags is None else _names.decode(flags),
-    )
+    card = WorkerCard(name, host, pid, version, _names(tasks), concurrency, bool(stopping), _names(flags))
     return worker_row(card, to_datetime(started_at), to_datetime(seen_at), to_datetime(now.wall))
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else _decoder.decode(text)

@@ -73,10 +73,5 @@ def _enter(tx: Transaction, tick: Tick) -> Entered:
 
 
 def _to_item(row: tuple[Any, ...]) -> KnownItem:
-    identifier, known_since, last_tick, spec = row
-    return KnownItem(
-        identifier=identifier,
-        known_since=to_datetime(known_since),
-        last_tick=None if last_tick is None else to_datetime(last_tick),
-        spec=spec,
-    )
+    identifier, since, last_tick, spec = row
+    return KnownItem(identifier, to_datetime(since), None if last_tick is None else to_datetime(last_tick), spec)

@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from stowhand.jobs.job import State
 from stowhand.stores.sqlite.table.catalog import Column, Facts
 from stowhand.stores.sqlite.table.moments import Kind, kind_of, parameters
+from stowhand.stores.table.judging import FILLED
 from stowhand.stores.table.names import Shape, quote
-
-_BEGUN = ("started_at", "last_heartbeat_at")
-_LEFT: Mapping[State, tuple[str, ...]] = {
-    State.QUEUED: (),
-    State.PROCESSING: _BEGUN,
-    State.COMPLETED: (*_BEGUN, "finished_at"),
-    State.ERRORED: (*_BEGUN, "finished_at", "process_after", "failure_message", "num_failures"),
-    State.FAILED: (*_BEGUN, "finished_at", "failure_message", "num_failures"),
-    State.CANCELED: (*_BEGUN, "finished_at"),
-}
-"""Columns that are filled when a record is in a state."""
 
 
 def refused_states(facts: Facts, shape: Shape, mend: str = "") -> list[State]:
@@ -65,7 +55,7 @@ def _row(facts: Facts, shape: Shape, state: State) -> Iterator[tuple[str, Any]]:
             continue
         if name == "state":
             yield column.name, state.value
-        elif name in _LEFT[state] or (column.filled and column.default is None):
+        elif name in FILLED[state] or (column.filled and column.default is None):
             yield column.name, _value(name, column)
 
 

@@ -107,31 +107,25 @@ def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dic
     mark = of["worker_hostname"]
     if TOKEN in of:
         token = f"coalesce({of[TOKEN]} = :token, 0)"
-        matches = f"({token} AND {epoch} = :epoch)"
-        return {
-            "matches": matches,
-            "epoch": epoch,
-            "held": f"{of['state']} = 'processing' AND {matches}",
-            "held_by_token": f"{of['state']} = 'processing' AND {token}",
+        places = {
             "sign": f"{columns['worker_hostname']} = :worker, {columns[TOKEN]} = :token",
             "strip": f"{columns[TOKEN]} = NULL",
             "marked": f"{of[TOKEN]} IS NOT NULL",
             "worker": mark,
         }
-    token = f"coalesce(substr({mark}, -length(:token) - 1) = '/' || :token, 0)"
-    matches = f"({token} AND {epoch} = :epoch)"
-    marked = f"{mark} GLOB '*{A_TOKEN}'"
-    worker = f"CASE WHEN {marked} THEN substr({mark}, 1, length({mark}) - {len(A_TOKEN)}) ELSE {mark} END"
-    return {
-        "matches": matches,
-        "epoch": epoch,
-        "held": f"{of['state']} = 'processing' AND {matches}",
-        "held_by_token": f"{of['state']} = 'processing' AND {token}",
-        "sign": f"{columns['worker_hostname']} = :worker || '/' || :token",
-        "strip": f"{columns['worker_hostname']} = {worker}",
-        "marked": marked,
-        "worker": worker,
-    }
+    else:
+        token = f"coalesce(substr({mark}, -length(:token) - 1) = '/' || :token, 0)"
+        marked = f"{mark} GLOB '*{A_TOKEN}'"
+        worker = f"CASE WHEN {marked} THEN substr({mark}, 1, length({mark}) - {len(A_TOKEN)}) ELSE {mark} END"
+        places = {
+            "sign": f"{columns['worker_hostname']} = :worker || '/' || :token",
+            "strip": f"{columns['worker_hostname']} = {worker}",
+            "marked": marked,
+            "worker": worker,
+        }
+    running, matches = f"{of['state']} = 'processing'", f"({token} AND {epoch} = :epoch)"
+    held = {"held": f"{running} AND {matches}", "held_by_token": f"{running} AND {token}"}
+    return {"matches": matches, "epoch": epoch, **held, **places}
 
 
 def _beaten(of: Mapping[str, str], kinds: Kinds) -> str:
