@@ -43,16 +43,16 @@ class Composer:
         self.waiting_indexes = facts.waiting_indexes(shape, retries=self._retries)
         self._at = quote_(shape.view_label)
         self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}
-        self._writer = Writer(shape)
-        record = self._writer.record(selected(options, shape, tuple(facts.view_columns)))
-        self._order = self._writer.order(order_of(options, shape))
+        record, order = Writer(shape, "r"), Writer(shape, "o")
+        written = record.record(selected(options, shape, tuple(facts.view_columns)))
+        self._order = order.order(order_of(options, shape))
         self.values = record.values
         """Parameters of ``read``."""
-        self.order_values = self._order.values
+        self.order_values = order.values
         """Parameters of ``order``."""
         self._fixed = self._columns() | self._guards() | self._moments(options) | self._marks()
-        self._fixed |= {"record": record.text, "order": self._order.text, "shown": self._shown()}
-        self._fixed["ordered"] = self._source(self._order.text, locked=False)
+        self._fixed |= {"record": written, "order": self._order, "shown": self._shown()}
+        self._fixed["ordered"] = self._source(self._order, locked=False)
         self._raw = {name: text.decode() for name, text in load_statements(_FILE, _Untouched()).items()}
         self._fixed["marking"] = fill(self._raw["marking"], self._fixed)
         later = ("claim", "numbered_within", "pick", "marking", "count", "exists", "read_beside")
@@ -60,7 +60,7 @@ class Composer:
             name: fill(text, self._fixed).encode() for name, text in self._raw.items() if name not in later
         }
         """By name; what has conditions is written anew for each set of them."""
-        if self._is_beside(record.text):
+        if self._is_beside(written):
             self.statements["read"] = fill(self._raw["read_beside"], self._fixed).encode()
 
     def claim(
@@ -75,28 +75,28 @@ class Composer:
         """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
         in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
         each, together = apart(conditions)
-        given, bounds = self._writer.conditions(each), self._writer.bounds(together)
+        given = Writer(self._shape, "c")
+        text, bounds = given.conditions(each), given.bounds(together)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
         if overdue is not None:
             due = self._row("process_after")
             since = self._in("process_after", f"{_NOW} - interval '{round(overdue * 1e6)} microseconds'")
             suspicion += f" and ({due} is null or {due} <= {since})"
-        source = self._source(self._order.text + given.text + bounds.costs, locked=True)
-        fillings = {"source": source, "conditions": given.text, "suspicion": suspicion, "costs": bounds.costs}
+        source = self._source(self._order + text + bounds.costs, locked=True)
+        fillings = {"source": source, "conditions": text, "suspicion": suspicion, "costs": bounds.costs}
         numbered = "numbered_within" if together else "numbered"
         fillings["numbered"] = fill(self._raw[numbered], {"totals": bounds.totals, "within": bounds.within})
         if passing:
             fillings["suspicion"] += f" and {self._row('id')} <> all(%(passed)s::text[]::{self._fixed['id_type']}[])"
-        return fill(self._raw[name], self._fixed | fillings).encode(), self._order.values | given.values | bounds.values
+        return fill(self._raw[name], self._fixed | fillings).encode(), self.order_values | given.values
 
     def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:
         """``count`` or ``exists``."""
-        given = self._writer.conditions(conditions)
-        counted = self._source(given.text, locked=self._shape.viewed and not self._shows("state"))
-        return fill(
-            self._raw[name], self._fixed | {"counted": counted, "conditions": given.text}
-        ).encode(), given.values
+        given = Writer(self._shape, "c")
+        text = given.conditions(conditions)
+        counted = self._source(text, locked=self._shape.viewed and not self._shows("state"))
+        return fill(self._raw[name], self._fixed | {"counted": counted, "conditions": text}).encode(), given.values
 
     # -- parts -----------------------------------------------------------------------------------
 
