@@ -9,12 +9,17 @@ import pytest
 
 from stowhand.jobs.job import State
 from stowhand.protocols.operating import Reason, WorkerCard, WorkerList
-from stowhand.stores import explaining
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness
 
 pytestmark = needs("inspect")
 
+CODES = (
+    *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
+    *("task_paused", "unqueued_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
+    *("suspect", "flags", "due"),
+)
+"""Every code that a reason may have."""
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
 
 
@@ -25,7 +30,7 @@ async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
     assert found.reasons, "there is always a reason"
     codes = [reason.code for reason in found.reasons]
     assert len(set(codes)) == len(codes)
-    assert set(codes) <= set(explaining.CODES)
+    assert set(codes) <= set(CODES)
     return {reason.code: reason for reason in found.reasons}
 
 

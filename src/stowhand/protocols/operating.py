@@ -112,7 +112,7 @@ class Reason(msgspec.Struct, frozen=True):
     """One reason why a job is not running."""
 
     code: str
-    """One of ``explaining.CODES``."""
+    """``running``, ``not_due``, …: for programs."""
     what: str
     """A sentence."""
     todo: str = ""

@@ -8,7 +8,7 @@ postgres/, sqlite/    queue/: the store that we own; table/: a table of a user's
 table/        what any table of a user's is, whichever database holds it
 memory/       the specification as an example
 verdicts.py   what every store replies to a settlement
-explaining.py, refusals.py, foreign_leases.py    what the stores that we own judge alike
+explaining.py, refusals.py, appending.py, foreign_leases.py    what the stores that we own judge alike
 
 A store that is lent over HTTP is remote/client, the one of flows on Redis is flows/redis.
 """

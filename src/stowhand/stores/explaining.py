@@ -15,26 +15,6 @@ from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import MOST_AHEAD, Explanation, Reason, WorkerCard, WorkerRow
 from stowhand.protocols.propagation import without
 
-CODES = (
-    *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up"),
-    *(
-        "not_due",
-        "waits_for_retry",
-        "task_paused",
-        "unqueued_paused",
-        "queue_paused",
-        "queue_held",
-        "no_worker",
-        "unknown_task",
-        "slots_busy",
-        "suspect",
-        "flags",
-        "due",
-    ),
-)
-"""Every code that a reason may have."""
-
-
 NOTHING_PAUSED = Pauses()
 SHOWN = 5
 """Workers named in one sentence, at most."""

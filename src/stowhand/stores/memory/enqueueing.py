@@ -10,6 +10,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.protocols.validation import validate_id
+from stowhand.stores.appending import appended
 from stowhand.stores.memory.rows import Row, Rows, Transaction
 
 
@@ -77,6 +78,8 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     payload = job.payload
     if row.waits():
         payload = appended(row.payload, job.payload)
+        if (size := len(payload.encode())) > SIZE_LIMIT:
+            raise InvalidJob(f"payload: {size} bytes after appending, the limit is {SIZE_LIMIT} (1 MiB)")
     never_tried = row.state is State.QUEUED and row.attempts == 0
     if not (never_tried and job.key_mode is KeyMode.PRESERVE_RUN_AT):
         row.run_at = run_at(job, rows.now)
@@ -87,18 +90,6 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     row.flags = tuple(dict.fromkeys(job.flags))
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     touch(row, rows.now)
-
-
-def appended(old: str, new: str) -> str:
-    """Both arrays, one after the other, when both are arrays; else the new one. As text: no number is rounded."""
-    first, second = old.strip(), new.strip()
-    if not (first.startswith("[") and second.startswith("[")):
-        return new
-    both = "[" + ",".join(filter(None, (first[1:-1].strip(), second[1:-1].strip()))) + "]"
-    size = len(both.encode())
-    if size > SIZE_LIMIT:
-        raise InvalidJob(f"payload: {size} bytes after appending, the limit is {SIZE_LIMIT} (1 MiB)")
-    return both
 
 
 def touch(row: Row, now: datetime) -> None:

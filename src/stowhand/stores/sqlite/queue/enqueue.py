@@ -7,6 +7,7 @@ from itertools import count, groupby
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.stores.appending import appended
 from stowhand.stores.sqlite.queue.rows import check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
@@ -72,16 +73,6 @@ def _replace(tx: Transaction, job_id: int, row: tuple[object, ...], run_at: obje
     names = ("task", "payload", "queue", "run_at", "priority", "max_attempts", "max_resets", "key", "flags")
     given = dict(zip(names, row, strict=False)) | {"id": job_id, "run_at": run_at}
     if old is not None:
-        given["payload"] = appended(old, str(given["payload"]))
+        both = given["payload"] = appended(old, str(given["payload"]))
+        check_size(both)
     tx.run("replace", **given)
-
-
-def appended(old: str, new: str) -> str:
-    """Both arrays, one after the other, when both are arrays; else the new one. As text: no number is rounded."""
-    first, second = old.strip(), new.strip()
-    if not (first.startswith("[") and second.startswith("[")):
-        return new
-    inner = [part for part in (first[1:-1].strip(), second[1:-1].strip()) if part]
-    both = f"[{','.join(inner)}]"
-    check_size(both)
-    return both
