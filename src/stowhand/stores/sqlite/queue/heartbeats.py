@@ -13,13 +13,13 @@ import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.jobs.text import clean
 from stowhand.protocols.operating import FORGOTTEN_AFTER, WorkerCard
 from stowhand.protocols.queue_store import LEDGER_DAYS
-from stowhand.protocols.store import DAY, Foreign, Pulse, Refusal
+from stowhand.protocols.store import DAY, Foreign, Pulse
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.queue import finish, flow_tables, schema
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
@@ -43,7 +43,7 @@ Pair = tuple[int, str]
 """Job id and token."""
 
 
-class SqliteHeartbeats:
+class SqliteHeartbeats(Leaser[Transaction]):
     """Beats, releases and resets."""
 
     def __init__(
@@ -53,11 +53,9 @@ class SqliteHeartbeats:
         history: float | None,
         failed_retention: float | None = None,
     ) -> None:
-        self._connection = connection
-        self._probe = probe
+        super().__init__(connection, probe)
         self._history = history or 0.0
         self._failed_retention = failed_retention
-        self._refused: list[Refusal] = []
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; leases that are no longer valid are lost."""
@@ -115,18 +113,9 @@ class SqliteHeartbeats:
         """Take back this one job."""
         return self._reset(lambda _: [(lease.job_id, lease.token)])
 
-    def refused(self) -> Sequence[Refusal]:
-        """What the file refused to change since the last call."""
-        refused, self._refused = self._refused, []
-        return refused
-
     async def check(self) -> None:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
         self._connection.read(lambda tx: schema.check_newer(tx.raw))
-
-    async def check_writable(self) -> None:
-        """Writes, and rolls it back."""
-        self._probe.look()
 
     async def maintain(self) -> None:
         """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger."""
@@ -150,11 +139,6 @@ class SqliteHeartbeats:
         """Remove it from the list of workers."""
         self._connection.write(lambda tx: tx.run("worker_gone", name=name))
 
-    async def close(self) -> None:
-        """Close the connections."""
-        self._connection.close()
-        self._probe.close()
-
     def _give_back(self, tx: Transaction, pairs: Iterable[Pair]) -> None:
         def give_back(pair: Pair) -> None:
             held = finish.find_held(tx, *pair)
@@ -162,16 +146,6 @@ class SqliteHeartbeats:
                 finish.give_back(tx, held)
 
         self._each(tx, pairs, "release", give_back)
-
-    def _each(self, tx: Transaction, pairs: Iterable[Pair], doing: str, write: Callable[[Pair], object]) -> set[Pair]:
-        """Each under a savepoint; returns those that the file refuses."""
-        refused: set[Pair] = set()
-        for pair in pairs:
-            error = attempt(tx.raw, lambda pair=pair: write(pair))  # type: ignore[misc]
-            if error is not None:
-                refused.add(pair)
-                self._refused.append(Refusal(pair[0], doing, clean(str(error))))
-        return refused
 
     def _reset(self, find: Callable[[Transaction], Sequence[Any]]) -> Sequence[ResetJob]:
         # Look first, without the write lock: there is hardly ever anything to do.

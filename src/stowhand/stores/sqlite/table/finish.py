@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,6 @@ from stowhand.stores.sqlite.table.moments import SECOND, after
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.verdicts import recorded, untraced
 
-T = TypeVar("T")
 Batch = Sequence[tuple[Lease, Settlement]]
 
 WITH_MESSAGE = (State.ERRORED, State.FAILED)
@@ -89,27 +88,6 @@ def _settle_one(tx: TableTransaction, lease: Lease, settlement: Settlement, *, r
 
 def _goal(state: State, record: CurrentRecord) -> State:
     return State.CANCELED if record.cancel and state is not State.COMPLETED else state
-
-
-def each(
-    tx: TableTransaction, keys: Iterable[JobId], write: Callable[[JobId], T | None]
-) -> tuple[list[T], list[tuple[JobId, Exception]]]:
-    """Each under a savepoint: a record that its table refuses to change (a CHECK, a trigger) keeps no other.
-
-    Gives what was done, and which ones were refused, and why.
-    """
-    done: list[T] = []
-    refused: list[tuple[JobId, Exception]] = []
-    for key in keys:
-
-        def one(key: JobId = key) -> None:
-            if (result := write(key)) is not None:
-                done.append(result)
-
-        why = attempt(tx.raw, one)
-        if why is not None:
-            refused.append((key, why))
-    return done, refused
 
 
 def is_of_a_record(error: sqlite3.Error) -> bool:

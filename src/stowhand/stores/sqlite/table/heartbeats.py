@@ -12,22 +12,19 @@ that round, and one that did not pauses: the beats that waited come first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
 
 import msgspec
 
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.jobs.lease import JobId, Lease, ResetJob
-from stowhand.jobs.text import clean
-from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.protocols.store import Foreign, Pulse
 from stowhand.stores.database.sqlite_connection import SqliteConnection
-from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import SECOND, after
 from stowhand.stores.sqlite.table.table import Abandoned, Table, TableTransaction
 
-T = TypeVar("T")
 PAGE = 1000
 SHORT = 0.5
 """Seconds: one that waited longer than that for the write lock lets the others' beats go first."""
@@ -42,7 +39,7 @@ CLOCK = SystemClock()
 Find = Callable[[TableTransaction], Iterable[JobId]]
 
 
-class TableHeartbeats:
+class TableHeartbeats(Leaser[TableTransaction]):
     """Beats, hand-backs and resets."""
 
     def __init__(
@@ -52,12 +49,10 @@ class TableHeartbeats:
         table: Callable[[], Table],
         abandoned: Abandoned,
     ) -> None:
-        self._connection = connection
-        self._probe = probe
+        super().__init__(connection, probe)
         self._table = table
         self._abandoned = abandoned
         self._rest_until = self._turns_at = float("-inf")
-        self._refused: list[Refusal] = []
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
@@ -68,18 +63,15 @@ class TableHeartbeats:
         def renew(tx: TableTransaction) -> Pulse:
             answers: dict[tuple[JobId, str], tuple[int] | None] = {}
 
-            def beat(pair: tuple[JobId, str], one: Lease) -> None:
-                rows = tx.run("beat", **finish.mark(one)).fetchall()
+            def beat(pair: tuple[JobId, str]) -> None:
+                rows = tx.run("beat", **finish.mark(held[pair])).fetchall()
                 answers[pair] = rows[0] if rows else None
 
-            for pair, one in held.items():
-                error = attempt(tx.raw, lambda pair=pair, one=one: beat(pair, one))  # type: ignore[misc]
-                if error is not None:
-                    self._refuse([(pair[0], error)], "beat")
+            refused = frozenset(self._each(tx, held, "beat", beat))
             return Pulse(
                 lost=frozenset(pair for pair, row in answers.items() if row is None),
                 canceled=frozenset(pair for pair, row in answers.items() if row is not None and row[0]),
-                refused=frozenset(held.keys() - answers.keys()),
+                refused=refused,
             )
 
         return self._connection.write(renew)
@@ -87,12 +79,8 @@ class TableHeartbeats:
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
 
-        def give_back(tx: TableTransaction) -> None:
-            for one in leases:
-                self._give_back(tx, one)
-
         if leases:
-            self._connection.write(give_back)
+            self._connection.write(lambda tx: self._give_back(tx, leases))
         return ()
 
     async def abandon(self, token: str) -> bool:
@@ -100,10 +88,9 @@ class TableHeartbeats:
 
         def give_up(tx: TableTransaction) -> None:
             self._abandoned.add(token)
-            if not self._abandoned.begun.may_hold(token):
-                return
-            for key, epoch in tx.look("held_by_token", token=token).fetchall():
-                self._give_back(tx, Lease(key, token, epoch))
+            if self._abandoned.begun.may_hold(token):
+                held = tx.look("held_by_token", token=token).fetchall()
+                self._give_back(tx, [Lease(key, token, epoch) for key, epoch in held])
 
         self._connection.write(give_up)
         return True
@@ -142,17 +129,8 @@ class TableHeartbeats:
         """Take back this one record."""
         return self._reset(lambda _: [lease.job_id], lease)
 
-    def refused(self) -> Sequence[Refusal]:
-        """What the table refused to change since this was last asked."""
-        refused, self._refused = self._refused, []
-        return refused
-
     async def check(self) -> None:
         """Does nothing: the table is its owner's, and what it lacks is reported where it is needed."""
-
-    async def check_writable(self) -> None:
-        """Writes, and rolls it back."""
-        self._probe.look()
 
     async def maintain(self) -> None:
         """Put away waiting records whose ``cancel`` was set. Looked for seldom where looking takes long."""
@@ -164,17 +142,11 @@ class TableHeartbeats:
             return [key for (key,) in tx.look("canceled_waiting", limit=PAGE)]
 
         def put_away(tx: TableTransaction) -> None:
-            _, refused = finish.each(tx, find(tx), lambda key: tx.run("cancel_waiting", id=key).rowcount)
-            self._refuse(refused, "cancel")
+            self._each(tx, find(tx), "cancel", lambda key: tx.run("cancel_waiting", id=key))
 
         if self._connection.read(find):
             self._connection.write(put_away)
         self._rest_until = stopwatch() + (stopwatch() - began) / SHARE
-
-    async def close(self) -> None:
-        """Let the connection go."""
-        self._connection.close()
-        self._probe.close()
 
     async def _beats_had_their_turn(self) -> bool:
         """False while another program holds the write lock. When it has just released it, others have been waiting."""
@@ -188,18 +160,19 @@ class TableHeartbeats:
         self._turns_at = stopwatch()
         return True
 
-    def _give_back(self, tx: TableTransaction, lease: Lease) -> None:
-        error = attempt(tx.raw, lambda: finish.give_back(tx, lease))
-        if error is not None:
-            self._refuse([(lease.job_id, error)], "release")
-
-    def _refuse(self, refused: Iterable[tuple[JobId, Exception]], doing: str) -> None:
-        self._refused += [Refusal(key, doing, clean(str(error))) for key, error in refused]
+    def _give_back(self, tx: TableTransaction, leases: Sequence[Lease]) -> None:
+        held = {(one.job_id, one.token): one for one in leases}
+        self._each(tx, held, "release", lambda pair: finish.give_back(tx, held[pair]))
 
     def _reset(self, find: Find, lease: Lease | None = None) -> Sequence[ResetJob]:
         def take_back(tx: TableTransaction) -> list[ResetJob]:
-            done, refused = finish.each(tx, list(find(tx)), lambda key: finish.reset(tx, key, lease))
-            self._refuse(refused, "reset")
+            done: list[ResetJob] = []
+
+            def reset(key: JobId) -> None:
+                if (taken := finish.reset(tx, key, lease)) is not None:
+                    done.append(taken)
+
+            self._each(tx, list(find(tx)), "reset", reset)
             return done
 
         return self._connection.write(take_back)
