@@ -354,6 +354,11 @@ def test_forbidden_flags_may_be_repeated_or_stand_in_one_text(tmp_path: Path, re
     assert "the limit is 128" in problems(tmp_path, {"forbidden_flags": ("x" * 129,)})
 
 
+@pytest.mark.parametrize(("name", "word"), [("history", "none"), ("failed_retention", "handled")])
+def test_a_zero_that_may_be_meant_as_for_ever_is_refused_with_the_word(tmp_path: Path, name: str, word: str) -> None:
+    assert f"0 given, must be more than 0, or {word}" in problems(tmp_path, {name: "0"})
+
+
 def test_a_list_is_for_settings_that_take_several(tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text("jobs = [1, 2]")
     assert "a single value is wanted" in problems(tmp_path)

@@ -11,16 +11,20 @@ import pytest
 import stowhand
 from stowhand import errors, events
 from stowhand.app.app import App
+from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.program import root
+from stowhand.cron.sources import CronSources
 from stowhand.jobs import limits, strict_json, text
 from stowhand.jobs.job import State
 from stowhand.protocols import operating, options, queue_store, store
 from stowhand.protocols.option import Option, Whole
 from stowhand.protocols.options import WorkerOptions
+from stowhand.runner.options import RunnerOptions
 from stowhand.service import exit_codes
 from tests.docs.pages import DOCS
+from tests.support import settings_page
 
 REFERENCE = DOCS / "reference"
 HIDDEN = {"--help", "--version"}
@@ -44,7 +48,7 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
     shown = rows(read("settings.md"))
     assert shown.keys() - PRESETS.keys() == SETTINGS.keys()
     for name, setting in SETTINGS.items():
-        _, options, variable, default, meaning = shown[name]
+        _, options, variable, _, _, _, default, meaning = shown[name]
         assert set(re.findall(r"`(-[\w-]+)`", options)) == {*setting.short, setting.flag}
         assert variable == f"`{setting.variables[0]}`"
         assert default == (setting.unset or f"`{setting.say(setting.default)}`".replace("``", "-"))
@@ -54,6 +58,15 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
             (setting,) = (setting for setting in SETTINGS.values() if setting.field == field)
             written = f'"{value}"' if isinstance(value, str) else setting.say(value)
             assert f"`{setting.name} = {written}`" in shown[name][1]
+
+
+def test_the_tables_of_settings_are_made_of_the_options() -> None:
+    made = settings_page.made()
+    assert settings_page.MADE.findall(read("settings.md")) == [made], "run scripts/settings-page"
+    for keyword in {*StoreKeywords.__annotations__, *WorkerKeywords.__annotations__} - {*CronSources.__annotations__}:
+        assert f"| `{keyword}` |" in made, keyword
+    for option in RunnerOptions.__annotations__:
+        assert f"`{option}`" in f"{made}{read('runner.md')}", option
 
 
 def test_the_page_of_commands_names_every_command_and_option() -> None:

@@ -44,5 +44,5 @@ async def test_what_makes_no_spans_is_refused_with_everything_else(sqlite_url: s
     wrong: Any = {"connection_string": sqlite_url, "traces": True, "schema": 7}
     with pytest.raises(ConfigurationError) as raised:
         await make_worker_utils(**wrong)
-    assert "traces: a bool given; it must be a stowhand.observe.traces.Traces()" in str(raised.value)
+    assert "traces: a bool given; give a stowhand.observe.traces.Traces()" in str(raised.value)
     assert "schema" in str(raised.value)

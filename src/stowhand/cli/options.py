@@ -41,7 +41,7 @@ def _flag(setting: Option) -> Callable[[F], F]:
         multiple=isinstance(setting, Names),
         default=None,
         help=f"{setting.doc}{shown}  [env: {setting.variables[0]}]",
-        shell_complete=completing(setting.words) if setting.words else None,
+        shell_complete=completing(setting.words),
     )
 
 

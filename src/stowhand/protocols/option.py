@@ -104,7 +104,10 @@ class Seconds(Option, frozen=True):
     def parse(self, text: str) -> Any:
         if self.none and text.strip().lower() == self.none:
             return None
-        return self.read(parse_duration(text, self.unit))
+        given = parse_duration(text, self.unit)
+        if self.none and not given:  # meant as "for ever", it would delete at once
+            raise ValueError(f"{text} given, must be more than 0, or {self.none}")
+        return self.read(given)
 
     def say(self, value: float | None) -> str:
         return self.none if value is None else say_duration(value)
@@ -272,10 +275,12 @@ def refuse_other(given: object, kinds: Any, words: str) -> None:
 
 
 def _within(given: Any, least: float | None, most: float, shown: str, unit: str = "") -> Any:
-    if least is None and not given > 0:
+    if least == 0 and not given >= 0:  # true of nan, too
+        raise ValueError(f"{given!r} given, must not be negative")
+    if least != 0 and not given > 0:
         raise ValueError(f"{given!r} given, must be more than 0")
-    if least is not None and not given >= least:  # which is true of nan too
-        raise ValueError(f"{given!r} given, must {f'be at least {least:g}{unit}' if least else 'not be negative'}")
+    if least is not None and given < least:
+        raise ValueError(f"{given!r} given, must be at least {least:g}{unit}")
     if given > most:
         raise ValueError(f"{reprlib.repr(given)} given, the limit is {shown}")
     return given

@@ -29,8 +29,14 @@ from stowhand.stores.url import store_url
 from stowhand.worker.timings import VARIABLE, read_timings
 
 NOT_REMOTE = (
-    *("schema", "history", "failed_retention", "synchronous", "no_prepared_statements", "max_pool_size", "listen_url"),
+    "schema",
+    "history",
+    "failed_retention",
+    "synchronous",
+    "no_prepared_statements",
     "crontab",
+    "max_pool_size",
+    "listen_url",
 )
 """Set where a lent store is kept, not where it is used."""
 _NO_SETTINGS = (
@@ -155,7 +161,8 @@ class _Reading:
         """What is set, by field, and the preset in any case."""
         preset = SETTINGS["preset"]
         chosen = self._value(preset, {"preset": preset.default})
-        defaults = PRESETS[chosen] | ({"log_level": "debug"} if _wants_debugging(self.environ) else {})
+        debugs = self.environ.get("STOWHAND_DEBUG", "") not in ("", "0")
+        defaults = PRESETS[chosen] | ({"log_level": "debug"} if debugs else {})
         values = {
             option.field: value
             for option in wanted
@@ -278,10 +285,6 @@ def _in_memory(store: ResolvedStore, processes: int) -> Iterator[str]:
         yield f"{store.source}: a store in memory ends with its process: name it in the App of a worker, App('memory://')"
     if processes > 1:
         yield f"--processes {processes}: the store of {store.source} is in the memory of one process"
-
-
-def _wants_debugging(environ: Mapping[str, str]) -> bool:
-    return environ.get("STOWHAND_DEBUG", "") not in ("", "0")
 
 
 def _as_text(value: object) -> str:
