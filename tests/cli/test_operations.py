@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.cli.job_operations import _retry
+from stowhand.cli.jobs import _retry
 from stowhand.cli.moments import say_span
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore

@@ -22,12 +22,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_PARTS = {
+    "Producer": "jobs",
+    "Inspector": "inspect",
+    "Timetable": "timetable",
+    "Schema": "schema",
+    "Administrator": "admin",
+    "Operator": "operate",
+}
+"""By protocol."""
+
+
 class OfTheStore(Generic[P, R]):
     """A method of a part of the store, waited for. Its name, parameters and types are those of the protocol."""
 
-    def __init__(self, part: str, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
         self.method = method
-        self._part = part
+        self._part = _PARTS[method.__qualname__.partition(".")[0]]
         self.__doc__ = method.__doc__
 
     @overload
@@ -105,38 +116,38 @@ class Sync:
             "await (await app.open()).settings.set_default_max_attempts(…)",
         )
 
-    get = OfTheStore("jobs", Producer.get)
-    list = OfTheStore("inspect", Inspector.list)
-    counts = OfTheStore("inspect", Inspector.counts)
-    oldest_due = OfTheStore("inspect", Inspector.oldest_due)
-    explain = OfTheStore("inspect", Inspector.explain)
-    figures = OfTheStore("inspect", Inspector.figures)
-    workers = OfTheStore("inspect", Inspector.workers)
-    queues = OfTheStore("inspect", Inspector.queues)
-    pauses = OfTheStore("inspect", Inspector.pauses)
-    now = OfTheStore("timetable", Timetable.now)
-    known_items = OfTheStore("timetable", Timetable.known_items)
-    ticks = OfTheStore("timetable", Timetable.ticks)
-    status = OfTheStore("schema", Schema.status)
-    default_max_attempts = OfTheStore("schema", Schema.default_max_attempts)
+    get = OfTheStore(Producer.get)
+    list = OfTheStore(Inspector.list)
+    counts = OfTheStore(Inspector.counts)
+    oldest_due = OfTheStore(Inspector.oldest_due)
+    explain = OfTheStore(Inspector.explain)
+    figures = OfTheStore(Inspector.figures)
+    workers = OfTheStore(Inspector.workers)
+    queues = OfTheStore(Inspector.queues)
+    pauses = OfTheStore(Inspector.pauses)
+    now = OfTheStore(Timetable.now)
+    known_items = OfTheStore(Timetable.known_items)
+    ticks = OfTheStore(Timetable.ticks)
+    status = OfTheStore(Schema.status)
+    default_max_attempts = OfTheStore(Schema.default_max_attempts)
 
-    retry = OfTheStore("admin", Administrator.retry)
-    retry_failed = OfTheStore("admin", Administrator.retry_failed)
-    cancel = OfTheStore("admin", Administrator.cancel)
-    remove = OfTheStore("admin", Administrator.remove)
-    remove_key = OfTheStore("admin", Administrator.remove_key)
-    retry_jobs = OfTheStore("admin", Administrator.retry_jobs)
-    cancel_jobs = OfTheStore("admin", Administrator.cancel_jobs)
-    remove_jobs = OfTheStore("admin", Administrator.remove_jobs)
-    complete_jobs = OfTheStore("admin", Administrator.complete_jobs)
-    permanently_fail_jobs = OfTheStore("admin", Administrator.permanently_fail_jobs)
-    reschedule_jobs = OfTheStore("admin", Administrator.reschedule_jobs)
-    force_unlock_workers = OfTheStore("admin", Administrator.force_unlock_workers)
-    pause_queue = OfTheStore("operate", Operator.pause_queue)
-    resume_queue = OfTheStore("operate", Operator.resume_queue)
-    pause_task = OfTheStore("operate", Operator.pause_task)
-    resume_task = OfTheStore("operate", Operator.resume_task)
-    pause_unqueued = OfTheStore("operate", Operator.pause_unqueued)
-    resume_unqueued = OfTheStore("operate", Operator.resume_unqueued)
-    purge = OfTheStore("operate", Operator.purge)
-    add_built_in = OfTheStore("admin", Administrator.add_built_in)
+    retry = OfTheStore(Administrator.retry)
+    retry_failed = OfTheStore(Administrator.retry_failed)
+    cancel = OfTheStore(Administrator.cancel)
+    remove = OfTheStore(Administrator.remove)
+    remove_key = OfTheStore(Administrator.remove_key)
+    retry_jobs = OfTheStore(Administrator.retry_jobs)
+    cancel_jobs = OfTheStore(Administrator.cancel_jobs)
+    remove_jobs = OfTheStore(Administrator.remove_jobs)
+    complete_jobs = OfTheStore(Administrator.complete_jobs)
+    permanently_fail_jobs = OfTheStore(Administrator.permanently_fail_jobs)
+    reschedule_jobs = OfTheStore(Administrator.reschedule_jobs)
+    force_unlock_workers = OfTheStore(Administrator.force_unlock_workers)
+    pause_queue = OfTheStore(Operator.pause_queue)
+    resume_queue = OfTheStore(Operator.resume_queue)
+    pause_task = OfTheStore(Operator.pause_task)
+    resume_task = OfTheStore(Operator.resume_task)
+    pause_unqueued = OfTheStore(Operator.pause_unqueued)
+    resume_unqueued = OfTheStore(Operator.resume_unqueued)
+    purge = OfTheStore(Operator.purge)
+    add_built_in = OfTheStore(Administrator.add_built_in)
