@@ -13,18 +13,14 @@ import pytest
 
 from tests.chaos.nemesis import Fault, Fleet, Plan
 from tests.chaos.test_chaos import restart, terminate_backend
+from tests.support.jobs_table import jobs_table
 from tests.support.servers import PostgresServer
 
 RECORDS = 900
 KILLS, FREEZES, TERMINATED = 5, 2, 6
 DEADLINE = 200.0
-TABLES = """
-create table records (
-  id bigserial primary key, state text not null default 'queued', failure_message text,
-  queued_at timestamptz default now(), started_at timestamptz, finished_at timestamptz, process_after timestamptz,
-  num_resets int not null default 0, num_failures int not null default 0, last_heartbeat_at timestamptz,
-  execution_logs json[], worker_hostname text not null default '', cancel boolean not null default false
-);
+TABLES = f"""
+{jobs_table("records")};
 create table effects (record bigint not null, part text not null);
 insert into records (state) select 'queued' from generate_series(1, %d);
 """

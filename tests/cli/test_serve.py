@@ -14,16 +14,13 @@ import pytest
 from tests.cli.conftest import Stowhand, command
 from tests.remote.server.lending import Client, claiming
 from tests.support import forked
+from tests.support.jobs_table import jobs_table
 
-TABLE = """\
+TABLE = f"""\
 import sqlite3
 from stowhand.stores.table import TableOptions, TableStore
 
-sqlite3.connect("app.db").execute('''create table uploads (
-    id integer primary key, state text not null default 'queued', failure_message text, queued_at text,
-    started_at text, finished_at text, process_after text, num_resets integer not null default 0,
-    num_failures integer not null default 0, last_heartbeat_at text, execution_logs text,
-    worker_hostname text not null default '', cancel boolean not null default false, path text)''')
+sqlite3.connect("app.db").execute('''{jobs_table("uploads", "path text", dialect="sqlite", moment="text")}''')
 sqlite3.connect("app.db", isolation_level=None).execute("insert into uploads (path) values ('a.py')")
 store = TableStore("sqlite:///app.db", TableOptions(name="uploads", table_name="uploads"))
 """

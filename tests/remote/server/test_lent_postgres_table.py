@@ -31,27 +31,12 @@ from tests.conftest import Run
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import claiming
 from tests.remote.server.tokens import make_token
+from tests.support.jobs_table import jobs_table
 from tests.support.lent import SharedServer
 
-TABLE = """
-CREATE TABLE uploads (
-    id                uuid PRIMARY KEY,
-    state             text NOT NULL DEFAULT 'queued',
-    failure_message   text,
-    queued_at         timestamptz DEFAULT now(),
-    started_at        timestamptz,
-    finished_at       timestamptz,
-    process_after     timestamptz,
-    num_resets        integer NOT NULL DEFAULT 0,
-    num_failures      integer NOT NULL DEFAULT 0,
-    last_heartbeat_at timestamptz,
-    execution_logs    json[],
-    worker_hostname   text NOT NULL DEFAULT '',
-    cancel            boolean NOT NULL DEFAULT false,
-    path              text NOT NULL,
-    size              numeric NOT NULL DEFAULT 1,
-    address           inet DEFAULT '10.0.0.1'
-);
+OWN = ("path text not null", "size numeric not null default 1", "address inet default '10.0.0.1'")
+TABLE = f"""
+{jobs_table("uploads", *OWN, id="uuid primary key")};
 INSERT INTO uploads (id, path) VALUES
     ('00000000-0000-4000-8000-00000000000a', 'a'),
     ('00000000-0000-4000-8000-00000000000b', 'b'),

@@ -35,27 +35,11 @@ from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.remote.server.tokens import make_token
 from tests.support.http_proxy import Fault, HttpProxy
+from tests.support.jobs_table import jobs_table
 from tests.support.lent import SharedServer
 
-TABLE = """
-CREATE TABLE uploads (
-    id                INTEGER PRIMARY KEY,
-    state             text DEFAULT 'queued',
-    failure_message   text,
-    queued_at         timestamp DEFAULT CURRENT_TIMESTAMP,
-    started_at        timestamp,
-    finished_at       timestamp,
-    process_after     timestamp,
-    num_resets        integer NOT NULL DEFAULT 0,
-    num_failures      integer NOT NULL DEFAULT 0,
-    last_heartbeat_at timestamp,
-    execution_logs    text,
-    worker_hostname   text NOT NULL DEFAULT '',
-    cancel            boolean NOT NULL DEFAULT false,
-    path              text NOT NULL,
-    size              bigint NOT NULL
-)
-"""
+OWN = ("path text not null", "size bigint not null")
+TABLE = jobs_table("uploads", *OWN, dialect="sqlite", state="text default 'queued'")
 
 
 @pytest.fixture(scope="module")

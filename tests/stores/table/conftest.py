@@ -12,36 +12,21 @@ import psycopg
 import pytest
 
 from tests.support.databases import Databases
+from tests.support.jobs_table import Dialect, jobs_table
 
-_OURS = """
-    state             text DEFAULT 'queued',
-    failure_message   text,
-    queued_at         {moment} DEFAULT CURRENT_TIMESTAMP,
-    started_at        {moment},
-    finished_at       {moment},
-    process_after     {moment},
-    num_resets        integer NOT NULL DEFAULT 0,
-    num_failures      integer NOT NULL DEFAULT 0,
-    last_heartbeat_at {moment},
-    execution_logs    {logs},
-    worker_hostname   text NOT NULL DEFAULT '',
-    cancel            boolean NOT NULL DEFAULT false,
-    path              text NOT NULL,
-    size              bigint NOT NULL
-"""
+OWN = ("path text not null", "size bigint not null")
 
 
 class Place:
     """A database with the table ``uploads``."""
 
-    def __init__(self, kind: str, url: str) -> None:
+    def __init__(self, kind: Dialect, url: str) -> None:
         self.kind, self.url = kind, url
 
     def make(self, key: str) -> None:
         """The table, empty, with this definition of its id."""
-        moment, logs = ("timestamptz", "json[]") if self.kind == "postgres" else ("timestamp", "text")
         self.sql("DROP TABLE IF EXISTS uploads" + (" CASCADE" if self.kind == "postgres" else ""))
-        self.sql(f"CREATE TABLE uploads (id {key} PRIMARY KEY, {_OURS.format(moment=moment, logs=logs)})")
+        self.sql(jobs_table("uploads", *OWN, dialect=self.kind, id=f"{key} primary key", state="text default 'queued'"))
 
     def sql(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement as the application would; ``%s`` is a place."""

@@ -16,26 +16,12 @@ from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
 from stowhand.stores.table import TableOptions, TableStore
+from tests.support.jobs_table import jobs_table
 
-TABLES = """
+TABLES = f"""
 drop schema public cascade;
 create schema public;
-create table jobs (
-  id bigserial primary key,
-  state text not null default 'queued',
-  failure_message text,
-  queued_at timestamptz default now(),
-  started_at timestamptz,
-  finished_at timestamptz,
-  process_after timestamptz,
-  num_resets integer not null default 0,
-  num_failures integer not null default 0,
-  last_heartbeat_at timestamptz,
-  execution_logs json[],
-  worker_hostname text not null default '',
-  cancel boolean not null default false,
-  note text
-);
+{jobs_table("jobs", "note text")};
 create table effects (id serial primary key, job bigint, what text);
 """
 WRITE = "insert into effects (job, what) values (%s, %s)"

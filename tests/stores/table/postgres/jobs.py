@@ -20,14 +20,10 @@ from stowhand.stores.postgres.table import PostgresTable
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
+from tests.support.jobs_table import columns, jobs_table
 
-COLUMNS = """
-    state text not null default 'queued', failure_message text, queued_at timestamptz default now(),
-    started_at timestamptz, finished_at timestamptz, process_after timestamptz, num_resets int not null default 0,
-    num_failures int not null default 0, last_heartbeat_at timestamptz, execution_logs json[],
-    worker_hostname text not null default '', cancel boolean not null default false
-"""
-TABLE = f"create table jobs (id bigserial primary key, {COLUMNS}, path text not null default 'p', size int default 1)"
+COLUMNS = columns()
+TABLE = jobs_table("jobs", "path text not null default 'p'", "size int default 1")
 
 
 class Jobs:
