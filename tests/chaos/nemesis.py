@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import forked
+
 Fault = Callable[[], str]
-FROZEN = 3.0
-"""Longer than the lease of 2 s, so that a frozen worker wakes up a zombie."""
 BOOT = 60.0
 """Seconds: no machine of ours takes as long to start a worker."""
 
@@ -30,6 +30,9 @@ class Fleet:
     environment: dict[str, str]
     rng: random.Random
     size: int = 3
+    freeze: float = 3.0
+    """Seconds: longer than the lease, which is two unless a program has another, so that a frozen worker wakes up a
+    zombie."""
     program: tuple[str, ...] = ()
     """Arguments of Python; unless given, ``stowhand worker`` on the chaos tests' tasks."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Fleet:
             return "nobody left to freeze"
         process = self.rng.choice(awake)
         _send(process.pid, signal.SIGSTOP)
-        self.frozen[process.pid] = threading.Timer(FROZEN, _send, (process.pid, signal.SIGCONT))
+        self.frozen[process.pid] = threading.Timer(self.freeze, _send, (process.pid, signal.SIGCONT))
         self.frozen[process.pid].start()
         return f"froze {process.pid}"
 
@@ -106,7 +109,7 @@ class Fleet:
         options = ["--lease", "2", "-j", "8", "--grace", "10", "--log-level", "info"]
         chosen = [sys.executable, *self.program] if self.program else [*command, *options]
         with log:
-            process = subprocess.Popen(chosen, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+            process = forked.Popen(chosen, env=self.environment, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
 
 

@@ -93,7 +93,7 @@ class Chaos:
         self.url, self.folder, self.seed = url, folder, seed
         self.rng = random.Random(seed)
         self.ledger = folder / "ledger"
-        environment = {**os.environ, "CHAOS_LEDGER": str(self.ledger), "PYTHONPATH": str(Path.cwd())}
+        environment = {**os.environ, "CHAOS_LEDGER": str(self.ledger)}
         environment.pop("DATABASE_URL", None)
         self.fleet = Fleet(url, folder, environment, self.rng)
         self.faults: list[Fault] = [self.fleet.kill_one] * KILLS + [self.fleet.freeze_one] * FREEZES

@@ -38,8 +38,8 @@ def test_every_job_passes_its_three_queues_and_ends_once_whatever_dies(
 ) -> None:
     rng = random.Random(seed)
     ids = asyncio.run(_create(server.url))
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    fleet = Fleet(server.url, tmp_path, environment, rng, size=2, program=("-m", "tests.chaos.flow_work", server.url))
+    program = ("-m", "tests.chaos.flow_work", server.url)
+    fleet = Fleet(server.url, tmp_path, dict(os.environ), rng, size=2, program=program)
     faults: list[Fault] = [fleet.kill_one] * KILLS + [fleet.freeze_one] * FREEZES
     faults += [lambda: _cut(server)] * CUTS + [lambda: _restart(server, "kill"), lambda: _restart(server, "orderly")]
     try:

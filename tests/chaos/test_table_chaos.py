@@ -34,8 +34,9 @@ def test_effects_in_the_records_transaction_happen_exactly_once_whatever_dies(
     url, rng = durable_postgres.url("postgres"), random.Random(seed)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute((TABLES % RECORDS).encode())
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
-    fleet = Fleet(url, tmp_path, environment, rng, size=2, program=("-m", "tests.chaos.table_work", url))
+    fleet = Fleet(
+        url, tmp_path, dict(os.environ), rng, size=2, freeze=2.0, program=("-m", "tests.chaos.table_work", url)
+    )
     faults: list[Fault] = [fleet.kill_one] * KILLS + [fleet.freeze_one] * FREEZES
     faults += [lambda: terminate_backend(durable_postgres, rng)] * TERMINATED + [lambda: restart(durable_postgres)]
     try:
