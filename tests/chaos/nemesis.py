@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support import forked
+from tests.support.fork_server import FORKS_TOO
 
 Fault = Callable[[], str]
 BOOT = 60.0
@@ -108,8 +109,9 @@ class Fleet:
         command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", self.url, "--app", "tests.chaos.work:app"]
         options = ["--lease", "2", "-j", "8", "--grace", "10", "--log-level", "info"]
         chosen = [sys.executable, *self.program] if self.program else [*command, *options]
+        environment = self.environment | {FORKS_TOO: "1"}
         with log:
-            process = forked.Popen(chosen, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+            process = forked.Popen(chosen, env=environment, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import psutil
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
@@ -20,6 +21,7 @@ from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.opening import open_store
 from stowhand.worker.timings import VARIABLE, Timings
 from tests.support import forked
+from tests.support.fork_server import FORKS_TOO, SERVES
 
 T = TypeVar("T")
 QUICK = Timings(
@@ -53,6 +55,7 @@ class Workers:
         """One more ``stowhand worker``; what it says goes to a file."""
         command = [sys.executable, "-m", *program, "worker", "-c", self.url, *self._what]
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+        environment[FORKS_TOO] = "1"
         environment[VARIABLE] = msgspec.json.encode(timings).decode()
         with self._log(len(self.processes)).open("wb") as log:
             process = forked.Popen(
@@ -80,6 +83,11 @@ class Workers:
 
     def _log(self, number: int) -> Path:
         return self._folder / f"worker-{number}.log"
+
+
+def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Those that it has started."""
+    return [child for child in psutil.Process(process.pid).children() if child.name() != SERVES]
 
 
 def left_within(process: subprocess.Popen[bytes], seconds: float) -> int:

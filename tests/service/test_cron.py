@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stowhand.app.app import App
@@ -24,7 +23,7 @@ from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
 from tests.conftest import Run
-from tests.service.processes import Workers, with_store
+from tests.service.processes import Workers, children_of, with_store
 from tests.support.proxy import Proxy
 
 FILLED = "* * * * * innocent ?fill=1d {number: 1}"
@@ -99,7 +98,7 @@ def test_a_supervisor_schedules_while_its_children_die(url: str, workers: Worker
     process = workers.start("--crontab", str(crontab), "--processes", "2")
     workers.wait_for("Scheduling 1 recurring task")
     _wait_for(lambda: workers.said().count("looking for jobs") == 2, workers)
-    for child in psutil.Process(process.pid).children():
+    for child in children_of(process):
         child.kill()
     _wait_for(lambda: workers.said().count("looking for jobs") == 4, workers)
     assert workers.said().count("Scheduling 1 recurring task") == 1, "children schedule nothing"

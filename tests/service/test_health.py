@@ -8,12 +8,12 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from stowhand.service.supervisor import Supervisor
 from tests.conftest import Run
 from tests.service.manager import Manager
 from tests.service.pages import Pages
-from tests.service.processes import QUICK, Workers, add
+from tests.service.processes import QUICK, Workers, add, children_of
 from tests.support import forked
 
 
@@ -113,7 +113,7 @@ def _is_dead(pages: Pages) -> bool:
 
 def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(sqlite_workers: Workers) -> None:
     add(sqlite_workers.url, "innocent", '{"number": 1}')
-    supervisor = psutil.Process(sqlite_workers.start("--http", "0", "--processes", "2").pid)
+    supervisor = sqlite_workers.start("--http", "0", "--processes", "2")
     pages = Pages(sqlite_workers)
     assert pages.ask("/healthz")[0] == 200, "to start is no death"
     pages.wait_until_ready()
@@ -128,9 +128,9 @@ def test_each_process_is_shown_and_one_that_dies_is_missed_until_another_works(s
     pages.wait_until_ready()
 
 
-def _is_missed(pages: Pages, supervisor: psutil.Process) -> bool:
+def _is_missed(pages: Pages, supervisor: subprocess.Popen[bytes]) -> bool:
     """Kills one and looks for a second; whoever looks late finds another at work already."""
-    for child in supervisor.children():
+    for child in children_of(supervisor):
         child.kill()
         break
     for _ in range(20):

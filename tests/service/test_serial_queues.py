@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import QueueStore
-from tests.service.processes import Workers, wait_until_done, with_store
+from tests.service.processes import Workers, children_of, wait_until_done, with_store
 from tests.service.work import note
 
 QUEUES, JOBS, KILLS = 5, 100, 6
@@ -40,7 +40,7 @@ def test_jobs_of_a_queue_run_one_after_the_other_in_order_while_workers_are_kill
     process = workers.start("--processes", "3", "--lease", "30")
     for _ in range(KILLS):
         _wait_for_growth(ledger)
-        _kill_one(psutil.Process(process.pid).children(), ledger)
+        _kill_one(children_of(process), ledger)
     counts = wait_until_done(url, 120)
     assert counts[State.COMPLETED] == QUEUES * JOBS
     lines = [line.split() for line in ledger.read_text().splitlines()]

@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
-from tests.service.processes import Workers, add, wait_until_done, with_store
+from tests.service.processes import Workers, add, children_of, wait_until_done, with_store
 
 INNOCENT = 1000
 
@@ -97,7 +97,7 @@ def _wait_for_children(
 ) -> list[psutil.Process]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        children = psutil.Process(process.pid).children()
+        children = children_of(process)
         if len(children) == count and not set(children) & set(others_than):
             return children
         time.sleep(0.05)

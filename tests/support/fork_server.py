@@ -7,14 +7,17 @@ three file descriptors; the answer is the process's id, as text.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
+import importlib.util
 import io
 import json
 import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import warnings
@@ -32,6 +35,12 @@ PRELOADED = (
     *("psycopg", "psycopg_pool", "redis.asyncio", "httpx", "click"),
 )
 MOST = 1 << 20
+HIGH = 256
+"""No descriptor that a program is given has this number, or a higher one."""
+FORKS_TOO = "FORKS_TOO"
+"""Set in the environment of a program whose own children are to be forked as well."""
+SERVES = "forks"
+"""What a process is called that serves such a program: the program sees it among its children."""
 
 
 def serve(control: socket.socket) -> dict[str, Any]:
@@ -44,7 +53,7 @@ def serve(control: socket.socket) -> dict[str, Any]:
     control.sendall(b"ready")
     while True:
         with suppress(KeyboardInterrupt):
-            given, descriptors, _, _ = socket.recv_fds(control, MOST, 3)
+            given, descriptors, _, _ = socket.recv_fds(control, MOST, 16)
             if not given:
                 os._exit(0)
             if _forked(control):
@@ -78,15 +87,18 @@ def _forked(control: socket.socket) -> bool:
 
 def _wear(request: dict[str, Any], descriptors: list[int]) -> None:
     """The folder, the environment and the streams of the request: as a new interpreter would find them."""
+    Path("/proc/self/comm").write_text("python")
     if request["new_session"]:
         os.setsid()
     sys.executable = request["executable"]
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])
-    for place, descriptor in enumerate(descriptors):
+    apart = [fcntl.fcntl(one, fcntl.F_DUPFD, HIGH) for one in descriptors]
+    os.closerange(3, HIGH)
+    for place, descriptor in zip((0, 1, 2, *request["passed"]), apart, strict=True):
         os.dup2(descriptor, place)
-    os.closerange(3, 256)
+        os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = _stream(0, "rb", "strict")
     sys.stdout = _stream(1, "wb", "strict")
@@ -95,6 +107,35 @@ def _wear(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.warnoptions.extend(request["warnings"])
     warnings._processoptions(request["warnings"])  # type: ignore[attr-defined]
     importlib.invalidate_caches()
+
+
+def _served() -> socket.socket | None:
+    """Copy this process before it runs anything: what it starts as Python is forked from the copy, and is its child.
+
+    Gives the copy the end at which it serves, and the process itself nothing.
+    """
+    mine, theirs = socket.socketpair()
+    if os.fork() == 0:
+        mine.close()
+        Path("/proc/self/comm").write_text(SERVES)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for place in range(3):
+            os.dup2(nothing, place)
+        return theirs
+    theirs.close()
+    spec = importlib.util.spec_from_file_location("forked", Path(__file__).with_name("forked.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    forked = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(forked)
+    forked.ask(mine)
+    vars(subprocess)["Popen"] = forked.Popen
+    return None
+
+
+def _forks(wanted: dict[str, Any]) -> bool:
+    """Whether it is to fork its children; the last one of all has none."""
+    return FORKS_TOO in wanted["environ"] and not wanted["what"].endswith("quarantine_child")
 
 
 def _stream(descriptor: int, mode: str, errors: str, *, by_lines: bool = False) -> io.TextIOWrapper:
@@ -140,6 +181,8 @@ def _end(code: object) -> None:
 
 if __name__ == "__main__":
     order = serve(socket.socket(fileno=os.dup(0)))
+    while _forks(order) and (control := _served()) is not None:
+        order = serve(control)
     try:
         _run(order)
     except SystemExit as end:

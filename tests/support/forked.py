@@ -51,17 +51,17 @@ class Popen(subprocess.Popen[Any]):
         (close_fds, pass_fds, cwd, env, _info, _flags, shell) = more[:7]
         pipes = more[7:13]
         (_restore, gid, gids, uid, umask, new_session, group) = more[13:]
-        plain = not (preexec_fn or executable or pass_fds or shell or gids) and gid is None and uid is None
+        plain = not (preexec_fn or executable or shell or gids) and gid is None and uid is None
         words = [os.fspath(word) for word in args] if isinstance(args, list | tuple) else []
         environ = dict(os.environ if env is None else env)
         if not (plain and umask == -1 and group == -1 and close_fds and _can_fork(words, environ)):
             super()._execute_child(args, executable, preexec_fn, *more)  # type: ignore[misc]
             return
         descriptors = [0 if pipes[0] == -1 else pipes[0], 1 if pipes[3] == -1 else pipes[3]]
-        descriptors.append(2 if pipes[5] == -1 else pipes[5])
+        descriptors += [2 if pipes[5] == -1 else pipes[5], *pass_fds]
         try:
             request = _request(words, Path(cwd or ".").absolute(), environ)
-            self.pid = _server().start(request | {"new_session": bool(new_session)}, descriptors)
+            self.pid = _server().start(request | {"new_session": bool(new_session), "passed": pass_fds}, descriptors)
             self._child_created = True
         finally:
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
@@ -160,7 +160,7 @@ def _request(words: list[str], folder: Path, environ: dict[str, str]) -> dict[st
     """What the server is to do."""
     wanted = _wanted(words)
     assert wanted is not None
-    common = {"folder": str(folder), "environ": environ, "new_session": False, "executable": PYTHON}
+    common = {"folder": str(folder), "environ": environ, "new_session": False, "executable": PYTHON, "passed": ()}
     return wanted | common
 
 
@@ -194,11 +194,15 @@ def _own(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Server:
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair()
+    def __init__(self, control: socket.socket | None = None) -> None:
+        """``control``: of one that runs; ``None``: start one."""
         self._one_at_a_time = threading.Lock()
-        with theirs:
-            self._process = subprocess.Popen([PYTHON, str(SERVER)], stdin=theirs.fileno(), env=BEFORE)
+        self._process: subprocess.Popen[Any] | None = None
+        if control is None:
+            control, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen([PYTHON, str(SERVER)], stdin=theirs.fileno(), env=BEFORE)
+        self._control = control
         assert self._control.recv(16) == b"ready"
         atexit.register(self.close)
 
@@ -214,11 +218,17 @@ class _Server:
 
     def close(self) -> None:
         self._control.close()
-        self._process.wait(10)
+        if self._process is not None:
+            self._process.wait(10)
 
 
 _servers: dict[int, _Server] = {}
 _making = threading.Lock()
+
+
+def ask(control: socket.socket) -> None:
+    """Let the server at the other end fork what this process starts."""
+    _servers[os.getpid()] = _Server(control)
 
 
 def _server() -> _Server:
