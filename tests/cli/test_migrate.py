@@ -8,13 +8,12 @@ import psycopg
 import pytest
 
 from tests.cli.conftest import Stowhand
-from tests.support.databases import Databases
 
 
 @pytest.fixture
-def url(postgres_server: Databases) -> str:
+def url(postgres_url: str) -> str:
     """An empty database."""
-    return postgres_server.create_database()
+    return postgres_url
 
 
 def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stowhand, url: str) -> None:

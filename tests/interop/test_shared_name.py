@@ -31,16 +31,17 @@ order by 1, 2"""
 @pytest.fixture
 def shared(postgres_server: Databases) -> Iterator[str]:
     """A database whose schema graphile_worker is ours."""
-    url = postgres_server.create_database()
+    with postgres_server.lend(install) as url:
+        yield url
 
-    async def install() -> None:
+
+def install(url: str) -> None:
+    async def installed() -> None:
         store = PostgresStore(url, OURS)
         await store.schema.install()
         await store.close()
 
-    asyncio.run(install())
-    yield url
-    postgres_server.drop_database(url)
+    asyncio.run(installed())
 
 
 def everything(url: str) -> list[tuple[str, str, str]]:
