@@ -62,6 +62,12 @@ def test_a_fast_run_leaves_out_what_is_listed() -> None:
     assert "deselected" not in collected("--all", file)
 
 
+def test_rare_pairs_are_left_out_unless_all_is_asked_for() -> None:
+    file = "tests/stores/postgres/test_odd_servers.py"
+    assert "deselected" in collected(file)
+    assert "deselected" not in collected("--all", file)
+
+
 def collected(*words: str) -> str:
     """What one process says that it would run."""
     program = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]

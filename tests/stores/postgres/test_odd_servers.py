@@ -38,7 +38,10 @@ async def everything(store: PostgresStore) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("schema", ["a%b", "100%s", "x$$y", "$$", 'we"ird', "it's", "back\\slash", "{schema}"])
+TRYING = ("a%b", "100%s", "x$$y", "$$", 'we"ird', "it's", "back\\slash", "{schema}")
+
+
+@pytest.mark.parametrize("schema", [" ".join(TRYING), *(pytest.param(one, marks=pytest.mark.rare) for one in TRYING)])
 def test_a_schema_may_be_called_as_it_likes(empty_url: str, run: Any, schema: str) -> None:
     run(everything(PostgresStore(empty_url, StoreOptions(schema=schema))))
 
