@@ -17,7 +17,6 @@ import msgspec
 import redis
 
 from stowhand.flows.redis.address import read_address
-from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.jobs.job import Job, NewJob, State
@@ -28,6 +27,7 @@ from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Refusal, Reply, StoreOptions
 from tests.contract.backends import Image, Secrets
 from tests.contract.table_backend import NotOffered
+from tests.support.flow_keys import FlowKeys
 
 RETRIES = 24
 FOREIGN = ("queue", "key", "flags", "max_resets", "max_attempts")
@@ -79,7 +79,7 @@ class FlowBackend:
 
     def image(self, job_id: Any) -> Image | None:
         """The hash, its lock, and where its id stands."""
-        keys = Keys(self.shape)
+        keys = FlowKeys(self.shape)
         found: Image = {}
         for task in self.tasks:
             for name in (keys.waiting(task), keys.processing(task), keys.suspects(task)):
@@ -103,10 +103,10 @@ class FlowBackend:
 
     def place_of(self, job_id: str) -> tuple[str, str, float | None]:
         """Queue, list, score."""
-        keys = Keys(self.shape)
+        keys = FlowKeys(self.shape)
         for task in self.tasks:
             for kind in ("waiting", "processing", "suspects"):
-                if self.client.lpos(f"{keys.queue(task)}:{kind}", job_id) is not None:
+                if self.client.lpos(f"{keys.root(task)}:{kind}", job_id) is not None:
                     return task, kind, None
             score = self.client.zscore(keys.delayed(task), job_id)
             if score is not None:
@@ -193,7 +193,7 @@ class AdaptedStore:
         return [self._create(job).id for job in jobs]
 
     async def get(self, job_id: Any) -> Job | None:
-        return self._job(job_id) if self._backend.client.exists(Keys(self._backend.shape).job(job_id)) else None
+        return self._job(job_id) if self._backend.client.exists(FlowKeys(self._backend.shape).job(job_id)) else None
 
     async def list(self, wanted: JobFilter) -> Sequence[Job]:
         jobs = [self._job(job_id) for job_id in self._backend.known]
@@ -204,7 +204,7 @@ class AdaptedStore:
         return {state: states.count(state) for state in State}
 
     async def remove(self, job_id: Any) -> Answer:
-        self._backend.client.delete(Keys(self._backend.shape).job(job_id))
+        self._backend.client.delete(FlowKeys(self._backend.shape).job(job_id))
         return Answer(job_id, Done.DONE)
 
     def __getattr__(self, name: str) -> Any:
@@ -218,7 +218,7 @@ class AdaptedStore:
         backend = self._backend
         if job.task not in backend.tasks:
             backend.tasks.append(job.task)
-        keys = Keys(backend.shape)
+        keys = FlowKeys(backend.shape)
         job_id: Any = keys.new_id()
         due = job.run_at or self._now() + timedelta(seconds=job.delay or 0.0)
         wait = round((due - self._now()).total_seconds() * 1000)
@@ -234,11 +234,11 @@ class AdaptedStore:
 
     def _job(self, job_id: Any) -> Job:
         backend = self._backend
-        values = backend.client.hgetall(Keys(backend.shape).job(job_id))
+        values = backend.client.hgetall(FlowKeys(backend.shape).job(job_id))
         task, kind, score = backend.place_of(job_id)
         known = backend.known[job_id]
         state = state_of(kind, values)
-        lock = backend.client.get(Keys(backend.shape).lock(task, job_id)) if kind == "processing" else None
+        lock = backend.client.get(FlowKeys(backend.shape).lock(task, job_id)) if kind == "processing" else None
         began = state not in (State.QUEUED, State.ERRORED)
         return msgspec.structs.replace(
             known,
@@ -295,7 +295,7 @@ class AdaptedHeartbeats:
         return all([await heart.abandon(token) for heart in self.inner().values()])
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        keys, client = Keys(self._backend.shape), self._backend.client
+        keys, client = FlowKeys(self._backend.shape), self._backend.client
         swept = [keys.swept(task) for task in self._backend.tasks]
         client.delete(*swept)
         found = await self._sweep(slack)

@@ -98,7 +98,7 @@ def test_thousands_of_creations_at_once_take_few_connections_and_few_calls(run: 
                 calls.append(len(jobs))
                 return await inner(jobs)
 
-            flow.engine._creating._create_many = counted  # type: ignore[attr-defined]
+            flow.engine.create.__self__._call = counted  # type: ignore[attr-defined]
             ids = await asyncio.gather(*(flow.create_job({"n": n}) for n in range(1000)))
             assert len(set(ids)) == 1000
             assert len(calls) < 20

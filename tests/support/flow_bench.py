@@ -13,7 +13,7 @@ from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import new_job
 from stowhand.flows.redis import RedisEngine
-from stowhand.flows.stepping import ParentHandler, StepHandler
+from stowhand.flows.stepping import StepHandler
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Complete, Settlement, settle
 from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
@@ -67,7 +67,7 @@ class FlowBench:
         """Execute it, and settle; a parent's queue has no function."""
         flow_queue = self.engine.shape.find_queue(queue)
         if function is None:
-            handler: StepHandler | ParentHandler = ParentHandler(self.engine, flow_queue)
+            handler = StepHandler(self.engine, flow_queue)
         else:
             handler = StepHandler(self.engine, flow_queue, _asynchronous(function), LOCK_TIME, lambda: 0.0)
         store = self.engine.store(flow_queue, LOCK_TIME, 1.0)

@@ -21,6 +21,9 @@ from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Store
 
+MOST_CREATED = 200
+"""Jobs that one call creates."""
+
 
 class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be created, checked by the flow before an engine sees it."""

@@ -10,14 +10,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from stowhand.clock import SystemClock, wall_clock
+from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
 from stowhand.flows.engine import Engine, NewFlowJob
 from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
-from stowhand.flows.stepping import ChildHandler, ParentHandler, StepHandler, WorkerFunction
+from stowhand.flows.stepping import ChildHandler, StepHandler, WorkerFunction
 from stowhand.flows.sync import FlowPortal, OfTheFlow
 from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker
@@ -300,7 +300,7 @@ class Flow:
             raise ConfigurationError(f"workers of {queue!r}: {why}")
         kind = ChildHandler if flow_queue.parent is not None and self.engine.handles_child_end else StepHandler
         lock = _positive("lock_time", lock_time)
-        made = partial(kind, self.engine, flow_queue, function, lock, _epoch)
+        made = partial(kind, self.engine, flow_queue, function, lock)
         return self._add(flow_queue, made, count, lock, wait_timeout, grace, lease)
 
     def create_parent_workers(
@@ -317,7 +317,7 @@ class Flow:
         flow_queue = self.shape.find_queue(queue)
         if not flow_queue.is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children; use create_workers")
-        made = partial(ParentHandler, self.engine, flow_queue)
+        made = partial(StepHandler, self.engine, flow_queue)
         return self._add(flow_queue, made, count, _positive("lock_time", lock_time), wait_timeout, grace, lease)
 
     def create_child_workers(
@@ -340,7 +340,7 @@ class Flow:
     def _add(
         self,
         queue: FlowQueue,
-        make_handler: Callable[[], StepHandler | ParentHandler],
+        make_handler: Callable[[], StepHandler],
         count: object,
         lock_time: float,
         wait_timeout: float | timedelta,
@@ -449,7 +449,3 @@ def _positive(field: str, given: float | timedelta) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= KEY_LIFE:
         raise ConfigurationError(f"{field}: {given!r} given; give more than 0 s and at most a day, or a timedelta")
     return float(value)
-
-
-def _epoch() -> float:
-    return wall_clock().timestamp()

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload
 from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
@@ -51,16 +52,22 @@ class DelayError(Exception):
 
 
 class StepHandler:
-    """The handler of a queue's worker. ``lock_time``: seconds that the worker function may take."""
+    """The handler of a queue's worker. ``function``: ``None`` for a parent's queue, which fans out and gathers.
+    ``lock_time``: seconds that the function may take."""
 
     def __init__(
-        self, engine: Engine, queue: FlowQueue, function: WorkerFunction, lock_time: float, now: Callable[[], float]
+        self,
+        engine: Engine,
+        queue: FlowQueue,
+        function: WorkerFunction | None = None,
+        lock_time: float | None = None,
+        now: Callable[[], float] = lambda: wall_clock().timestamp(),
     ) -> None:
         self._engine = engine
         self._queue = queue
         self._lock_time = lock_time
         self._function = function
-        self._is_async = is_async(function)
+        self._is_async = function is not None and is_async(function)
         self._threads: Threads | None = None
         self._now = now
         """Seconds since the epoch, for ``DelayError(ready_at=…)``."""
@@ -81,7 +88,8 @@ class StepHandler:
             self._threads = None
 
     async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
-        """One execution. Every error of the function becomes an outcome; the job stores only its message."""
+        """One execution. Every error of the function becomes an outcome; the job stores only its message. A parent's
+        fans out, gathers, or keeps waiting, which occupies no slot."""
         try:
             job = self._engine.job(self._queue, ctx, record)
         except UndecodablePayload as error:
@@ -90,16 +98,18 @@ class StepHandler:
             instead = await self._engine.check_start(self._queue, job)
             if instead is not None:
                 return instead
+            if self._function is None:
+                return await self._engine.parent(self._queue, job)
             try:
-                return await self._run(job)
+                return await self._run(job, self._function)
             except DelayError as error:
                 return self._postponed(job, error)
             except Exception as error:  # noqa: BLE001 - boundary: the application's code
                 return self._failed(job, error)
 
-    async def _run(self, job: FlowJob) -> Outcome:
+    async def _run(self, job: FlowJob, function: WorkerFunction) -> Outcome:
         try:
-            result = await self._call(job)
+            result = await self._call(job, function)
         except asyncio.CancelledError:
             if job.ctx.cancel_reason == Stop.TIMEOUT:
                 return self._timed_out()
@@ -108,16 +118,16 @@ class StepHandler:
             return self._timed_out()  # it suppressed its cancellation: a late result is ignored
         return await self._ended(job, result)
 
-    async def _call(self, job: FlowJob) -> object:
+    async def _call(self, job: FlowJob, function: WorkerFunction) -> object:
         if self._is_async:
-            return await self._function(job)  # type: ignore[misc]
+            return await function(job)  # type: ignore[misc]
         if self._threads is None:
             self._threads = Threads()
 
         def on_abandoned() -> None:
             control_of(job.ctx).detached = True
 
-        result = await self._threads.run(partial(self._function, job), left_behind=on_abandoned)
+        result = await self._threads.run(partial(function, job), left_behind=on_abandoned)
         return await result if inspect.isawaitable(result) else result
 
     def _timed_out(self) -> Outcome:
@@ -162,35 +172,6 @@ class ChildHandler(StepHandler):
     async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
         """Called after the end was recorded."""
         await self._engine.on_child_end(self._queue, self._engine.job(self._queue, ctx, record))
-
-
-class ParentHandler:
-    """The handler of a parent's queue, which fans out and gathers."""
-
-    def __init__(self, engine: Engine, queue: FlowQueue) -> None:
-        self._engine = engine
-        self._queue = queue
-        self._policy = Policy(backoff=queue.declared.backoff or AT_ONCE)
-
-    def policy(self, claim: Claim[Any]) -> Policy:
-        """The same for every job of the queue."""
-        return self._policy
-
-    def encode(self, result: object) -> str:
-        """The result of a completed step, as JSON text."""
-        return self._engine.encode(result)
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
-        """Fan out, gather, or keep waiting, which occupies no slot."""
-        try:
-            job = self._engine.job(self._queue, ctx, record)
-        except UndecodablePayload as error:
-            return Fail(clean(str(error)), poison=True)
-        with bound(job.correlation_id):
-            return await self._engine.check_start(self._queue, job) or await self._engine.parent(self._queue, job)
 
 
 def read_result(result: object) -> tuple[dict[str, str], str | None]:

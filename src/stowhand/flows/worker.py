@@ -13,7 +13,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, SchemaError, StoreError
 from stowhand.events import Events, StoreTrouble
 from stowhand.flows.engine import Engine
-from stowhand.flows.stepping import ParentHandler, StepHandler
+from stowhand.flows.stepping import StepHandler
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.options import OUTAGE, WorkerOptions
@@ -40,7 +40,7 @@ class FlowWorker:
         self,
         engine: Engine,
         queue: FlowQueue,
-        make_handler: Callable[[], StepHandler | ParentHandler],
+        make_handler: Callable[[], StepHandler],
         *,
         count: int,
         lock_time: float,

@@ -13,7 +13,7 @@ from stowhand.events import Events
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import new_job
 from stowhand.flows.queue import QueueEngine
-from stowhand.flows.stepping import ChildHandler, ParentHandler, StepHandler
+from stowhand.flows.stepping import ChildHandler, StepHandler
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Outcome, Settlement
 from stowhand.protocols.flow_shape import FlowShape
@@ -117,7 +117,7 @@ class Harness:
 
     async def execute(self, queue: str, claim: Claim[Any], function: Callable[[Any], object] | None = None) -> Run:
         flow_queue = self.engine.shape.find_queue(queue)
-        handler: Any = ParentHandler(self.engine, flow_queue)
+        handler: Any = StepHandler(self.engine, flow_queue)
         if not flow_queue.is_parent:
             kind = ChildHandler if flow_queue.parent else StepHandler
             handler = kind(

@@ -16,7 +16,6 @@ from stowhand.errors import StoreUnreachable
 from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.queue import QueueEngine, parents
-from stowhand.flows.queue.engine import ExistenceChecks
 from stowhand.flows.queue.queues import FlowQueueStore, SharedListener
 from stowhand.jobs.job import NewJob
 from stowhand.protocols import options
@@ -242,13 +241,13 @@ def test_who_asks_together_is_answered_by_one_question(run: Run) -> None:
 
     async def story() -> None:
         store = MemoryStore()
-        tables = Counting(store.transaction, keeps=True)
+        store.flows = tables = Counting(store.transaction, keeps=True)
         tables._jobs["a"] = ("demo", await store.timetable.now())
-        checks = ExistenceChecks(tables)
-        answers = await asyncio.gather(*(checks.has(name) for name in ("a", "b", "a", "c")))
+        engine = QueueEngine(store, FlowShape(name="demo", queues=tuple(FIVE)))
+        answers = await asyncio.gather(*(engine._is_there(name) for name in ("a", "b", "a", "c")))
         assert answers == [True, False, True, False]
         assert asked == [3]
-        assert await checks.has("a")
+        assert await engine._is_there("a")
 
     run(story())
 

@@ -15,7 +15,6 @@ from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.ending import NewChild, StepEnd, encode_end
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
-from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.jobs.job import State
@@ -23,6 +22,7 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Cancel, Ended, Fail, Outcome, Retry, Settlement, Snooze, settle
 from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
 from stowhand.protocols.store import Claim, ClaimRequest, Pulse, Reply, Verdict
+from tests.support.flow_keys import FlowKeys
 
 T = TypeVar("T")
 LEASE = 30.0
@@ -85,7 +85,7 @@ class Harness:
     def __init__(self, url: str, client: Any, variant: str = "classic") -> None:
         self.url, self.client, self.variant = url, client, variant
         self.shape = shape_of(variant)
-        self.keys = Keys(self.shape)
+        self.keys = FlowKeys(self.shape)
         self._runner = asyncio.Runner()
         self._stores: dict[str, FlowStore] = {}
         self._hearts: list[RedisHeartbeats] = []

@@ -11,12 +11,12 @@ import pytest
 from stowhand.errors import StoreError
 from stowhand.events import Events
 from stowhand.flows import DelayError, Flow, FlowJob
-from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.scripts import SCRIPTS
 from stowhand.flows.view import FlowJobFailed
 from stowhand.protocols.flow_shape import Layout, Limiter, Queue
 from tests.conftest import Run
 from tests.docs.pages import DOCS
+from tests.support.flow_keys import FlowKeys
 from tests.support.valkey import RedisServer, find_redis
 from tests.support.valkey_groups import RedisCluster
 
@@ -132,7 +132,7 @@ def test_in_a_cluster_the_tag_and_one_command_more_are_all_that_it_needs(run: Ru
 
 @pytest.mark.parametrize("layout", list(Layout))
 def test_the_patterns_are_those_of_the_keys_and_no_more(layout: Layout) -> None:
-    keys = Keys(declared("redis://localhost", layout=layout).shape)
+    keys = FlowKeys(declared("redis://localhost", layout=layout).shape)
     names = [
         keys.job("1"),
         keys.lookup("user", "ann"),

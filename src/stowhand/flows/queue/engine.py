@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -11,8 +10,8 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, UndecodablePayload
-from stowhand.flows.creating import Creating
-from stowhand.flows.engine import NewFlowJob, Position, QueueCount
+from stowhand.flows.batching import Batching
+from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
 from stowhand.flows.job import FlowJob
 from stowhand.flows.queue.ids import Ids
 from stowhand.flows.queue.lists import long_apart, read_lists
@@ -36,7 +35,7 @@ from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.flow_tables import FlowTables, NewFlow, Spending, StepState
+from stowhand.protocols.flow_tables import NewFlow, Spending, StepState
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.offered import whole
 from stowhand.protocols.options import LEASE, WorkerOptions
@@ -73,9 +72,11 @@ class QueueEngine:
         self._store = store
         self._tables = store.flows
         self._ids = Ids()
-        self._creating = Creating(self.create_many)
+        self.create = Batching(self.create_many, MOST_CREATED).ask
+        """Its row, its lookups and its first step, in one transaction."""
         self._listener = SharedListener(store)
-        self._existence = ExistenceChecks(self._tables)
+        self._is_there = Batching(self._are_there, MOST_CHECKED).ask
+        """Was the job created, and not deleted?"""
         self._children = Children(shape, self._tables, self._ids)
         self._heartbeats = HeartbeatThread("stowhand sweep", store.heartbeats)
 
@@ -112,10 +113,6 @@ class QueueEngine:
             await self._store.close()
 
     # -- jobs
-
-    async def create(self, job: NewFlowJob) -> str:
-        """Its row, its lookups and its first step, in one transaction."""
-        return await self._creating.create(job)
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """All or none."""
@@ -236,6 +233,10 @@ class QueueEngine:
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
         return [id_of(key) for key in keys]
 
+    async def _are_there(self, job_ids: Sequence[str]) -> list[bool]:
+        found = await self._tables.exists(list(dict.fromkeys(job_ids)))
+        return [job_id in found for job_id in job_ids]
+
     def _key(self, job_id: str) -> str:
         """The key of the job's steps; for an id that no store could hold, a key that no job has."""
         return key_of(self.shape.name, job_id if is_storable(job_id) else "?")
@@ -294,7 +295,7 @@ class QueueEngine:
         """A deleted job is completed without effect; a limiter or a store that does not answer delays the job."""
         step = _step_job(job)
         try:
-            if not await self._existence.has(step.step.root):
+            if not await self._is_there(step.step.root):
                 job.ctx.logger.debug("the job was deleted; its worker function is not called")
                 return Complete()
             if step.step.apart and not queue.is_parent:
@@ -384,38 +385,6 @@ class QueueEngine:
     def _later(self, job: FlowJob, error: StoreError) -> Outcome:
         job.ctx.logger.warning(f"not started: {error}")
         return Snooze(OUTAGE_PAUSE)
-
-
-class ExistenceChecks:
-    """Answers single questions with few queries: while one is under way, the next ones are collected."""
-
-    def __init__(self, tables: FlowTables) -> None:
-        self._tables = tables
-        self._questions: dict[str, asyncio.Future[bool]] = {}
-        self._query: asyncio.Task[None] | None = None
-
-    async def has(self, job_id: str) -> bool:
-        """Does the job exist (created and not deleted)? Raises what the store raises."""
-        answer = self._questions.get(job_id)
-        if answer is None:
-            answer = self._questions[job_id] = asyncio.get_running_loop().create_future()
-            if self._query is None or self._query.done():
-                self._query = asyncio.create_task(self._call(), name="flow existence")
-        return await asyncio.shield(answer)
-
-    async def _call(self) -> None:
-        while self._questions:
-            questions = dict(list(self._questions.items())[:MOST_CHECKED])
-            self._questions = dict(list(self._questions.items())[MOST_CHECKED:])
-            try:
-                found = await self._tables.exists(list(questions))
-            except Exception as error:  # noqa: BLE001 - passed to every caller
-                for answer in questions.values():
-                    answer.set_exception(error)
-                    answer.exception()  # marks it as retrieved: the caller may have been cancelled
-            else:
-                for job_id, answer in questions.items():
-                    answer.set_result(job_id in found)
 
 
 def _lookup_value(value: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import StoreError
-from stowhand.flows.creating import Creating
-from stowhand.flows.engine import NewFlowJob, Position, QueueCount
+from stowhand.flows.batching import Batching
+from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position
 from stowhand.flows.job import FlowJob
 from stowhand.flows.redis.address import check_hash_tag, read_address
 from stowhand.flows.redis.claiming import FlowRecord
@@ -60,7 +60,10 @@ class RedisEngine:
         self._naming = Naming(Keys(shape))
         self._looking, self._positions = Looking(self._naming, server), Positions(self._naming, server)
         self._jobs = RedisJobs(self._naming, self._looking, server)
-        self._creating = Creating(self.create_many)
+        self.create = Batching(self.create_many, MOST_CREATED).ask
+        """In one script with concurrent creations. Raises OutcomeUnknown where a repeat is not answered."""
+        self.ids, self.read, self.failed = self._looking.ids, self._looking.read, self._looking.failed
+        self.counts = self._positions.counts
         self._retrying = Retrying(self._naming, self._looking, server)
         self._parents = Parents(self._naming, self._looking)
         self._bare: dict[str | None, Outcome] = {}
@@ -91,10 +94,6 @@ class RedisEngine:
 
     # -- jobs
 
-    async def create(self, job: NewFlowJob) -> str:
-        """In one script with concurrent creations. Raises OutcomeUnknown where a repeat is not answered."""
-        return await self._creating.create(job)
-
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """Some hundreds in one script."""
         await self.take()
@@ -104,14 +103,6 @@ class RedisEngine:
         """One script."""
         spot = self._naming.spot(job_id)
         return spot is not None and await self._jobs.delete(spot)
-
-    async def ids(self, attribute: str, value: str) -> Sequence[str]:
-        """Some may have expired."""
-        return await self._looking.ids(attribute, value)
-
-    async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
-        """In the order given. A value that is no JSON is ``None``."""
-        return await self._looking.read(job_ids, resolve_children=resolve_children)
 
     async def view(self, job_id: str) -> FlowJobView | None:
         """Searched in its queues. The classic layout does not record when a job ended."""
@@ -139,15 +130,7 @@ class RedisEngine:
         await self.take()
         return [await self._retrying.retry(job_id) for job_id in job_ids]
 
-    async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Scans every key of the database: for people."""
-        return await self._looking.failed(queue, after=after, limit=limit)
-
     # -- looking
-
-    async def counts(self) -> Sequence[QueueCount]:
-        """An atomic snapshot. Failed jobs are not counted: they are in no list."""
-        return await self._positions.counts()
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """An atomic snapshot; up to ``limit`` of each state."""

@@ -65,19 +65,11 @@ class Keys:
         """The id of a new job without a parent; ids grow with time."""
         return f"{self.shape.name}:{uuid7()}" if self._ranked else str(uuid7())
 
-    def flow_of(self, job_id: str) -> str:
-        """The flow that a job belongs to; of a child, its queue."""
-        return job_id.rpartition(":")[0] if self._ranked else self.shape.name
-
     # -- queues ----------------------------------------------------------------------------------
 
     def base(self, queue: str, priority: int = 1) -> str:
         """What the names of a queue's lists begin with."""
-        return f"{self.queue(queue)}:{priority}" if self._ranked else self.queue(queue)
-
-    def queue(self, queue: str) -> str:
-        """What the names of everything of a queue begin with, whatever the priority."""
-        return f"{self.prefix}queue:{queue}"
+        return f"{self.prefix}queue:{queue}:{priority}" if self._ranked else f"{self.prefix}queue:{queue}"
 
     def root(self, queue: str) -> str:
         """What the names of that begin with which there is once, and not of each priority.
@@ -85,34 +77,6 @@ class Keys:
         It lies with the first: so the layouts have nothing in common, where both have a queue of one name.
         """
         return self.base(queue)
-
-    def waiting(self, queue: str, priority: int = 1) -> str:
-        """List; the head is served first."""
-        return f"{self.base(queue, priority)}:waiting"
-
-    def processing(self, queue: str, priority: int = 1) -> str:
-        """List; the head was claimed first."""
-        return f"{self.base(queue, priority)}:processing"
-
-    def delayed(self, queue: str, priority: int = 1) -> str:
-        """Sorted set; the score is when the job is ready."""
-        return f"{self.base(queue, priority)}:delayed"
-
-    def parked(self, queue: str, priority: int = 1) -> str:
-        """Sorted set of parents that wait for children; the score is when the sweep counts them next."""
-        return f"{self.base(queue, priority)}:parked"
-
-    def unlocked(self, queue: str, priority: int = 1) -> str:
-        """Sorted set of ids seen in processing without a lock; the score is when first."""
-        return f"{self.base(queue, priority)}:unlocked"
-
-    def suspects(self, queue: str) -> str:
-        """List of ids whose workers died twice: they run apart."""
-        return f"{self.root(queue)}:suspects"
-
-    def swept(self, queue: str) -> str:
-        """Text; while it exists the queue needs no sweep."""
-        return f"{self.root(queue)}:swept"
 
     def flow(self, queue: str) -> str:
         """Text: the flow that the queue is of, in the classic layout."""
@@ -132,17 +96,9 @@ class Keys:
         """Text, there while a claim is alive whose locks outlive its lease."""
         return f"{self.prefix}lease:{token}"
 
-    def moved(self, queue: str, priority: int = 1) -> str:
-        """List of ids that have woken an idle worker, which is about to claim them."""
-        return f"{self.base(queue, priority)}:moved"
-
     def bell(self, queue: str) -> str:
         """List; a push wakes the timekeeper of the queue."""
         return f"{self.root(queue)}:bell"
-
-    def timer(self, queue: str) -> str:
-        """Text: the worker that is the queue's timekeeper."""
-        return f"{self.root(queue)}:timer"
 
     # -- counters and marks ----------------------------------------------------------------------
 
