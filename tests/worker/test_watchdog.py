@@ -20,9 +20,12 @@ from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from stowhand.worker.basis import Basis
+from stowhand.worker.changes import Changes
+from stowhand.worker.duty import Duty
 from stowhand.worker.internals import Host
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
+from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, handler_of, nothing
@@ -63,7 +66,10 @@ def block_for(clock: RunningClock, seconds: float) -> None:
 
 def watchdog_on(clock: FakeClock, events: Events, on_hang: Callable[[], None]) -> LoopWatchdog:
     """No handler is at work."""
-    basis = Basis("w", WorkerOptions(lease=10.0), events, clock)
+    changes = Changes(clock, asks_handler=False)
+    basis = Basis(
+        "w", WorkerOptions(lease=10.0), events, clock, changes, Duty(None, changes), Supervisor(changes, on_hang)
+    )
     return LoopWatchdog(Executing(), Judge(handler_of(nothing), Policy(), events), on_hang, basis)
 
 

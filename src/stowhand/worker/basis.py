@@ -7,6 +7,9 @@ import msgspec
 from stowhand.clock import Clock
 from stowhand.events import Events
 from stowhand.protocols.options import WorkerOptions
+from stowhand.worker.changes import Changes
+from stowhand.worker.duty import Duty
+from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.timings import Timings
 
 
@@ -18,4 +21,7 @@ class Basis(msgspec.Struct, frozen=True):
     options: WorkerOptions
     events: Events
     clock: Clock
+    changes: Changes
+    duty: Duty
+    supervisor: Supervisor
     timings: Timings = Timings()

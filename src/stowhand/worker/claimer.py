@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.admission import Admission, Pause, Permit
-from stowhand.worker.changes import NEVER, Changes
+from stowhand.worker.basis import Basis
+from stowhand.worker.changes import NEVER
 from stowhand.worker.claim_size import ClaimSize
 from stowhand.worker.claims import Claims
-from stowhand.worker.duty import Duty
 from stowhand.worker.fairness import Fairness
 from stowhand.worker.leases import Held
 from stowhand.worker.load import Load
@@ -39,9 +38,7 @@ class Claimer:
         suspects: Suspects,
         slots: Slots,
         load: Load,
-        duty: Duty,
-        changes: Changes,
-        options: WorkerOptions,
+        basis: Basis,
     ) -> None:
         self._admission = admission
         self._claim_size = claim_size
@@ -49,10 +46,10 @@ class Claimer:
         self._suspects = suspects
         self._slots = slots
         self._load = load
-        self._duty = duty
-        self._changes = changes
-        self._once = options.once
-        self._fairness = Fairness(options.tasks) if options.fair else None
+        self._duty = basis.duty
+        self._changes = basis.changes
+        self._once = basis.options.once
+        self._fairness = Fairness(basis.options.tasks) if basis.options.fair else None
         self._found_jobs = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
         self._found_suspect = False

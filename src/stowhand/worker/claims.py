@@ -17,8 +17,6 @@ from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import ClaimRequest, Store
 from stowhand.worker.admission import Permit
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
-from stowhand.worker.duty import Duty
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.liveness import Call
@@ -43,16 +41,14 @@ class Claims:
         leases: Leases,
         heartbeater: Heartbeater,
         load: Load,
-        duty: Duty,
-        changes: Changes,
         basis: Basis,
     ) -> None:
         self._store = store
         self._leases = leases
         self._heartbeater = heartbeater
         self._load = load
-        self._duty = duty
-        self._changes = changes
+        self._duty = basis.duty
+        self._changes = basis.changes
         self._options = basis.options
         self._events = basis.events
         self._clock = basis.clock

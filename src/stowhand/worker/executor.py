@@ -21,13 +21,11 @@ from stowhand.protocols.handler import Attempt, Stop, Transaction, control_of
 from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.store import Claim
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.judge import End, Judge
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.settler import Ended, Settler
-from stowhand.worker.supervisor import Supervisor
 
 
 class Executor:
@@ -40,8 +38,6 @@ class Executor:
         leases: Leases,
         settler: Settler,
         heartbeater: Heartbeater,
-        supervisor: Supervisor,
-        changes: Changes,
         isolate: Isolate | None,
         basis: Basis,
     ) -> None:
@@ -50,8 +46,8 @@ class Executor:
         self._leases = leases
         self._settler = settler
         self._heartbeater = heartbeater
-        self._supervisor = supervisor
-        self._changes = changes
+        self._supervisor = basis.supervisor
+        self._changes = basis.changes
         self._isolate = isolate
         self._events = basis.events
         self._clock = basis.clock

@@ -22,11 +22,8 @@ from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Foreign, Heartbeats
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
-from stowhand.worker.duty import Duty
 from stowhand.worker.leases import Held, Leases, leases_of
 from stowhand.worker.registration import RETRY_AFTER, Registration
-from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.sweeper import Sweeper
 from stowhand.worker.watchdog import LoopWatchdog
 
@@ -56,18 +53,15 @@ class Heartbeater:
         leases: Leases,
         watchdog: LoopWatchdog,
         registration: Registration,
-        duty: Duty,
-        changes: Changes,
-        supervisor: Supervisor,
         basis: Basis,
     ) -> None:
         self._heartbeats = heartbeats
         self._leases = leases
         self._watchdog = watchdog
         self._registration = registration
-        self._duty = duty
-        self._changes = changes
-        self._supervisor = supervisor
+        self._duty = basis.duty
+        self._changes = basis.changes
+        self._supervisor = basis.supervisor
         self._options = basis.options
         self._events = basis.events
         self._clock = basis.clock

@@ -25,8 +25,6 @@ from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.handler import Attempt, Handler, control_of
 from stowhand.protocols.store import Store
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
-from stowhand.worker.supervisor import Supervisor
 
 Run = Callable[..., Coroutine[Any, Any, object]]
 Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
@@ -37,12 +35,10 @@ SHUT = 1.0
 class Hooks:
     """Of one handler, on one store."""
 
-    def __init__(
-        self, handler: Handler, store: Store[Any], changes: Changes, supervisor: Supervisor, basis: Basis
-    ) -> None:
+    def __init__(self, handler: Handler, store: Store[Any], basis: Basis) -> None:
         self._handler = handler
-        self._changes = changes
-        self._supervisor = supervisor
+        self._changes = basis.changes
+        self._supervisor = basis.supervisor
         self._events = basis.events
         self._clock = basis.clock
         self._worker = basis.worker

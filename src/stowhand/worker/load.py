@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from stowhand.worker.basis import Basis
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
-from stowhand.worker.supervisor import Supervisor
 
 BACKLOG = 1000
 """Ended jobs not yet recorded, above which nothing new is claimed."""
@@ -16,12 +16,12 @@ class Load:
     """Of one worker. Everything but ``is_idle`` and ``returned`` is signalled in ``Changes``."""
 
     def __init__(
-        self, slots: Slots, executor: Executor, settler: Settler, supervisor: Supervisor, heartbeater: Heartbeater
+        self, slots: Slots, executor: Executor, settler: Settler, heartbeater: Heartbeater, basis: Basis
     ) -> None:
         self._slots = slots
         self._executor = executor
         self._settler = settler
-        self._supervisor = supervisor
+        self._supervisor = basis.supervisor
         self._heartbeater = heartbeater
 
     @property

@@ -10,7 +10,6 @@ from importlib import metadata
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.worker.basis import Basis
-from stowhand.worker.duty import Duty
 
 RETRY_AFTER = 2.0
 """Seconds until an entry is written again that the store has not accepted."""
@@ -19,9 +18,9 @@ RETRY_AFTER = 2.0
 class Registration:
     """Used by the heartbeat thread. With a store that keeps no list of workers it does nothing."""
 
-    def __init__(self, heartbeats: Heartbeats, duty: Duty, basis: Basis) -> None:
+    def __init__(self, heartbeats: Heartbeats, basis: Basis) -> None:
         self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
-        self._duty = duty
+        self._duty = basis.duty
         self._worker = basis.worker
         self._options = basis.options
         self.removing = False

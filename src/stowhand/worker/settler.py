@@ -17,11 +17,9 @@ from stowhand.protocols.handler import Attempt, Transaction, control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Reply, Store, Unwritten, Verdict
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.liveness import Call
-from stowhand.worker.supervisor import Supervisor
 
 BATCH = 500
 _OK = COMPLETED.ended
@@ -54,15 +52,13 @@ class Settler:
         store: Store[Any],
         leases: Leases,
         judge: Judge,
-        changes: Changes,
-        supervisor: Supervisor,
         basis: Basis,
     ) -> None:
         self._store = store
         self._leases = leases
         self._judge = judge
-        self._changes = changes
-        self._supervisor = supervisor
+        self._changes = basis.changes
+        self._supervisor = basis.supervisor
         self._events = basis.events
         self._clock = basis.clock
         self._worker = basis.worker

@@ -18,11 +18,9 @@ from typing import Any
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.handler import Stop
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
 from stowhand.worker.executor import Executor
 from stowhand.worker.judge import End, end_of
 from stowhand.worker.leases import Executing, Held, Leases
-from stowhand.worker.supervisor import Supervisor
 
 YIELD_AFTER = 0.005
 """Seconds of jobs that never wait, after which the event loop gets a turn."""
@@ -49,15 +47,13 @@ class Slots:
         executor: Executor,
         leases: Leases,
         executing: Executing,
-        changes: Changes,
-        supervisor: Supervisor,
         basis: Basis,
     ) -> None:
         self._executor = executor
         self._leases = leases
         self._executing = executing
-        self._changes = changes
-        self._supervisor = supervisor
+        self._changes = basis.changes
+        self._supervisor = basis.supervisor
         self._clock = basis.clock
         self._slots = [Slot() for _ in range(basis.options.concurrency)]
         self._idle: list[asyncio.Future[None]] = []

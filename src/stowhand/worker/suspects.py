@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from stowhand.events import DrainEnded, DrainStarted
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import NEVER, Changes
-from stowhand.worker.duty import Duty
+from stowhand.worker.changes import NEVER
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.leases import Held, Leases, Phase
 from stowhand.worker.load import Load
@@ -29,8 +28,6 @@ class Suspects:
         load: Load,
         leases: Leases,
         heartbeater: Heartbeater,
-        duty: Duty,
-        changes: Changes,
         basis: Basis,
         *,
         can_isolate: bool,
@@ -39,8 +36,8 @@ class Suspects:
         self._load = load
         self._leases = leases
         self._heartbeater = heartbeater
-        self._duty = duty
-        self._changes = changes
+        self._duty = basis.duty
+        self._changes = basis.changes
         self._options = basis.options
         self._events = basis.events
         self._clock = basis.clock

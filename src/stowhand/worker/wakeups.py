@@ -9,7 +9,6 @@ from stowhand.events import StoreRecovered, StoreTrouble
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Store
 from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
 from stowhand.worker.liveness import Call
 
 
@@ -19,7 +18,6 @@ class Wakeups:
     def __init__(
         self,
         store: Store[Any],
-        changes: Changes,
         basis: Basis,
         *,
         polls: bool,
@@ -29,7 +27,7 @@ class Wakeups:
         self._events = basis.events
         self._clock = basis.clock
         self._worker = basis.worker
-        self._changes = changes
+        self._changes = basis.changes
         self._polls = polls
         self._failures = 0
         self.call = Call(basis.clock)

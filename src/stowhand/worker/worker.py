@@ -102,41 +102,45 @@ class Worker:
     def _make_parts(self) -> None:
         """Each part of those above it. Raises ConfigurationError where the options contradict the store's terms."""
         store, handler, host, terms = self._store, self._handler, self._host, self._terms
-        changes, duty, supervisor = self._changes, self._duty, self._supervisor
         self.options = options = self._given_options.under(terms)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        basis = Basis(self.id, options, self.events, self._clock, host.timings)
+        basis = Basis(
+            self.id,
+            options,
+            self.events,
+            self._clock,
+            self._changes,
+            self._duty,
+            self._supervisor,
+            host.timings,
+        )
         judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), self.events)
 
         heartbeats = heartbeats_of(store)
         executing = Executing()
-        self._leases = leases = Leases(options.lease, changes, self._clock)
+        self._leases = leases = Leases(options.lease, self._changes, self._clock)
         self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, basis)
-        self._registration = registration = Registration(heartbeats, duty, basis)
-        self._heartbeater = heartbeater = Heartbeater(
-            heartbeats, leases, watchdog, registration, duty, changes, supervisor, basis
-        )
+        self._registration = registration = Registration(heartbeats, basis)
+        self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, registration, basis)
 
-        self._settler = settler = Settler(store, leases, judge, changes, supervisor, basis)
-        hooks = Hooks(handler, store, changes, supervisor, basis)
-        self._executor = executor = Executor(
-            hooks, judge, leases, settler, heartbeater, supervisor, changes, host.isolate, basis
-        )
-        self._slots = slots = Slots(executor, leases, executing, changes, supervisor, basis)
-        self._load = load = Load(slots, executor, settler, supervisor, heartbeater)
+        self._settler = settler = Settler(store, leases, judge, basis)
+        hooks = Hooks(handler, store, basis)
+        self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, host.isolate, basis)
+        self._slots = slots = Slots(executor, leases, executing, basis)
+        self._load = load = Load(slots, executor, settler, heartbeater, basis)
 
         admission = Admission(handler, basis)
-        claims = Claims(store, leases, heartbeater, load, duty, changes, basis)
+        claims = Claims(store, leases, heartbeater, load, basis)
         claim_size = ClaimSize(slots, load, hooks, basis, one_by_one=admission.one_by_one)
         can_isolate = host.isolate is not None
-        suspects = Suspects(slots, load, leases, heartbeater, duty, changes, basis, can_isolate=can_isolate)
-        self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, duty, changes, options)
-        self._wakeups = Wakeups(store, changes, basis, polls=terms is not None and terms.polls)
+        suspects = Suspects(slots, load, leases, heartbeater, basis, can_isolate=can_isolate)
+        self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
+        self._wakeups = Wakeups(store, basis, polls=terms is not None and terms.polls)
 
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": lambda: heartbeater.ticked}
         self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
-        self.internals = Internals(self._liveness, self._quiet, duty.retask, leases.list_all, settler.give_up)
+        self.internals = Internals(self._liveness, self._quiet, self._duty.retask, leases.list_all, settler.give_up)
 
     # -- run and stop ----------------------------------------------------------------------------
 
