@@ -7,13 +7,15 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
+from operator import attrgetter
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -21,6 +23,53 @@ LAST_PATIENCE = 2.0
 """Seconds that connections have to close when the program ends."""
 CHUNK = 500
 """Items that cross from the calling thread at a time."""
+PARTS = {
+    "Producer": "jobs",
+    "Inspector": "inspect",
+    "Timetable": "timetable",
+    "Schema": "schema",
+    "Administrator": "admin",
+    "Operator": "operate",
+}
+"""Of a store, by protocol."""
+
+
+class Face(Protocol):
+    """The synchronous methods of something asynchronous."""
+
+    opened: str
+    """The asynchronous thing, as a program writes it."""
+
+    def wait_for(self, ask: Callable[[Any], Awaitable[Any]], instead: str) -> Any:
+        """Wait for what ``ask`` returns of the asynchronous thing; ``instead``: what to write in an event loop."""
+
+
+class Waited(Generic[P, T]):
+    """A synchronous method with the name, parameters and types of an asynchronous one, which may be of a part."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+        self.method = method
+        part = PARTS.get(method.__qualname__.partition(".")[0])
+        self._path = f"{part}.{method.__name__}" if part else method.__name__
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, face: None, kind: type) -> Waited[P, T]: ...
+    @overload
+    def __get__(self, face: Face, kind: type) -> Callable[P, T]: ...
+    def __get__(self, face: Face | None, kind: type) -> Any:
+        if face is None:
+            return self
+        path = self._path
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            def ask(opened: Any) -> Any:
+                return attrgetter(path)(opened)(*args, **kwargs)
+
+            return cast("T", face.wait_for(ask, f"await {face.opened}.{path}(…)"))
+
+        call.__name__, call.__doc__ = self.method.__name__, self.__doc__
+        return call
 
 
 class Portal:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from operator import attrgetter, methodcaller
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
 
-from stowhand.app.portal import Portal
+from stowhand.app.portal import Portal, Waited
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.offered import there
 from stowhand.protocols.operating import Operator
@@ -19,45 +18,6 @@ if TYPE_CHECKING:
     from stowhand.app.app import App
 
 P = ParamSpec("P")
-R = TypeVar("R")
-
-
-_PARTS = {
-    "Producer": "jobs",
-    "Inspector": "inspect",
-    "Timetable": "timetable",
-    "Schema": "schema",
-    "Administrator": "admin",
-    "Operator": "operate",
-}
-"""By protocol."""
-
-
-class OfTheStore(Generic[P, R]):
-    """A method of a part of the store, waited for. Its name, parameters and types are those of the protocol."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
-        self.method = method
-        self._part = _PARTS[method.__qualname__.partition(".")[0]]
-        self.__doc__ = method.__doc__
-
-    @overload
-    def __get__(self, sync: None, kind: type) -> OfTheStore[P, R]: ...
-    @overload
-    def __get__(self, sync: Sync, kind: type) -> Callable[P, R]: ...
-    def __get__(self, sync: Sync | None, kind: type) -> Any:
-        if sync is None:
-            return self
-        part, name = self._part, self.method.__name__
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            def ask(store: QueueStore) -> Any:
-                return methodcaller(name, *args, **kwargs)(attrgetter(part)(store))
-
-            return cast("R", sync.wait_for_store(ask, f"await (await app.open()).{part}.{name}(…)"))
-
-        call.__name__, call.__doc__ = name, self.__doc__
-        return call
 
 
 class Sync:
@@ -65,6 +25,8 @@ class Sync:
 
     Inside a running event loop it would block that loop: it raises RuntimeError that names what to await instead.
     """
+
+    opened = "(await app.open())"
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -101,7 +63,7 @@ class Sync:
         """
         self._portal.close()
 
-    def wait_for_store(self, ask: Callable[[QueueStore], Any], instead: str) -> Any:
+    def wait_for(self, ask: Callable[[QueueStore], Any], instead: str) -> Any:
         """Call ``ask`` with the open store; ``instead``: what to write in an event loop."""
 
         async def answer() -> Any:
@@ -111,43 +73,43 @@ class Sync:
 
     def set_default_max_attempts(self, attempts: int) -> None:
         """As ``Settings.set_default_max_attempts``. Raises ConfigurationError where there is no such setting."""
-        self.wait_for_store(
+        self.wait_for(
             lambda store: there(store, "settings", store.settings).set_default_max_attempts(attempts),
             "await (await app.open()).settings.set_default_max_attempts(…)",
         )
 
-    get = OfTheStore(Producer.get)
-    list = OfTheStore(Inspector.list)
-    counts = OfTheStore(Inspector.counts)
-    oldest_due = OfTheStore(Inspector.oldest_due)
-    explain = OfTheStore(Inspector.explain)
-    figures = OfTheStore(Inspector.figures)
-    workers = OfTheStore(Inspector.workers)
-    queues = OfTheStore(Inspector.queues)
-    pauses = OfTheStore(Inspector.pauses)
-    now = OfTheStore(Timetable.now)
-    known_items = OfTheStore(Timetable.known_items)
-    ticks = OfTheStore(Timetable.ticks)
-    status = OfTheStore(Schema.status)
-    default_max_attempts = OfTheStore(Schema.default_max_attempts)
+    get = Waited(Producer.get)
+    list = Waited(Inspector.list)
+    counts = Waited(Inspector.counts)
+    oldest_due = Waited(Inspector.oldest_due)
+    explain = Waited(Inspector.explain)
+    figures = Waited(Inspector.figures)
+    workers = Waited(Inspector.workers)
+    queues = Waited(Inspector.queues)
+    pauses = Waited(Inspector.pauses)
+    now = Waited(Timetable.now)
+    known_items = Waited(Timetable.known_items)
+    ticks = Waited(Timetable.ticks)
+    status = Waited(Schema.status)
+    default_max_attempts = Waited(Schema.default_max_attempts)
 
-    retry = OfTheStore(Administrator.retry)
-    retry_failed = OfTheStore(Administrator.retry_failed)
-    cancel = OfTheStore(Administrator.cancel)
-    remove = OfTheStore(Administrator.remove)
-    remove_key = OfTheStore(Administrator.remove_key)
-    retry_jobs = OfTheStore(Administrator.retry_jobs)
-    cancel_jobs = OfTheStore(Administrator.cancel_jobs)
-    remove_jobs = OfTheStore(Administrator.remove_jobs)
-    complete_jobs = OfTheStore(Administrator.complete_jobs)
-    permanently_fail_jobs = OfTheStore(Administrator.permanently_fail_jobs)
-    reschedule_jobs = OfTheStore(Administrator.reschedule_jobs)
-    force_unlock_workers = OfTheStore(Administrator.force_unlock_workers)
-    pause_queue = OfTheStore(Operator.pause_queue)
-    resume_queue = OfTheStore(Operator.resume_queue)
-    pause_task = OfTheStore(Operator.pause_task)
-    resume_task = OfTheStore(Operator.resume_task)
-    pause_unqueued = OfTheStore(Operator.pause_unqueued)
-    resume_unqueued = OfTheStore(Operator.resume_unqueued)
-    purge = OfTheStore(Operator.purge)
-    add_built_in = OfTheStore(Administrator.add_built_in)
+    retry = Waited(Administrator.retry)
+    retry_failed = Waited(Administrator.retry_failed)
+    cancel = Waited(Administrator.cancel)
+    remove = Waited(Administrator.remove)
+    remove_key = Waited(Administrator.remove_key)
+    retry_jobs = Waited(Administrator.retry_jobs)
+    cancel_jobs = Waited(Administrator.cancel_jobs)
+    remove_jobs = Waited(Administrator.remove_jobs)
+    complete_jobs = Waited(Administrator.complete_jobs)
+    permanently_fail_jobs = Waited(Administrator.permanently_fail_jobs)
+    reschedule_jobs = Waited(Administrator.reschedule_jobs)
+    force_unlock_workers = Waited(Administrator.force_unlock_workers)
+    pause_queue = Waited(Operator.pause_queue)
+    resume_queue = Waited(Operator.resume_queue)
+    pause_task = Waited(Operator.pause_task)
+    resume_task = Waited(Operator.resume_task)
+    pause_unqueued = Waited(Operator.pause_unqueued)
+    resume_unqueued = Waited(Operator.resume_unqueued)
+    purge = Waited(Operator.purge)
+    add_built_in = Waited(Administrator.add_built_in)

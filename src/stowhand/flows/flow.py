@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from stowhand.app.portal import Waited
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
@@ -18,7 +19,7 @@ from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.stepping import ChildHandler, StepHandler, WorkerFunction
-from stowhand.flows.sync import FlowPortal, OfTheFlow
+from stowhand.flows.sync import FlowPortal
 from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker
 from stowhand.jobs.durations import seconds
@@ -417,15 +418,15 @@ class Flow:
 class FlowSync(FlowPortal):
     """``flow.sync``: for scripts, Django views, tests. One thread with its own connections serves all callers."""
 
-    create_job = OfTheFlow(Flow.create_job)
-    create_jobs = OfTheFlow(Flow.create_jobs)
-    delete_job = OfTheFlow(Flow.delete_job)
-    get_job = OfTheFlow(Flow.get_job)
-    get_jobs = OfTheFlow(Flow.get_jobs)
-    get_children = OfTheFlow(Flow.get_children)
-    get_jobs_by_key = OfTheFlow(Flow.get_jobs_by_key)
-    retry_jobs = OfTheFlow(Flow.retry_jobs)
-    result = OfTheFlow(Flow.result)
+    create_job = Waited(Flow.create_job)
+    create_jobs = Waited(Flow.create_jobs)
+    delete_job = Waited(Flow.delete_job)
+    get_job = Waited(Flow.get_job)
+    get_jobs = Waited(Flow.get_jobs)
+    get_children = Waited(Flow.get_children)
+    get_jobs_by_key = Waited(Flow.get_jobs_by_key)
+    retry_jobs = Waited(Flow.retry_jobs)
+    result = Waited(Flow.result)
 
 
 def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:

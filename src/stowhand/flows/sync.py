@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, TypeVar
 
 from stowhand.app.portal import Portal
 
 if TYPE_CHECKING:
     from stowhand.flows.flow import Flow
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class FlowPortal:
     """A flow with its own connections on the event loop of a portal; callable from any thread."""
+
+    opened = "flow"
 
     def __init__(self, make: Callable[[], Flow]) -> None:
         self._make = make
@@ -41,27 +41,3 @@ class FlowPortal:
     def close(self) -> None:
         """Close the connections. Harmless when repeated; also done at the end of the program."""
         self._portal.close()
-
-
-class OfTheFlow(Generic[P, R]):
-    """A synchronous method with the name, parameters and types of the flow's asynchronous one."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[R]]) -> None:
-        self.method = method
-        self.__doc__ = method.__doc__
-
-    @overload
-    def __get__(self, sync: None, kind: type) -> OfTheFlow[P, R]: ...
-    @overload
-    def __get__(self, sync: FlowPortal, kind: type) -> Callable[P, R]: ...
-    def __get__(self, sync: FlowPortal | None, kind: type) -> Any:
-        if sync is None:
-            return self
-        name = self.method.__name__
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            request = cast("Callable[[Flow], Awaitable[R]]", methodcaller(name, *args, **kwargs))
-            return sync.wait_for(request, f"await flow.{name}(…)")
-
-        call.__name__, call.__doc__ = name, self.__doc__
-        return call
