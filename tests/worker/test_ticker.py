@@ -177,6 +177,7 @@ async def test_a_call_that_is_slow_to_be_cancelled_is_cut_before_the_end() -> No
 @pytest.mark.parametrize("where", ["tick", "end"])
 async def test_what_fails_in_the_thread_is_raised_where_its_end_is_awaited(where: str) -> None:
     async def tick() -> float:
+        called.set()
         if where == "tick":
             raise ZeroDivisionError("a tick")
         return 3600.0
@@ -185,7 +186,9 @@ async def test_what_fails_in_the_thread_is_raised_where_its_end_is_awaited(where
         if where == "end":
             raise ZeroDivisionError("an end")
 
+    called = threading.Event()
     ticker = SystemClock().ticker("a ticker", tick, on_end=on_end)
+    await until(called.is_set)
     ticker.stop()
     with pytest.raises(ZeroDivisionError, match=where):
         await ticker.ended()
