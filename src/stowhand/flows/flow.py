@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from stowhand.app.portal import Waited
+from stowhand.app.portal import Portal, Waited
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
@@ -19,7 +19,6 @@ from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.stepping import ChildHandler, StepHandler, WorkerFunction
-from stowhand.flows.sync import FlowPortal
 from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker
 from stowhand.jobs.durations import seconds
@@ -36,6 +35,7 @@ from stowhand.stores.opening import SCHEMES
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
+R = TypeVar("R")
 REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
 """What a URL of Redis begins with; a kind may follow, as in ``redis+cluster``."""
 PLACES = "redis://, rediss://, unix:///, redis+sentinel://, redis+cluster://, postgresql://, sqlite:///"
@@ -415,8 +415,34 @@ class Flow:
             worker.request_stop(now=now)
 
 
-class FlowSync(FlowPortal):
+class FlowSync:
     """``flow.sync``: for scripts, Django views, tests. One thread with its own connections serves all callers."""
+
+    opened = "flow"
+
+    def __init__(self, make: Callable[[], Flow]) -> None:
+        self._make = make
+        self._flow: Flow | None = None
+        self._portal = Portal(self._close_flow)
+
+    async def _close_flow(self) -> None:
+        flow, self._flow = self._flow, None
+        if flow is not None:
+            await flow.close()
+
+    def wait_for(self, ask: Callable[[Flow], Awaitable[R]], instead: str) -> R:
+        """Returns or raises what ``ask`` does. Raises RuntimeError in a running event loop: await ``instead`` there."""
+
+        async def call() -> R:
+            if self._flow is None:
+                self._flow = self._make()
+            return await ask(self._flow)
+
+        return self._portal.run(call, instead)
+
+    def close(self) -> None:
+        """Close the connections. Harmless when repeated; also done at the end of the program."""
+        self._portal.close()
 
     create_job = Waited(Flow.create_job)
     create_jobs = Waited(Flow.create_jobs)
