@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.flows.engine import NewFlowJob
+from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.limits import DELAY_LIMIT
 from stowhand.protocols import correlation
-from stowhand.protocols.flow_shape import RESERVED, FlowShape
+from stowhand.protocols.flow_shape import RESERVED, FlowQueue, FlowShape, Queue
 
 CHILDREN_LIMIT = 32 * 1024 * 1024
 NAME_LIMIT = 512
@@ -54,6 +56,21 @@ def new_job(
         correlation_id=correlation_id,
         delay=None if delay is None else _read_delay(delay),
     )
+
+
+def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[Queue, dict[str, Any], int]]:
+    """The children that a parent's parameters name: queue, attributes and priority of each."""
+    kinds = {child.name: child for child in queue.declared.children}
+    for place, given in enumerate(params):
+        kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
+        if kind is None:
+            job.ctx.logger.warning(f"children:{queue.declared.name}:params[{place}] names no child; it is skipped")
+            continue
+        values = {
+            name: value for name, value in given.items() if value is not None and name not in ("childName", *RESERVED)
+        }
+        priority = given.get("priority")
+        yield kind, values, priority if type(priority) is int else job.priority
 
 
 def size_limit(name: object) -> int:

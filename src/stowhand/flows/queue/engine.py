@@ -358,14 +358,11 @@ class QueueEngine:
     async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
         """Fan out; or gather, and go on."""
         parent = _step_job(job)
-        if parent.step.waits_for is None:
-            try:
-                outcome = await self._children.fan_out(queue, parent)
-            except StoreError as error:
-                return self._later(job, error)
-            if outcome is not None:
-                return outcome
         try:
+            if parent.step.waits_for is None:
+                outcome = await self._children.fan_out(queue, parent)
+                if outcome is not None:
+                    return outcome
             results = await self._children.gather(queue, parent)
         except StoreError as error:
             return self._later(job, error)

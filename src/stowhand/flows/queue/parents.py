@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 import msgspec
 
 from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, StoreError, UndecodablePayload
+from stowhand.flows.new_job import children_of
 from stowhand.flows.queue.ids import Ids, numbered
 from stowhand.flows.queue.lists import read_lists
 from stowhand.flows.queue.reading import gathered
@@ -24,7 +24,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.protocols.correlation import bound
-from stowhand.protocols.flow_shape import RESERVED, FlowQueue, FlowShape
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import PARKED, FlowTables, Woken
 from stowhand.protocols.handler import Attempt
 
@@ -77,27 +77,16 @@ class Children:
 
     def _made(self, queue: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
         """The full queue name of each child, and its step."""
-        number = count()
-        kinds = {child.name: self._shape.find_queue(f"{queue.name}:{child.name}") for child in queue.declared.children}
-        for place, given in enumerate(params):
-            kind = kinds.get(str(given.get("childName"))) if isinstance(given, dict) else None
-            if kind is None:
-                job.ctx.logger.warning(f"children:{queue.declared.name}:params[{place}] names no child; it is skipped")
-                continue
-            values = {
-                name: msgspec.Raw(msgspec.json.encode(value))
-                for name, value in given.items()
-                if value is not None and name not in ("childName", *RESERVED)
-            }
+        for number, (declared, given, priority) in enumerate(children_of(queue, job, params)):
+            kind = self._shape.find_queue(f"{queue.name}:{declared.name}")
             child = Step(
-                id=f"{kind.name}:{numbered(stem, next(number))}",
+                id=f"{kind.name}:{numbered(stem, number)}",
                 flow=job.step.flow,
                 correlation_id=job.step.correlation_id,
-                values=values,
+                values={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in given.items()},
                 parent=Above(job.step.id, queue.name),
             )
-            priority = given.get("priority")
-            yield kind.name, new_step(kind, child, priority if type(priority) is int else job.priority)
+            yield kind.name, new_step(kind, child, priority)
 
     async def gather(self, queue: FlowQueue, job: StepJob) -> dict[str, str] | Outcome:
         """The children's results as attributes of the parent; or an outcome that keeps it waiting."""

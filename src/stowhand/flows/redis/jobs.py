@@ -149,7 +149,7 @@ def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str,
 
 def _described(naming: Naming, queue: FlowQueue) -> dict[str, Any]:
     """A queue as ``delete.lua`` reads it."""
-    known = msgspec.json.decode(QueueAt(naming.keys, queue).text)
+    known = QueueAt(naming.keys, queue).described
     return {
         "named": naming.hashes_of(queue),
         **{name: known[name] for name in ("root", "bases", "hashes", "limiter") if name in known},

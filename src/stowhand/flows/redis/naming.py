@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from stowhand.flows.new_job import lookup_values
 from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.values import lookup_texts
+from stowhand.flows.redis.values import readable
 from stowhand.protocols.flow_shape import FlowQueue, Layout
 
 
@@ -68,7 +69,7 @@ class Naming:
         return [
             self.keys.lookup(name, text)
             for name in self.keys.shape.lookup_attributes
-            for text in lookup_texts(values.get(name))
+            for text in dict.fromkeys(lookup_values(readable(values.get(name))))
         ]
 
     def shown(self, queue: FlowQueue, listed: str) -> str:

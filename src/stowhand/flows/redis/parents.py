@@ -9,6 +9,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.flows.job import FlowJob
+from stowhand.flows.new_job import children_of
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.ending import NewChild, StepEnd
 from stowhand.flows.redis.layout import uuid7
@@ -17,7 +18,7 @@ from stowhand.flows.redis.naming import Naming
 from stowhand.flows.redis.values import has_ended, readable, wanted
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Fail, Outcome
-from stowhand.protocols.flow_shape import RESERVED, FlowQueue, Layout
+from stowhand.protocols.flow_shape import FlowQueue, Layout
 
 MOST_TOGETHER = 20_000
 """Children whose results are looked at to be put together: more would hardly fit in one attribute."""
@@ -70,19 +71,13 @@ class Parents:
 
     def _made(self, queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
         """With the keys of their hashes."""
-        kinds = {child.name: child for child in queue.declared.children}
-        for place, given in enumerate(params):
-            kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
-            if kind is None:
-                job.ctx.logger.warning(f"{_fields(queue)[0]}[{place}] names no child; it is skipped")
-                continue
+        for kind, given, rank in children_of(queue, job, params):
+            # By ``done`` its parent would take it for one that has ended.
             values = {
                 name: msgspec.Raw(strict_json.encode(value, what=name))
                 for name, value in given.items()
-                if value is not None and name not in _OWN
+                if name != "done"
             }
-            priority = given.get("priority")
-            rank = priority if type(priority) is int else job.priority
             values |= self._facts(job, f"{queue.name}:{kind.name}", min(max(rank, 1), kind.priorities))
             child_id, key = self._keys.child(queue.name, kind.name, str(uuid7()))
             yield key, NewChild(f"{queue.name}:{kind.name}", child_id, values)
@@ -126,8 +121,6 @@ def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
     return {name: msgspec.Raw(text.encode()) for name, text in fields.items()}
 
 
-_OWN = ("childName", "done", *RESERVED)
-"""What a child is not given: by ``done`` its parent would take it for one that has ended."""
 LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
 
 

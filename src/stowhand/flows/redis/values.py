@@ -92,17 +92,3 @@ def key_list(text: str | None) -> list[str] | None:
     """The keys in ``children:<queue>:jobs``; ``None``: there are none yet."""
     keys = readable(text)
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else None
-
-
-def lookup_texts(text: str | None) -> list[str]:
-    """Under what a job with this value of a lookup attribute can be found."""
-    value = readable(text)
-    values = value if isinstance(value, list) else [value]
-    found = [_lookup_text(each) for each in values]
-    return list(dict.fromkeys(each for each in found if each))
-
-
-def _lookup_text(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return ""
-    return value if isinstance(value, str) else strict_json.encode(value, what="a lookup attribute")
