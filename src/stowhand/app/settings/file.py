@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stowhand.app.settings.settings import CALLED, SETTINGS
-from stowhand.errors import suggest
+from stowhand.errors import hint, suggest
 from stowhand.protocols.option import Names
 
 OWN_FILE = "stowhand.toml"
@@ -62,7 +62,7 @@ def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
     for key, value in table.items():
         called = key.replace("-", "_")
         if called not in CALLED:
-            problems.append(f"{name}: unknown setting {key!r}{suggest(called, SETTINGS)}")
+            problems.append(f"{name}: unknown setting {key!r}{hint(called, SETTINGS) or suggest(called, SETTINGS)}")
             continue
         setting = CALLED[called].name
         if setting in values:

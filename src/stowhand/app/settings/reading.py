@@ -84,15 +84,13 @@ def _of(declaring: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {field: values[field] for field in settings if field in values}
 
 
-def read_store(
-    own: OwnStore, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
-) -> tuple[str, StoreOptions]:
+def read_store(own: OwnStore) -> tuple[str, StoreOptions]:
     """The URL and the options of an App's store, inside a program: its arguments first, then everything else.
 
     What the environment or the file says of another store than the App's does not hold for this one. Raises
     ConfigurationError.
     """
-    reading = _Reading({}, environ, folder)
+    reading = _Reading({})
     reading.lead(own)
     connection = reading.connection(None) if own.url is None else ResolvedStore(own.url, own.source)
     values = reading.values([option for option in SETTINGS.values() if option.field in StoreOptions.__struct_fields__])
@@ -102,20 +100,18 @@ def read_store(
     return connection.url, StoreOptions(**_of(StoreOptions, values))
 
 
-def read_setting(
-    name: str, flag: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
-) -> Any:
+def read_setting(name: str, flag: str | None = None) -> Any:
     """One of them, whatever is wrong with the others. Raises ConfigurationError."""
-    reading = _Reading({name: flag}, environ, folder)
+    reading = _Reading({name: flag})
     option = SETTINGS[name]
     value = reading.values([option]).get(option.field, option.default)
     reading.finish()
     return value
 
 
-def read_preset(own: OwnStore, *, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> str:
+def read_preset(own: OwnStore) -> str:
     """The preset of an App: its argument first, then the environment and the file. Raises ConfigurationError."""
-    reading = _Reading({}, environ, folder)
+    reading = _Reading({})
     reading.lead(own)
     preset: str = reading.values(())["preset"]
     reading.finish()
@@ -138,7 +134,9 @@ def resolve_store_url(
 class _Reading:
     """One pass over all sources; collects problems instead of stopping at the first."""
 
-    def __init__(self, flags: Mapping[str, Any], environ: Mapping[str, str] | None, folder: Path | None) -> None:
+    def __init__(
+        self, flags: Mapping[str, Any], environ: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
         self._flags = flags
         self.environ = os.environ if environ is None else environ
         self._file: SettingsFile = read_settings_file(folder or Path())
