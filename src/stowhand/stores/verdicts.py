@@ -50,7 +50,7 @@ class Replies:
         self._batch = batch
         # A lease that is named twice is settled as it was named first.
         once = {pair(entry): entry for entry in reversed(batch)}
-        self.entries = sorted(once.values(), key=_job_id)
+        self.entries = sorted(once.values(), key=lambda entry: entry[0].job_id)
         """Each lease once, in the order in which rows are locked everywhere."""
         self.known: dict[Pair, Reply] = {}
 
@@ -69,7 +69,3 @@ class Replies:
         """One for each of the batch."""
         without = untraced(repeat=repeat)
         return [self.known.get(pair(entry), without) for entry in self._batch]
-
-
-def _job_id(entry: Entry) -> JobId:
-    return entry[0].job_id

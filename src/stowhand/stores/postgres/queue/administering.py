@@ -96,15 +96,10 @@ class Administrator:
             return await self._context.ask("inspect", name, values, row=row)
 
     async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
+        given, locked = (*values, self._context.now()), "one of the jobs (nothing was changed)"
         with self._context.translated():
-            return await repeated(lambda: self._ask(name, values), self._clock)
-
-    async def _ask(self, name: str, values: tuple[object, ...]) -> Sequence[Job]:
-        given = (*values, self._context.now())
-        return [
-            read_job(row)
-            for row in await self._context.ask("inspect", name, given, row="one of the jobs (nothing was changed)")
-        ]
+            found = await repeated(lambda: self._context.ask("inspect", name, given, row=locked), self._clock)
+        return [read_job(row) for row in found]
 
     async def _act_on_all(self, name: str, job_ids: Sequence[int], *values: object) -> list[Answer]:
         answers: list[Answer] = []

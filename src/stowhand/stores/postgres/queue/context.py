@@ -85,7 +85,7 @@ class PostgresContext:
 
     def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
         """Each once, in id order: that is the order of locking."""
-        ids, tokens = pairs(sorted(set(leases), key=_job_id))
+        ids, tokens = pairs(sorted(set(leases), key=lambda lease: lease.job_id))
         return {"ids": ids, "tokens": tokens}
 
     def job_id(self, key: int) -> JobId:
@@ -165,10 +165,6 @@ class PostgresContext:
                 "run `stowhand migrate`, or start a worker, which installs it"
             )
         return StoreError(f"{self.address}: {text}")
-
-
-def _job_id(lease: Lease) -> JobId:
-    return lease.job_id
 
 
 def _checked(schema: str) -> str:

@@ -72,17 +72,13 @@ class Settlements:
         if len(jobs) == 1:
             await self._rows(connection, "enqueue", values_of(jobs[0], self._context.now()))
             return
-        in_order = sorted(jobs, key=_key_of)  # as one statement would lock them
+        in_order = sorted(jobs, key=lambda job: job.key or "")  # as one statement would lock them
         for start in range(0, len(in_order), CHUNK):
             chunk = Bulk(in_order[start : start + CHUNK])
             await self._rows(connection, "enqueue_each", chunk.values_of_each(self._context.now()))
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
-
-
-def _key_of(job: NewJob) -> str:
-    return job.key or ""
 
 
 def _plain_leases(batch: Sequence[Entry]) -> list[Lease]:
@@ -92,7 +88,8 @@ def _plain_leases(batch: Sequence[Entry]) -> list[Lease]:
     """
     if len({lease.job_id for lease, _ in batch}) < len(batch):
         return []
-    return sorted((lease for lease, one in batch if one is COMPLETED or _is_plain(one)), key=_id_of)
+    plain = (lease for lease, one in batch if one is COMPLETED or _is_plain(one))
+    return sorted(plain, key=lambda lease: lease.job_id)
 
 
 def _is_plain(settlement: Settlement) -> bool:
@@ -103,7 +100,3 @@ def _is_plain(settlement: Settlement) -> bool:
         and not settlement.then
         and not settlement.refund
     )
-
-
-def _id_of(lease: Lease) -> JobId:
-    return lease.job_id
