@@ -68,8 +68,8 @@ class StatusServer:
             ) from None
         self.port: int = self._server.server_address[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="stowhand http", daemon=True)
-        self._thread.start()
+        # 0.1: how often, in seconds, it sees whether it is to end.
+        threading.Thread(None, self._server.serve_forever, "stowhand http", (0.1,), daemon=True).start()
 
     def close(self) -> None:
         """Answer no more. Harmless when repeated."""
