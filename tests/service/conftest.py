@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.service.processes import Workers
+from tests.support.databases import Setup
+from tests.support.schema import install
+
+
+@pytest.fixture(scope="session")
+def postgres_setup() -> Setup:
+    return install
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
