@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache
 from types import MappingProxyType, NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -216,11 +216,13 @@ class Made(Option, frozen=True):
 class Suggesting(msgspec.StructMeta):
     """Makes structs that answer an unknown field with the nearest."""
 
-    def __call__(self, *args: Any, **given: Any) -> Any:
-        for name in given:
-            if name not in self.__struct_fields__:
-                raise TypeError(f"{self.__name__}: no option {name!r}{suggest(name, self.__struct_fields__)}")
-        return super().__call__(*args, **given)
+    if not TYPE_CHECKING:  # a checker would read the arguments of every such struct from here: any
+
+        def __call__(self, *args: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in self.__struct_fields__:
+                    raise TypeError(f"{self.__name__}: no option {name!r}{suggest(name, self.__struct_fields__)}")
+            return super().__call__(*args, **given)
 
 
 @cache

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from stowhand.errors import ConfigurationError
+
 VARIABLE = "STOWHAND_TIMINGS"
+LONGEST = 300.0
+"""Seconds that may be given: a variable that is left behind must not keep a process from its end for ever."""
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,5 +61,12 @@ USUAL = Timings()
 
 
 def read_timings(environ: Mapping[str, str]) -> Timings:
-    """Those of a process: the usual ones, unless a test has given it others (a JSON object)."""
-    return msgspec.json.decode(environ.get(VARIABLE, "{}"), type=Timings)
+    """Those of a process: the usual ones, unless a test gives it others, a JSON object. Raises ConfigurationError."""
+    try:
+        timings = msgspec.json.decode(environ.get(VARIABLE) or "{}", type=Timings)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{VARIABLE}: {error}") from None
+    for name in timings.__struct_fields__:
+        if not 0 <= getattr(timings, name) <= LONGEST:
+            raise ConfigurationError(f"{VARIABLE}: {name}: give seconds, at most {LONGEST:g}")
+    return timings

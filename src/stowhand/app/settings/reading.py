@@ -40,7 +40,6 @@ NOT_REMOTE = (
 )
 """Set where a lent store is kept, not where it is used."""
 _NO_SETTINGS = (
-    VARIABLE,
     "STOWHAND_DEBUG",
     "STOWHAND_BENCH_PROBE",
     "STOWHAND_TASK_IDENTIFIER",
@@ -266,7 +265,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     known = [variable for option in SETTINGS.values() for variable in option.variables]
     found = []
     for name, value in environ.items():
-        if name.startswith(PREFIX) and name not in known and not _is_of_others(name, value):
+        if name == VARIABLE:
+            found.append((name, f"{name} changes how long a worker waits: it is for the tests of Stowhand alone"))
+        elif name.startswith(PREFIX) and name not in known and not _is_of_others(name, value):
             found.append((name, f"the variable {name} means nothing here{hint(name, known, 0.8)}"))
     return found
 
