@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import psutil
@@ -74,11 +76,21 @@ def test_a_database_is_lent_again_as_it_was_made(postgres_server: Databases) -> 
         "alter table child add column more int": False,
         "drop table child": False,
         "comment on table child is 'x'": False,
+        "insert into child (parent) select null from generate_series(1, 5000); analyze child": False,
+        "create text search configuration simpler (copy = simple)": False,
+        "create foreign data wrapper elsewhere": False,
+        "create operator family alike using btree": False,
+        "create operator class same for type text using hash as operator 1 =": False,
     }
-    for change, again in changes.items():
+    own = {
+        "comment on database {} is 'x'": False,
+        "alter database {} connection limit 7": False,
+        "revoke connect on database {} from public": False,
+    }
+    for change, again in (changes | own).items():
         with postgres_server.lend(setup) as first:
             with psycopg.connect(first) as connection:
-                connection.execute(change.encode())
+                connection.execute(change.format(connection.info.dbname).encode())
             left_open = psycopg.connect(first)
             left_open.execute("select * from known")
         left_open.close()
@@ -87,6 +99,27 @@ def test_a_database_is_lent_again_as_it_was_made(postgres_server: Databases) -> 
             found = connection.execute("select id, (select count(*) from child) from known").fetchall()
             assert found == [(1, 0)]
             assert connection.execute("insert into child default values returning id").fetchone() == (1,)
+
+
+def test_a_database_is_dropped_when_what_it_is_lent_to_fails(postgres_server: Databases) -> None:
+    with pytest.raises(LookupError), postgres_server.lend(None) as url:
+        raise LookupError
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(url)
+
+
+def test_a_login_that_cannot_empty_a_database_has_it_dropped(postgres_server: Databases) -> None:
+    admin, name = postgres_server.admin_url, f"plain_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f"create role {name} login createdb password 'secret'".encode())
+        try:
+            plain = Databases(re.sub(r"//(.*@)?", f"//{name}:secret@", admin, count=1))
+            with plain.lend(None) as first:
+                pass
+            with plain.lend(None) as second:
+                assert second != first
+        finally:
+            connection.execute(f"drop role {name}".encode())
 
 
 def test_data_and_url_survive_a_crash_and_a_restart() -> None:

@@ -72,12 +72,16 @@ class Databases:
         """A database as `setup` prepares it, for one test: one of before that could be emptied, else a new one."""
         spare = self._spare.setdefault(setup, [])
         used = spare.pop() if spare else self._make(setup)
-        yield used.url
-        used.times += 1
-        if used.times < OFTEN and used.snapshot.restore(used.url):
-            spare.append(used)
-        else:
-            self.drop_database(used.url)
+        again = False
+        try:
+            yield used.url
+            used.times += 1
+            again = used.times < OFTEN and used.snapshot.restore(used.url)
+        finally:
+            if again:
+                spare.append(used)
+            else:
+                self.drop_database(used.url)
 
     def _make(self, setup: Setup | None) -> Used:
         url = self.create_database(template=self.template(setup))

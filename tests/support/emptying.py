@@ -15,9 +15,13 @@ from psycopg import sql
 CATALOGS = (
     *("pg_attrdef", "pg_attribute", "pg_cast", "pg_class", "pg_collation", "pg_constraint", "pg_conversion"),
     *("pg_db_role_setting", "pg_default_acl", "pg_description", "pg_enum", "pg_event_trigger", "pg_extension"),
-    *("pg_index", "pg_inherits", "pg_language", "pg_largeobject_metadata", "pg_namespace", "pg_operator", "pg_policy"),
-    *("pg_proc", "pg_publication", "pg_rewrite", "pg_statistic_ext", "pg_trigger", "pg_type"),
+    *("pg_foreign_data_wrapper", "pg_foreign_server", "pg_index", "pg_inherits", "pg_language"),
+    *("pg_largeobject_metadata", "pg_namespace", "pg_opclass", "pg_operator", "pg_opfamily", "pg_policy", "pg_proc"),
+    *("pg_publication", "pg_rewrite", "pg_statistic_ext", "pg_trigger", "pg_ts_config", "pg_type"),
 )
+DATABASE = """
+select datdba, datacl::text, datconnlimit, shobj_description(oid, 'pg_database')
+from pg_database where datname = current_database()"""
 OURS = 16384
 """Objects below this number are the server's own."""
 CUT_OFF = """
@@ -67,32 +71,46 @@ class Snapshot(msgspec.Struct, frozen=True):
     schemas: list[str]
     sequences: Found
     catalogs: Found
+    database: Found
+    figures: dict[str, tuple[Any, ...]]
+    """What the planner believes of each table: an analysis of rows that are gone would mislead it."""
     rows: dict[str, Found]
     """Of the tables that are not empty."""
 
     @classmethod
     def of(cls, url: str) -> Self:
         with psycopg.connect(url, autocommit=True) as connection:
-            names = [name for name, _ in _tables(connection)]
-            rows = {name: found for name in names if (found := _newest(connection, [name]))[0][1]}
-            return cls(_schemas(connection), _sequences(connection), _newest(connection, CATALOGS), rows)
+            tables = _tables(connection)
+            return cls(
+                schemas=_schemas(connection),
+                sequences=_sequences(connection),
+                catalogs=_newest(connection, CATALOGS),
+                database=connection.execute(DATABASE).fetchall(),
+                figures=_figures(tables),
+                rows={name: found for name, *_ in tables if (found := _newest(connection, [name]))[0][1]},
+            )
 
     def restore(self, url: str) -> bool:
-        """Cut everyone off and remove what is new. False: more than that has changed."""
-        with psycopg.connect(url, autocommit=True) as connection:
-            if not _cut_off(connection):
-                return False
-            for schema in set(_schemas(connection)) - set(self.schemas):
-                connection.execute(sql.SQL("drop schema {} cascade").format(sql.Identifier(schema)))
-            tables = _tables(connection)
-            if _newest(connection, CATALOGS) != self.catalogs or sum(size for _, size in tables) > LARGE:
-                return False
-            for name, _ in tables:
-                if name not in self.rows:
-                    connection.execute(sql.SQL("delete from {}").format(sql.SQL(name)))
-            for name, last, called in self.sequences:
-                connection.execute("select setval(%s, %s, %s)", [name, last, called])
-            return all(_newest(connection, [name]) == found for name, found in self.rows.items())
+        """Cut everyone off and remove what is new. False: more than that has changed, or this login may not."""
+        try:
+            with psycopg.connect(url, autocommit=True) as connection:
+                return _cut_off(connection) and self._restored(connection)
+        except (psycopg.errors.InsufficientPrivilege, psycopg.OperationalError):
+            return False
+
+    def _restored(self, connection: psycopg.Connection[Any]) -> bool:
+        for schema in set(_schemas(connection)) - set(self.schemas):
+            connection.execute(sql.SQL("drop schema {} cascade").format(sql.Identifier(schema)))
+        tables = _tables(connection)
+        if sum(size for _, size, *_ in tables) > LARGE or _figures(tables) != self.figures:
+            return False
+        if (_newest(connection, CATALOGS), connection.execute(DATABASE).fetchall()) != (self.catalogs, self.database):
+            return False
+        for name in self.figures.keys() - self.rows.keys():
+            connection.execute(sql.SQL("delete from {}").format(sql.SQL(name)))
+        for name, last, called in self.sequences:
+            connection.execute("select setval(%s, %s, %s)", [name, last, called])
+        return all(_newest(connection, [name]) == found for name, found in self.rows.items())
 
 
 def _cut_off(connection: psycopg.Connection[Any]) -> bool:
@@ -111,8 +129,15 @@ def _schemas(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 def _tables(connection: psycopg.Connection[Any]) -> Found:
-    question = "select oid::regclass::text, pg_relation_size(oid) from pg_class where relkind = 'r' and oid >= %s"
+    """The name and the size of each, and its figures: an analysis writes those without a new row."""
+    question = """
+        select oid::regclass::text, pg_relation_size(oid), relpages, reltuples
+        from pg_class where relkind = 'r' and oid >= %s"""
     return connection.execute(question, [OURS]).fetchall()
+
+
+def _figures(tables: Found) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(figures) for name, _, *figures in tables}
 
 
 def _sequences(connection: psycopg.Connection[Any]) -> Found:
