@@ -50,7 +50,8 @@ class Unlisted:
         self._took: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._took[slow_tests.plain(report.nodeid)] += report.duration
+        if report.when == "call":  # what many share, an installation or a server, is set up beside any of them
+            self._took[slow_tests.plain(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus == pytest.ExitCode.OK and self._far():
