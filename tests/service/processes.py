@@ -50,17 +50,20 @@ class Workers:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(
-        self, *options: str, program: Sequence[str] = ("stowhand.cli",), timings: Timings = QUICK
+        self, *options: str, program: Sequence[str] = ("stowhand.cli",), timings: Timings = QUICK, fork: bool = True
     ) -> subprocess.Popen[bytes]:
-        """One more ``stowhand worker``; what it says goes to a file."""
+        """One more ``stowhand worker``; what it says goes to a file.
+
+        ``fork=False``: it and all that it starts are new interpreters, as a user's are.
+        """
         command = [sys.executable, "-m", *program, "worker", "-c", self.url, *self._what]
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
-        environment[FORKS_TOO] = "1"
+        if fork:
+            environment[FORKS_TOO] = "1"
         environment[VARIABLE] = msgspec.json.encode(timings).decode()
         with self._log(len(self.processes)).open("wb") as log:
-            process = forked.Popen(
-                [*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True
-            )
+            popen = forked.Popen if fork else subprocess.Popen
+            process = popen([*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True)
         self.processes.append(process)
         return process
 

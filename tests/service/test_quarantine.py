@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from tests.service.processes import Workers, enqueue_suspect, job_of
+from tests.service.processes import Workers, children_of, enqueue_suspect, job_of
 
 
 def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
@@ -40,3 +42,19 @@ def test_a_job_that_ends_its_child_after_it_has_begun_does_not_go_back_as_it_was
     job = job_of(sqlite_workers.url, job_id)
     assert (job.state, job.attempts) == (State.FAILED, 1)
     assert "could not begin" not in sqlite_workers.said()
+
+
+def test_a_new_interpreter_has_its_job_and_the_pipe_for_its_answer(sqlite_workers: Workers, tmp_path: Path) -> None:
+    """The other tests fork it, which proves nothing of its command line and its descriptors."""
+    gate = tmp_path / "gate"
+    job_id = enqueue_suspect(sqlite_workers.url, NewJob(task="gated", payload=f'{{"gate": "{gate}"}}'))
+    process = sqlite_workers.start("--once", "--log-level", "debug", fork=False)
+    sqlite_workers.wait_for("Started task")
+    wanted = [sys.executable, "-m", "stowhand.service.quarantine_child"]
+    deadline = time.monotonic() + 60
+    while (commands := [child.cmdline() for child in children_of(process)]) != [wanted]:
+        assert time.monotonic() < deadline, commands
+        time.sleep(0.02)
+    gate.touch()
+    assert process.wait(60) == 0
+    assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,16 @@ from stowhand.protocols.queue_store import QueueStore
 from tests.service.processes import Workers, add, children_of, wait_until_done, with_store
 
 INNOCENT = 1000
+FORKED_OR_NOT = pytest.mark.parametrize(
+    ("url", "fork"),
+    [
+        pytest.param("sqlite", True, id="sqlite"),
+        pytest.param("postgres", True, id="postgres"),
+        pytest.param("sqlite", False, id="sqlite-new-interpreters"),
+    ],
+    indirect=["url"],
+)
+"""Most tests fork what is started; new interpreters prove its arguments, descriptors and environment."""
 
 
 @pytest.mark.timeout(180)
@@ -40,20 +51,24 @@ def test_a_job_that_kills_its_worker_each_time_ends_as_failed_and_a_thousand_inn
     assert process.wait(60) == 0
 
 
+@FORKED_OR_NOT
 def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_lease_ends(
-    url: str, workers: Workers, tmp_path: Path
+    url: str, workers: Workers, tmp_path: Path, fork: bool
 ) -> None:
     gate = tmp_path / "gate"
     job_id = add(url, "gated", f'{{"gate": "{gate}"}}')
-    process = workers.start("--processes", "2", "--lease", "300")
+    process = workers.start("--processes", "2", "--lease", "300", fork=fork)
     _wait_for_holder(url, job_id)
     one, another = _wait_for_children(process, 2)
+    if not fork:
+        workers.wait_for("looking for jobs", times=2)
+        _are_new_interpreters(process, one, another)
     one.kill()
     another.send_signal(signal.SIGRTMIN + 2)  # a signal without a name
     gate.touch()
     counts = wait_until_done(url, 60)
     assert counts[State.COMPLETED] == 1
-    _wait_for_children(process, 2, others_than=(one, another))
+    replacements = _wait_for_children(process, 2, others_than=(one, another))
     enrolled = with_store(url, lambda store: store.inspect.workers())
     assert {row.card.pid for row in enrolled}.isdisjoint({one.pid, another.pid}), (
         "nobody waits for the slots of the dead"
@@ -61,15 +76,18 @@ def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_l
     job = with_store(url, lambda store: store.jobs.get(job_id))
     assert isinstance(job, Job)
     assert (job.attempts, job.resets) == (1, 0), "the attempt of the dead is given back, and completing clears resets"
+    process.terminate()
+    assert process.wait(60) == 0
+    assert not [child for child in replacements if child.is_running()]
 
 
-def test_children_end_when_their_supervisor_is_killed(url: str, workers: Workers) -> None:
-    process = workers.start("--processes", "2")
+@FORKED_OR_NOT
+def test_children_end_when_their_supervisor_is_killed(workers: Workers, fork: bool) -> None:
+    process = workers.start("--processes", "2", fork=fork)
     children = _wait_for_children(process, 2)
-    deadline = time.monotonic() + 60
-    while workers.said().count("looking for jobs") < 2:
-        assert time.monotonic() < deadline, workers.said()
-        time.sleep(0.02)
+    workers.wait_for("looking for jobs", times=2)
+    if not fork:
+        _are_new_interpreters(process, *children)
     process.kill()
     gone, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
@@ -80,6 +98,13 @@ def test_a_mistake_in_the_settings_is_said_once_and_ends_everything(tmp_path: ob
     process = workers.start("--processes", "2", "--app", "tests.service.work:nothing")
     assert process.wait(60) == 2
     assert workers.said().count("error:") == 1
+
+
+def _are_new_interpreters(process: subprocess.Popen[bytes], *children: psutil.Process) -> None:
+    """A forked one has the command line, and the first environment, of the process that forks."""
+    for child in children:
+        assert child.cmdline() == [sys.executable, "-m", "stowhand.service.child"]
+        assert child.environ().items() >= psutil.Process(process.pid).environ().items()
 
 
 def _wait_for_holder(url: str, job_id: int) -> str:

@@ -49,9 +49,9 @@ class Watching(Workers):
         self.tasks.mkdir()
 
     def start(
-        self, *options: str, program: Sequence[str] = ("stowhand.cli",), timings: Timings = QUICK
+        self, *options: str, program: Sequence[str] = ("stowhand.cli",), timings: Timings = QUICK, fork: bool = True
     ) -> subprocess.Popen[bytes]:
-        process = super().start(*options, program=program, timings=timings)
+        process = super().start(*options, program=program, timings=timings, fork=fork)
         self.wait_for("looking for jobs")
         return process
 
