@@ -249,7 +249,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
         ({"url": "sqlite:///a.db", "history": True}, "history: a bool given"),
         ({"url": "sqlite:///a.db", "failed_retention": False}, "failed_retention: a bool given"),
         ({"url": "sqlite:///a.db", "pool_size": True}, "pool_size: a bool given"),
-        ({"url": "sqlite:///a.db", "prepared_statements": 1}, "prepared_statements: a int given"),
+        ({"url": "sqlite:///a.db", "prepared_statements": 1}, "prepared_statements: an int given"),
         ({"url": "sqlite:///a.db", "schema": None}, "schema: a NoneType given"),
         ({"url": "sqlite:///a.db", "max_attempts": 0}, "max_attempts: 0 given"),
         ({"url": "sqlite:///a.db", "synchronous": "OFF"}, "must be one of FULL, NORMAL"),

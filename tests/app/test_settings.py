@@ -356,7 +356,34 @@ def test_forbidden_flags_may_be_repeated_or_stand_in_one_text(tmp_path: Path, re
 
 @pytest.mark.parametrize(("name", "word"), [("history", "none"), ("failed_retention", "handled")])
 def test_a_zero_that_may_be_meant_as_for_ever_is_refused_with_the_word(tmp_path: Path, name: str, word: str) -> None:
-    assert f"0 given, must be more than 0, or {word}" in problems(tmp_path, {name: "0"})
+    assert f"0 given, must be at least 1 s, or {word}" in problems(tmp_path, {name: "0"})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("poll_interval", "0.5", "0.5 given, must be at least 0.001 s; a plain number is ms"),
+        ("poll_interval", "0", "0 given, must be at least 0.001 s; a plain number is ms"),
+        ("timeout", "0.0005", "0.0005 given, must be at least 0.001 s"),
+        ("lease", "500ms", "500ms given, must be at least 1 s"),
+        ("history", "0.5", "0.5 given, must be at least 1 s, or none"),
+        ("failed_retention", "500ms", "500ms given, must be at least 1 s, or handled"),
+        ("jobs", "0", "0 given, must be from 1 to 10000"),
+        ("jobs", "10001", "10001 given, must be from 1 to 10000"),
+        ("jobs", "many", "'many' is not a whole number"),
+        ("processes", "-1", "-1 given, must be from 1 to 256"),
+    ],
+)
+def test_what_is_beyond_the_limits_is_said_as_it_was_typed(tmp_path: Path, name: str, given: str, said: str) -> None:
+    assert problems(tmp_path, {name: given}) == f"--{name.replace('_', '-')}: {said}"
+
+
+def test_the_least_of_a_text_is_allowed(read: Any) -> None:
+    settings = read({"poll_interval": "1", "timeout": "1ms", "lease": "1s", "history": "1", "failed_retention": "1s"})
+    assert (settings.worker.poll_interval, settings.worker.job_timeout) == (0.001, 0.001)
+    assert (settings.worker.lease, settings.store.options.history) == (1.0, 1.0)
+    assert WorkerOptions(poll_interval=0.0005, job_timeout=0.0005).poll_interval == 0.0005  # a program's own
+    assert StoreOptions(history=0).history == 0
 
 
 def test_a_list_is_for_settings_that_take_several(tmp_path: Path) -> None:

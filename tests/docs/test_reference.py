@@ -51,7 +51,9 @@ def test_the_page_of_settings_is_the_table_of_settings() -> None:
         _, options, variable, _, _, _, default, meaning = shown[name]
         assert set(re.findall(r"`(-[\w-]+)`", options)) == {*setting.short, setting.flag}
         assert variable == f"`{setting.variables[0]}`"
-        assert default == (setting.unset or f"`{setting.say(setting.default)}`".replace("``", "-"))
+        said, _, in_python = default.partition(" (in Python ")
+        assert said == (setting.unset or f"`{setting.say(setting.default)}`".replace("``", "-"))
+        assert in_python in ("", f"`{setting.field}={setting.default}`)")
         assert meaning == setting.doc
     for name, values in PRESETS.items():
         for field, value in values.items():

@@ -75,7 +75,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an interval of nothing": (lambda: Limiter(reservoir=1, interval=0), "an interval of 0"),
     "an interval of NaN": (lambda: Limiter(reservoir=1, interval=float("nan")), "an interval of nan"),
     "a dict as limiter": (lambda: Queue("a", limiter={"reservoir": 1}), "give Limiter"),  # type: ignore[arg-type]
-    "backoff as a number": (lambda: Queue("a", backoff=3), "backoff: a int given"),  # type: ignore[arg-type]
+    "backoff as a number": (lambda: Queue("a", backoff=3), "backoff: an int given"),  # type: ignore[arg-type]
     "unknown layout": (lambda: shape(layout="modern"), "give 'classic' or 'priority'"),
     "keys that collide": (
         lambda: shape(Queue("demo", children=[Queue("userId")]), lookup_attributes=["userId"]),

@@ -50,6 +50,8 @@ def _row(option: Option, struct: type) -> str:
         (name for name in names if name in RunnerOptions.__annotations__ and struct is not WorkerSettings), ""
     )
     default = option.unset or (f"`{said}`" if (said := option.said_default) else "-")
+    if isinstance(option, Switch) and option.negated:
+        default += f" (in Python `{option.field}={option.default}`)"
     is_setting = option.on != "python"
     cells = [
         _code(option.name) if is_setting else "-",
@@ -79,7 +81,7 @@ def values(option: Option, struct: type) -> str:
             milliseconds = ", a plain number is ms" if option.unit == "ms" else ""
             return f"duration{milliseconds}{f', or `{option.none}`' if option.none else ''}"
         case Whole():
-            return f"{1 if option.least is None else option.least} to {option.most}"
+            return f"{option.least} to {option.most}"
         case Switch():
             return "`true`, `false`"
         case Names():

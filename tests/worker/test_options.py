@@ -28,9 +28,9 @@ async def nothing(ctx: object, record: object) -> None: ...
     ("given", "says"),
     [
         ({"tasks": "index"}, "tasks: a str given; give a list of names"),
-        ({"tasks": 7}, "tasks: a int given"),
+        ({"tasks": 7}, "tasks: an int given"),
         ({"tasks": ["index", 7]}, "tasks: 7 among them"),
-        ({"backoff": 5}, "backoff: a int given; give a function"),
+        ({"backoff": 5}, "backoff: an int given; give a function"),
         ({"once": "no"}, "once: a str given; give True or False"),
         ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),
         ({"poll_interval": timedelta(0)}, "poll_interval: 0.0 given"),

@@ -1,7 +1,7 @@
 """One option: its sentence, and what it may be, wherever it is given: a keyword, a flag, a variable, a key of a file.
 
 A field of an options struct is ``Annotated[type, Seconds("…")]``. An option reads what Python gives (``read``) and text
-(``parse``), within the same limits; both raise ValueError with half a sentence that says what would be right.
+(``parse``), which may have a higher least; both raise ValueError with half a sentence that says what would be right.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class Seconds(Option, frozen=True):
     least: float | None = None
     """``None``: more than 0."""
     metavar: str = "SECONDS"
+    typed_least: float = 0
+    """Of text. A program may have a use for less: a test."""
     unit: str = "s"
     """Of a plain number in text."""
     none: str = ""
@@ -99,15 +101,27 @@ class Seconds(Option, frozen=True):
         if isinstance(given, timedelta | str):
             given = seconds(given)
         refuse_other(given, int | float, "seconds, a timedelta, or a phrase such as '30s'")
-        return _within(given, self.least, LONGEST, "100 years", " s")
+        if self.least == 0 and not given >= 0:  # true of nan, too
+            raise ValueError(f"{given!r} given, must not be negative")
+        if self.least != 0 and not given > 0:
+            raise ValueError(f"{given!r} given, must be more than 0")
+        if self.least is not None and given < self.least:
+            raise ValueError(f"{given!r} given, must be at least {self.least:g} s")
+        if given > LONGEST:
+            raise ValueError(f"{reprlib.repr(given)} given, the limit is 100 years")
+        return given
 
     def parse(self, text: str) -> Any:
         if self.none and text.strip().lower() == self.none:
             return None
         given = parse_duration(text, self.unit)
-        if self.none and not given:  # meant as "for ever", it would delete at once
-            raise ValueError(f"{text} given, must be more than 0, or {self.none}")
-        return self.read(given)
+        least = max(self.typed_least, self.least or 0)
+        if given < least:
+            # Of what is kept, 0 is meant as "for ever", and would delete at once.
+            word = f", or {self.none}" if self.none else ""
+            plain = f"; a plain number is {self.unit}" if self.unit != "s" else ""
+            raise ValueError(f"{text.strip()} given, must be at least {least:g} s{word}{plain}")
+        return given
 
     def say(self, value: float | None) -> str:
         return self.none if value is None else say_duration(value)
@@ -116,22 +130,22 @@ class Seconds(Option, frozen=True):
 class Whole(Option, frozen=True):
     """A whole number within limits."""
 
-    least: int | None = None
-    """``None``: more than 0."""
+    least: int = 1
     most: int = 10_000
     metavar: str = "N"
 
     def read(self, given: Any) -> Any:
         refuse_other(given, int, "a whole number")
-        return _within(given, self.least, self.most, str(self.most))
+        if not self.least <= given <= self.most:
+            raise ValueError(f"{reprlib.repr(given)} given, must be from {self.least} to {self.most}")
+        return given
 
     def parse(self, text: str) -> Any:
         try:
-            return self.read(int(text))
-        except ValueError as error:
-            raise (
-                error if text.strip().lstrip("+-").isdecimal() else ValueError(f"{text!r} is not a whole number")
-            ) from None
+            number = int(text)
+        except ValueError:
+            raise ValueError(f"{reprlib.repr(text)} is not a whole number") from None
+        return self.read(number)
 
 
 class Switch(Option, frozen=True):
@@ -273,16 +287,10 @@ def refuse_other(given: object, kinds: Any, words: str) -> None:
     """Raises ValueError for what is of another type."""
     # bool is an int to Python; True as a number is a mistake.
     if not isinstance(given, kinds) or (isinstance(given, bool) and kinds is not bool):
-        raise ValueError(f"a {type(given).__qualname__} given; give {words}")
+        raise ValueError(f"{kind_of(given)} given; give {words}")
 
 
-def _within(given: Any, least: float | None, most: float, shown: str, unit: str = "") -> Any:
-    if least == 0 and not given >= 0:  # true of nan, too
-        raise ValueError(f"{given!r} given, must not be negative")
-    if least != 0 and not given > 0:
-        raise ValueError(f"{given!r} given, must be more than 0")
-    if least is not None and given < least:
-        raise ValueError(f"{given!r} given, must be at least {least:g}{unit}")
-    if given > most:
-        raise ValueError(f"{reprlib.repr(given)} given, the limit is {shown}")
-    return given
+def kind_of(given: object) -> str:
+    """``an int``"""
+    name = type(given).__qualname__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

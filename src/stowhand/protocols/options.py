@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.offered import check_store
-from stowhand.protocols.option import Names, Seconds, Suggesting, Switch, Text, Wait, Whole, read_fields
+from stowhand.protocols.option import Names, Seconds, Suggesting, Switch, Text, Wait, Whole, kind_of, read_fields
 from stowhand.protocols.store import Store, Terms
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import exponential, natural
@@ -27,6 +27,8 @@ OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
 NAME_LIMIT = 255
 LEASE = 30.0
 """Seconds; the default."""
+SHORTEST = 0.001
+"""Seconds, of a poll or an attempt in text: with less the worker would do nothing else."""
 SHORTEST_LEASE = 1.0
 """Seconds. With less, a short pause of the machine would count as a death."""
 
@@ -55,6 +57,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         Seconds(
             "How often to look for jobs without being woken, in milliseconds or as a phrase (2s).",
             unset="2000, stretched to 10000 while wake-ups are heard",
+            typed_least=SHORTEST,
             metavar="MS",
             unit="ms",
         ),
@@ -78,7 +81,12 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     ] = 25.0
     job_timeout: Annotated[
         float | None,
-        Seconds("How long one attempt may take, where its task does not say.", unset="no limit", called="timeout"),
+        Seconds(
+            "How long one attempt may take, where its task does not say.",
+            unset="no limit",
+            called="timeout",
+            typed_least=SHORTEST,
+        ),
     ] = None
     backoff: Annotated[
         Backoff,
@@ -174,7 +182,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
 def _names_of_tasks(given: object) -> tuple[str, ...]:
     """A single string is iterable too: every letter would be a task. Raises ValueError."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ValueError(f"a {type(given).__qualname__} given; give a list of names")
+        raise ValueError(f"{kind_of(given)} given; give a list of names")
     names = tuple(given)
     for name in names:
         if not isinstance(name, str):
@@ -199,7 +207,7 @@ def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> No
         )
     check_store(store, Store, "store")
     if options is not None and not isinstance(options, kind):
-        raise ConfigurationError(f"options: a {type(options).__qualname__} given; give {kind.__qualname__}(…)")
+        raise ConfigurationError(f"options: {kind_of(options)} given; give {kind.__qualname__}(…)")
 
 
 def too_rare(beat: float, lease: float, name: str) -> str | None:

@@ -414,7 +414,11 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
     history: Annotated[
         float | None,
         Seconds(
-            "How long completed and canceled jobs are kept; none: not at all.", least=0, metavar="DURATION", none="none"
+            "How long completed and canceled jobs are kept; none: not at all.",
+            least=0,
+            typed_least=1,
+            metavar="DURATION",
+            none="none",
         ),
     ] = DAY
     failed_retention: Annotated[
@@ -422,6 +426,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         Seconds(
             "How long failed jobs are kept; handled: until they are retried or removed.",
             least=0,
+            typed_least=1,
             metavar="DURATION",
             none="handled",
         ),
