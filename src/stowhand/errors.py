@@ -26,7 +26,7 @@ StowhandError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 
 class StowhandError(Exception):
@@ -120,15 +120,33 @@ class Poison(NonRetryable):
     """A job that can never succeed (malformed payload, vanished row): failed at once, outcome ``poison``."""
 
 
-def hint(given: object, known: Iterable[str], likeness: float = 0.6) -> str:
-    """``; did you mean 'x'?``; empty: no known word is near."""
-    spelt = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(str(given).lower(), spelt, 1, likeness)
-    return f"; did you mean {str(spelt[near[0]])!r}?" if near else ""
+_SETTINGS_OF = {
+    "concurrency": "jobs",
+    "job_timeout": "timeout",
+    "pool_size": "max_pool_size",
+    "prepared_statements": "no_prepared_statements",
+}
+SYNONYMS = _SETTINGS_OF | {setting: field for field, setting in _SETTINGS_OF.items()}
+"""Options that Python and the settings name differently, both ways."""
+
+
+def hint(given: object, known: Iterable[str], likeness: float = 0.6, others: Mapping[str, str] = SYNONYMS) -> str:
+    """``; did you mean 'x'?``; empty: no known word is near. ``others``: known words by further names."""
+    near = _near(given, list(known), likeness, others)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def suggest(given: object, known: Iterable[str]) -> str:
     """The end of a complaint about an unknown word: ``; did you mean 'x'? there are: …``"""
-    words = list(known)
+    words = sorted(map(str, known), key=str.lower)
+    near = _near(given, words, 0.6, SYNONYMS)
+    words = list(dict.fromkeys((*near, *words)))
     shown = ", ".join(words[:20]) + (", …" if len(words) > 20 else "")
     return f"{hint(given, words) or ';'} {f'there are: {shown}' if words else 'there are none'}"
+
+
+def _near(given: object, known: Collection[str], likeness: float, others: Mapping[str, str]) -> list[str]:
+    """The nearest first; at most three."""
+    spelt = {name.lower(): word for name, word in others.items() if word in known}
+    spelt |= {word.lower(): str(word) for word in known}
+    return [spelt[name] for name in difflib.get_close_matches(str(given).lower(), spelt, 3, likeness)]

@@ -11,10 +11,11 @@ import pytest
 
 from stowhand import App, TableOptions, WorkerOptions
 from stowhand.app.settings.reading import read_settings, resolve_store_url, unknown_variables
+from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.program import root
 from stowhand.cron.item import CronItem
 from stowhand.cron.sources import items_of
-from stowhand.errors import ConfigurationError, StowhandError, hint, suggest
+from stowhand.errors import SYNONYMS, ConfigurationError, StowhandError, hint, suggest
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.limits import check_options
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
@@ -25,6 +26,7 @@ from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import find_store, make_plan
 from stowhand.stores.table.asking import read_states
+from stowhand.stores.url import store_url
 from stowhand.worker.resetter import ResetterOptions
 from tests.conftest import Run
 
@@ -48,8 +50,8 @@ def settings(**typed: str) -> None:
     read_settings(typed, environ={})
 
 
-def any_of(kind: Any, **given: Any) -> Callable[[], object]:
-    return lambda: kind(**given)
+def any_of(kind: Any, *placed: Any, **given: Any) -> Callable[[], object]:
+    return lambda: kind(*placed, **given)
 
 
 PLACES: dict[str, tuple[Callable[[], object], str]] = {
@@ -64,6 +66,10 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "an enqueue, a key mode": (lambda: check_options(NewJob(task="t", key="k", key_mode="replase")), "replace"),  # type: ignore[arg-type]
     "WorkerOptions": (any_of(WorkerOptions, concurency=4), "concurrency"),
     "WorkerOptions, a backoff": (any_of(WorkerOptions, backoff="servce"), "service"),
+    "WorkerOptions, a setting's name": (any_of(WorkerOptions, jobs=4), "concurrency"),
+    "StoreOptions, a setting's name": (any_of(StoreOptions, max_pool_size=4), "pool_size"),
+    "a scheme": (lambda: store_url("postgers://localhost/shop"), "postgresql"),
+    "a scheme of a file": (lambda: store_url("sqlite3:///shop.db"), "sqlite"),
     "StoreOptions": (any_of(StoreOptions, pool_sise=4), "pool_size"),
     "StoreOptions, a word": (any_of(StoreOptions, synchronous="NORML"), "NORMAL"),
     "ResetterOptions": (any_of(ResetterOptions, intervall=4), "interval"),
@@ -76,16 +82,22 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "HttpOptions": (any_of(HttpOptions, tokn="x"), "token"),
     "ServerOptions": (any_of(ServerOptions, prot=1), "port"),
     "a queue of a flow": (any_of(Queue, name="x", max_retrys=1), "max_retries"),
+    "a queue of a flow, by its place": (any_of(Queue, "x", max_retrys=1), "max_retries"),
+    "a flow": (any_of(FlowShape, nam="f", queues=()), "name"),
     "a limiter of a flow": (any_of(Limiter, intervall=1), "interval"),
     "a queue's name": (lambda: FlowShape(name="f", queues=(Queue("first"),)).find_queue("frist"), "first"),
     "runner": (lambda: make_plan("run", {"noHandleSignals": True}, once=False), "no_handle_signals"),
     "runner's utils": (lambda: find_store("utils", {"shema": "x"}), "schema"),
+    "runner, a setting's name": (lambda: make_plan("run", {"jobs": 3}, once=False), "concurrency"),
+    "runner, another": (lambda: make_plan("run", {"timeout": 3}, once=False), "job_timeout"),
+    "runner, an App's name": (lambda: make_plan("run", {"pool_size": 3}, once=False), "max_pool_size"),
     "runner, a backoff": (lambda: make_plan("run", {"backoff": "nartual"}, once=False), "natural"),
     "runner, an event": (
         lambda: WorkerEvents().on("job:sucess", lambda event: None),  # type: ignore[call-overload]
         "job:success",
     ),
     "a crontab": (lambda: items_of({"crontab": "* * * * * t ?fil=2d"}), "fill"),
+    "a crontab, a cron item's name": (lambda: items_of({"crontab": "* * * * * t ?identifer=x"}), "id"),
     "a crontab, a zone": (lambda: items_of({"crontab": "* * * * * t ?tz=europe/berlni"}), "Europe/Berlin"),
     "a cron item": (any_of(CronItem, task="t", match="* * * * *", identifer="x"), "identifier"),
     "a backoff": (lambda: named("servce"), "service"),
@@ -97,6 +109,12 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "a command of a group": (lambda: command("jobs", "lst"), "list"),
     "a flag": (lambda: command("worker", "--jbos", "3"), "--jobs"),
     "a flag, a state": (lambda: command("jobs", "list", "--state", "quueed"), "queued"),
+    "a flag, a measurement": (lambda: command("bench", "--only", "drian"), "drain"),
+    "a flag, how it is written": (lambda: command("bench", "--synchronous", "NORML"), "NORMAL"),
+    "a flag, a key": (lambda: command("table", "ddl", "x", "--key", "bigin"), "bigint"),
+    "a flag, a dialect": (lambda: command("table", "ddl", "x", "--dialect", "postgress"), "postgres"),
+    "a flag, a state of a record": (lambda: command("table", "list", "--state", "quueed"), "queued"),
+    "a shell": (lambda: command("completion", "bahs"), "bash"),
     "a flag, a scope": (lambda: command("tokens", "make", "x", "--scope", "clame"), "claim"),
 }
 
@@ -115,24 +133,44 @@ def test_an_unknown_name_meets_the_nearest(place: str, tmp_path: Path, monkeypat
 def test_an_unknown_option_of_an_app_s_worker_meets_the_nearest(run: Run) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
         run(worker(concurency=3))
+    with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
+        run(worker(jobs=3))
 
 
-@pytest.mark.parametrize(("given", "meant"), [("proceses", "processes"), ("Log-Levle", "log_level")])
+def test_a_bare_task_of_an_app_s_worker_is_no_list_of_letters(run: Run) -> None:
+    with pytest.raises(ConfigurationError, match="tasks: a str given; give a list of names"):
+        run(worker(tasks="send"))
+    with pytest.raises(ConfigurationError, match="tasks: an int given; give a list of names"):
+        run(worker(tasks=7))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("proceses", "processes"), ("Log-Levle", "log_level"), ("concurrency", "jobs"), ("concurency", "jobs")],
+)
 def test_an_unknown_key_of_a_settings_file_meets_the_nearest(given: str, meant: str, tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text(f"{given} = 1\n")
     with pytest.raises(ConfigurationError, match=f"unknown setting '{given}'; did you mean '{meant}'"):
         resolve_store_url(environ={}, folder=tmp_path)
 
 
-def test_an_unknown_variable_meets_the_nearest() -> None:
-    ((_, said),) = unknown_variables({"STOWHAND_PROCESES": "1"})
-    assert said.endswith("; did you mean 'STOWHAND_PROCESSES'?")
+@pytest.mark.parametrize(("given", "meant"), [("PROCESES", "PROCESSES"), ("CONCURRENCY", "JOBS")])
+def test_an_unknown_variable_meets_the_nearest(given: str, meant: str) -> None:
+    ((_, said),) = unknown_variables({f"STOWHAND_{given}": "1"})
+    assert said.endswith(f"; did you mean 'STOWHAND_{meant}'?")
+
+
+def test_every_option_that_a_setting_names_differently_is_found_by_both_names() -> None:
+    differ = {option.field: option.name for option in SETTINGS.values() if option.called}
+    assert {**differ, **{name: field for field, name in differ.items()}} == SYNONYMS
 
 
 def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
     assert suggest("zzz", ["one", "two"]) == "; there are: one, two"
-    assert suggest("tow", ["one", "two"]) == "; did you mean 'two'? there are: one, two"
+    assert suggest("tow", ["one", "two"]) == "; did you mean 'two'? there are: two, one"
     assert suggest("x", []) == "; there are none"
-    assert suggest("x", [f"word {n}" for n in range(30)]).endswith("word 19, …")
+    assert suggest("x", [f"word {n}" for n in range(30)]).endswith("word 26, …")
+    assert suggest("wrod 29", [f"word {n}" for n in range(30)]).count("word 29") == 2
+    assert suggest("x", ["b", "A", "c"]) == "; there are: A, b, c"
     assert hint("JOBkey", ["jobKey"]) == "; did you mean 'jobKey'?"
     assert hint("zzz", ["one"]) == ""

@@ -175,7 +175,7 @@ def test_the_file_of_tokens_is_named_by_option_or_variable(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--scope", "everything"), "there are: claim, enqueue, read, payload"),
+        (("--scope", "everything"), "there are: claim, enqueue, payload, read"),
         (("--scope", ","), "none given"),
         (("--queue", "q"), "cannot be limited by queue"),
         (("--task", "a\nb"), "--task"),

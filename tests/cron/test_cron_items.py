@@ -152,7 +152,7 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
         ({"options": CronOptions(job_key_mode="replace")}, "job_key_mode: 'replace' says what happens to the job"),
         (
             {"options": CronOptions(job_key="k", job_key_mode="unsafe_dedupe")},
-            "job_key_mode: 'unsafe_dedupe'; there are: replace, preserve_run_at",
+            "job_key_mode: 'unsafe_dedupe'; there are: preserve_run_at, replace",
         ),
     ],
     ids=lambda value: str(value)[:50],

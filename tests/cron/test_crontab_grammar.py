@@ -178,7 +178,7 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t ?max=1&", "an option without a name; write ?name=value&name=value"),
         ("* * * * * t ?fil=2d", "no option 'fil'; did you mean 'fill'?"),
         ("* * * * * t ?jobkey=2d", "no option 'jobkey'; did you mean 'jobKey'?"),
-        ("* * * * * t ?x=1", "no option 'x'; there are: id, fill, max, queue, priority, jobKey, jobKeyMode, tz"),
+        ("* * * * * t ?x=1", "no option 'x'; there are: fill, id, jobKey, jobKeyMode, max, priority, queue, tz"),
         ("* * * * * t ?max=1&max=1", "option 'max' stands there twice; give it once"),
         ("* * * * * t ?max", "option 'max' has no value; write max=…"),
         ("* * * * * t ?queue=", "option 'queue' has no value; write queue=…"),
@@ -192,7 +192,7 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t ?jobKeyMode=replace", "jobKeyMode: 'replace' says what happens to the job with the same key"),
         (
             "* * * * * t ?jobKey=k&jobKeyMode=unsafe_dedupe",
-            "jobKeyMode: 'unsafe_dedupe'; there are: replace, preserve_run_at",
+            "jobKeyMode: 'unsafe_dedupe'; there are: preserve_run_at, replace",
         ),
         (f"* * * * * t ?queue={'q' * 129}", "queue: 129 characters, the limit is 128"),
         ("* * * * * t ?queue=a%0ab", "queue: the control character U+000A at position 1"),

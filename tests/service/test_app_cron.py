@@ -61,7 +61,9 @@ def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
         app.cron("0 25 * * *", task, {"hours": 1})
     with pytest.raises(ConfigurationError, match=r"no option 'queue_name'; did you mean 'queue'\?"):
         app.cron("0 4 * * *", task, queue_name="x")  # type: ignore[call-arg]
-    with pytest.raises(ConfigurationError, match=r"App.cron \(rollup\): key_mode: 'unsafe_dedupe'; there are: replace"):
+    with pytest.raises(
+        ConfigurationError, match=r"App.cron \(rollup\): key_mode: 'unsafe_dedupe'; there are: preserve_run_at"
+    ):
         app.cron("0 4 * * *", task, {"hours": 1}, key_mode="unsafe_dedupe")  # type: ignore[arg-type]
     app.cron("0 4 * * *", task, {"hours": 1})
     with pytest.raises(ConfigurationError, match="the identifier 'rollup' is taken"):

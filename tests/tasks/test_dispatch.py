@@ -312,7 +312,7 @@ def test_arguments_that_another_version_may_take_are_tried_again_unless_the_task
     assert from_error(refused.value) == Fail(
         "payload of task 'strict': unexpected argument 'new'; it takes: x", poison=True
     )
-    with pytest.raises(ConfigurationError, match="there are: retry, poison"):
+    with pytest.raises(ConfigurationError, match="there are: poison, retry"):
         app.task(name="wrong", mismatch="ignore")(lambda x: None)  # type: ignore[call-overload]
 
 

@@ -85,7 +85,7 @@ def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore,
     wanted = values.get("tasks")
     if wanted is None:
         values["tasks"] = with_built_in(registry.names, lent=store.capabilities.lent)
-    else:
+    elif isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes):
         values["tasks"] = tuple(name if name in BUILT_IN else registry.get(name).name for name in wanted)
     return preset_worker(preset, values)
 

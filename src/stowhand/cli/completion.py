@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from stowhand.cli.reading import Choice
+
 SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=Choice(SHELLS))
 def command(shell: str) -> None:
     """Print what makes SHELL complete commands, options and their values.
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from stowhand.errors import hint
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -35,6 +37,16 @@ class Read(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no gener
             return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Choice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no generic one
+    """One of a few words; another one meets the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(error.message.removesuffix(".") + hint(value, self.choices), param, ctx)
 
 
 def agreed(question: str) -> bool:

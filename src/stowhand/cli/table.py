@@ -15,7 +15,7 @@ from stowhand.app.own_store import UNNAMED
 from stowhand.cli.groups import Group
 from stowhand.cli.moments import say
 from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
-from stowhand.cli.reading import with_options
+from stowhand.cli.reading import Choice, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import output_width
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
@@ -125,8 +125,8 @@ async def _examine(store: TableStore[Any]) -> tuple[list[Finding], dict[str, str
 @click.argument("name")
 @click.option("--view", metavar="NAME", help="Also a view, for you to join to.")
 @columns_option
-@click.option("--key", type=click.Choice(KEYS), default="bigint", show_default=True, help="The type of the id.")
-@click.option("--dialect", type=click.Choice(DIALECTS), default="postgres", show_default=True)
+@click.option("--key", type=Choice(KEYS), default="bigint", show_default=True, help="The type of the id.")
+@click.option("--dialect", type=Choice(DIALECTS), default="postgres", show_default=True)
 @click.option("--notify", is_flag=True, help="PostgreSQL: also a trigger that wakes workers (notify_channel).")
 @click.option("--channel", metavar="NAME", help="With --notify: the channel.  [default: the table's name + _queued]")
 @click.option("--if-not-exists", is_flag=True, help="Leave alone what there is.")
@@ -196,7 +196,7 @@ def run_workers(target: str, **given: Any) -> int:
     "--state",
     "states",
     multiple=True,
-    type=click.Choice([state.value for state in State]),
+    type=Choice([state.value for state in State]),
     metavar="STATE",
     help=f"{', '.join(State)}; may be repeated.  [default: {', '.join(LIVE)}]",
     shell_complete=completing(State),

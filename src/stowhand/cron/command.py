@@ -109,7 +109,8 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
 def _no_option(name: str) -> str:
     if not name:
         return "an option without a name; write ?name=value&name=value"
-    return f"no option {name[:40]!r}{hint(name, _OPTIONS) or suggest(name, _OPTIONS)}"
+    fields = {field: option for option, (field, _) in _OPTIONS.items()}
+    return f"no option {name[:40]!r}{hint(name, _OPTIONS, others=fields) or suggest(name, _OPTIONS)}"
 
 
 def _no_identifier(what: str, text: str) -> str:

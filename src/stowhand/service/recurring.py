@@ -58,7 +58,7 @@ class Recurring:
             if item.task not in self._tasks:
                 core_logger().warning(
                     f"{item.place}: no task {item.task!r} here, its jobs wait for a worker that has it"
-                    f"{suggest(item.task, sorted(self._tasks))}"
+                    f"{suggest(item.task, self._tasks)}"
                 )
         return items
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, hint
 
 MEMORY = "memory://"
 """A store in the memory of its process, gone with it."""
@@ -65,7 +65,8 @@ def _no_such_scheme(scheme: str) -> str:
     base, plus, driver = scheme.partition("+")
     if plus and base in SCHEMES:
         return f"{scheme}:// names a driver, which is not chosen here: leave out '+{driver}', as in {base}://…"
-    return f"There is no store for {scheme}:// here. {HOW_TO_NAME_A_STORE}"
+    near = hint(scheme, [one for one in SCHEMES if one != "postgres"], others={"postgres": "postgresql"})
+    return f"There is no store for {scheme}:// here{near or '.'} {HOW_TO_NAME_A_STORE}"
 
 
 def _check_sqlite(url: str) -> str:

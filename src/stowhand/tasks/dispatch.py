@@ -72,7 +72,7 @@ class TaskHandler:
         if run is None:
             definition = self._find(task)
             if definition is None:
-                known = suggest(task, sorted(self._registry.names))
+                known = suggest(task, self._registry.names)
                 return Retry(f"unsupported task {task!r}: this worker has no such task{known}")
             run = self._runs[task] = self._prepare(definition)
         try:

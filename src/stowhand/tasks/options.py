@@ -58,7 +58,7 @@ def read_spec(spec: TaskSpec) -> EnqueueOptions:
     options: dict[str, Any] = {}
     for name, value in spec.items():
         if name not in NAMES and name not in _SPELT:
-            raise InvalidJob(f"no option {name!r}{suggest(name, sorted((*NAMES, *_SPELT)))}")
+            raise InvalidJob(f"no option {name!r}{suggest(name, (*NAMES, *_SPELT))}")
         ours = _SPELT.get(name, name)
         if value is None:
             continue
@@ -72,7 +72,7 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
     """The job with these options. Raises InvalidJob: an unknown option, a wrong type, a limit."""
     unknown = [name for name in options if name not in NAMES]
     if unknown:
-        raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], sorted(NAMES))}")
+        raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], NAMES)}")
     changes = dict(options)
     # The last word counts: a delay given to a task that has a run_at replaces it. Both in one call contradict.
     if changes.get("delay") is not None:

@@ -101,7 +101,7 @@ class Registry:
         try:
             return self._definitions[name]
         except KeyError:
-            raise UnknownTask(f"no task {name!r}{suggest(name, sorted(self._definitions))}") from None
+            raise UnknownTask(f"no task {name!r}{suggest(name, self._definitions)}") from None
 
     def new_job(self, task: str, payload: object, options: EnqueueOptions) -> NewJob:
         """A job for a task known by name; one that is declared here has its say. A payload of ``None`` is ``{}``.

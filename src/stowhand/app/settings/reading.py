@@ -21,7 +21,7 @@ from stowhand.app.presets import PRESETS, preset_worker
 from stowhand.app.settings.addresses import listen_address
 from stowhand.app.settings.file import SettingsFile, read_settings_file
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
-from stowhand.errors import ConfigurationError, hint
+from stowhand.errors import SYNONYMS, ConfigurationError, hint
 from stowhand.protocols.option import PREFIX, Option, options_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal
@@ -268,7 +268,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
         if name == VARIABLE:
             found.append((name, f"{name} changes how long a worker waits: it is for the tests of Stowhand alone"))
         elif name.startswith(PREFIX) and name not in known and not _is_of_others(name, value):
-            found.append((name, f"the variable {name} means nothing here{hint(name, known, 0.8)}"))
+            bare = name.removeprefix(PREFIX).lower()
+            meant = PREFIX + SYNONYMS.get(bare, bare).upper()
+            found.append((name, f"the variable {name} means nothing here{hint(meant, known, 0.8)}"))
     return found
 
 

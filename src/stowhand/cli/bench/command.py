@@ -18,6 +18,7 @@ from stowhand.app.settings.reading import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.measure import Bench
 from stowhand.cli.bench.plan import MEASURES, Plan, Row
+from stowhand.cli.reading import Choice
 from stowhand.cli.session import remove_file
 from stowhand.errors import ConfigurationError
 from stowhand.observe.logs import configure_logging
@@ -34,14 +35,14 @@ DEFAULT = Plan()
 @click.option("-c", "--connection", metavar="STORE", help="As for every command; measured beside what is in use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
 @click.option("--quick", is_flag=True, help="Rough figures in some seconds.")
-@click.option("--only", "measures", multiple=True, type=click.Choice(MEASURES), help="These measurements. Repeatable.")
+@click.option("--only", "measures", multiple=True, type=Choice(MEASURES), help="These measurements. Repeatable.")
 @click.option("--jobs", type=COUNT, help=f"The backlog to drain.  [default: {DEFAULT.jobs}]")
 @click.option("--many", type=COUNT, help=f"Jobs enqueued in one call.  [default: {DEFAULT.many}]")
 @click.option("--runs", type=COUNT, help=f"Repetitions; the median counts.  [default: {DEFAULT.runs}]")
 @click.option("--window", type=click.FloatRange(min=0.1), help=f"Idle seconds.  [default: {DEFAULT.window:g}]")
 @click.option("--concurrency", type=COUNT, help=f"Jobs at once in a process.  [default: {DEFAULT.concurrency}]")
 @click.option("--history", is_flag=True, help="Keep completed jobs.")
-@click.option("--synchronous", type=click.Choice(["FULL", "NORMAL"]), default="FULL", help="SQLite only.")
+@click.option("--synchronous", type=Choice(["FULL", "NORMAL"]), default="FULL", help="SQLite only.")
 def command(connection: str | None, as_json: bool, quick: bool, synchronous: str, **chosen: Any) -> None:
     """Measure how fast the store is on this machine: enqueueing, draining, starting, idling.
 
