@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Coroutine, Generator, Iterator
 from typing import Any, Protocol, TypeVar
@@ -23,6 +24,10 @@ from tests.support.valkey import LiveRedis, main_redis
 pytest_plugins = ["tests.support.selection"]
 
 T = TypeVar("T")
+
+# A shell has what it starts in the background ignore SIGINT, and so would all programs that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example takes is the machine's business. The examples are the same in every run, so that what a run finds
 # is about the change it looks at; --hypothesis-profile wander looks for new ones.

@@ -26,12 +26,17 @@ def main() -> None:
         with suppress(OSError):  # it has just ended
             server.send(str(number).encode())
 
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # the request comes first
+    ignored = [int(one) for one in PASSED_ON if signal.getsignal(one) is signal.SIG_IGN]
     for one in PASSED_ON:
-        if signal.getsignal(one) is not signal.SIG_IGN:
+        if one not in ignored:
             signal.signal(one, pass_on)
-    request = marshal.dumps((words, os.getcwd(), dict(os.environ)))  # noqa: PTH109 - as above
-    streams = b"".join(place.to_bytes(4, sys.byteorder) for place in range(3))
-    server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+    request = os.memfd_create("request")
+    with open(request, "wb", closefd=False) as order:
+        marshal.dump((words, os.getcwd(), dict(os.environ), ignored), order)  # noqa: PTH109 - as above
+    descriptors = b"".join(one.to_bytes(4, sys.byteorder) for one in (request, 0, 1, 2))
+    server.sendmsg([b"!"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     answer = server.recv(16)
     if answer == b"start it":
         os.execv(words[0], words)

@@ -1,7 +1,8 @@
 """A process that has imported what programs of ours import, and forks one for each request: a start in milliseconds.
 
-Run as a program by `forked.py`, with one end of a socket pair as its standard input. A request is a JSON object and
-three file descriptors; the answer is the process's id, as text.
+Run as a program by `forked.py`, with one end of a socket pair as its standard input. A request is one byte with file
+descriptors: of a file in memory with a JSON object, however long, and the program's. The answer is the process's id as
+text, or what went wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ PRELOADED = (
     *("stowhand.observe.listener", "stowhand.observe.traces", "opentelemetry.sdk.trace.export", "stowhand.flows.flow"),
     *("psycopg", "psycopg_pool", "redis.asyncio", "httpx", "click"),
 )
-MOST = 1 << 20
+MOST = 64
+"""Descriptors of a request."""
+INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""A new interpreter goes on ignoring what the process ignored that started it."""
 HIGH = 256
 """No descriptor that a program is given has this number, or a higher one."""
 FORKS_TOO = "FORKS_TOO"
@@ -50,19 +54,30 @@ def serve(control: socket.socket) -> dict[str, Any]:
     assert threading.active_count() == 1, "a fork would lose the other threads"
     gc.collect()
     gc.freeze()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # this one ends with the one that asks
     control.sendall(b"ready")
     while True:
-        with suppress(KeyboardInterrupt):
-            given, descriptors, _, _ = socket.recv_fds(control, MOST, 16)
-            if not given:
-                os._exit(0)
-            if _forked(control):
-                control.close()
-                request: dict[str, Any] = json.loads(given)
-                _wear(request, descriptors)
-                return request
-            for one in descriptors:
-                os.close(one)
+        given, descriptors, _, _ = socket.recv_fds(control, 1, MOST)
+        if not given:
+            os._exit(0)
+        try:
+            request = _read(descriptors[0])
+            here = _forked(control)
+        except (OSError, ValueError, LookupError) as error:
+            control.sendall(f"{type(error).__name__}: {error}".encode())
+            request, here = {}, False
+        if here:
+            control.close()
+            _wear(request, descriptors[1:])
+            return request
+        for one in descriptors:
+            os.close(one)
+
+
+def _read(order: int) -> dict[str, Any]:
+    request: dict[str, Any] = json.loads(os.pread(order, os.fstat(order).st_size, 0))
+    Path(request["folder"]).stat()
+    return request
 
 
 def _forked(control: socket.socket) -> bool:
@@ -71,13 +86,19 @@ def _forked(control: socket.socket) -> bool:
     between = os.fork()
     if between:
         os.close(says)
-        made = os.read(said, 32)
+        made = os.read(said, 1024)
         os.close(said)
         os.waitpid(between, 0)
-        control.sendall(made)  # only now: the one that asked takes over what has lost its parent while it waits
+        # Only now: the one that asked takes over what has lost its parent while it waits.
+        control.sendall(made or b"the process between has ended")
         return False
     mine = os.getpid()
-    if made_id := os.fork():
+    try:
+        made_id = os.fork()
+    except OSError as error:
+        os.write(says, str(error).encode())
+        os._exit(1)
+    if made_id:
         os.write(says, str(made_id).encode())
         os._exit(0)
     while os.getppid() == mine:
@@ -99,7 +120,10 @@ def _wear(request: dict[str, Any], descriptors: list[int]) -> None:
     for place, descriptor in zip((0, 1, 2, *request["passed"]), apart, strict=True):
         os.dup2(descriptor, place)
         os.close(descriptor)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for one in INHERITED:
+        usual = signal.default_int_handler if one == signal.SIGINT else signal.SIG_DFL
+        signal.signal(one, signal.SIG_IGN if one in request["ignored"] else usual)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     sys.stdin = _stream(0, "rb", "strict")
     sys.stdout = _stream(1, "wb", "strict")
     sys.stderr = _stream(2, "wb", "backslashreplace", by_lines=True)

@@ -37,6 +37,8 @@ ALIKE = {"C", "POSIX", "C.UTF-8"}
 """Locales in which an interpreter writes UTF-8, as the forked one does."""
 BEFORE = dict(os.environ)
 """In which the server starts: without what a test has set."""
+INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""As in `fork_server.py`: those that a program may be started to ignore."""
 PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,13 +56,15 @@ class Popen(subprocess.Popen[Any]):
         plain = not (preexec_fn or executable or shell or gids) and gid is None and uid is None
         words = [os.fspath(word) for word in args] if isinstance(args, list | tuple) else []
         environ = dict(os.environ if env is None else env)
-        if not (plain and umask == -1 and group == -1 and close_fds and _can_fork(words, environ)):
+        plain = plain and umask == -1 and group == -1 and close_fds and Path(cwd or ".").is_dir()
+        if not (plain and _can_fork(words, environ)):
             super()._execute_child(args, executable, preexec_fn, *more)  # type: ignore[misc]
             return
         descriptors = [0 if pipes[0] == -1 else pipes[0], 1 if pipes[3] == -1 else pipes[3]]
         descriptors += [2 if pipes[5] == -1 else pipes[5], *pass_fds]
         try:
-            request = _request(words, Path(cwd or ".").absolute(), environ)
+            ignored = [int(one) for one in INHERITED if signal.getsignal(one) is signal.SIG_IGN]
+            request = _request(words, Path(cwd or ".").absolute(), environ, ignored)
             self.pid = _server().start(request | {"new_session": bool(new_session), "passed": pass_fds}, descriptors)
             self._child_created = True
         finally:
@@ -120,13 +124,15 @@ def _attend(listener: socket.socket, python: str) -> None:
 def _attend_one(client: socket.socket, python: str) -> None:
     """What `fork_client.py` asks for, until the program has ended or the client is gone."""
     with client:
-        given, descriptors, _, _ = socket.recv_fds(client, 1 << 20, 3)
-        words, folder, environ = marshal.loads(given)
+        _, descriptors, _, _ = socket.recv_fds(client, 1, 4)
         try:
+            with os.fdopen(descriptors.pop(0), "rb") as order:
+                order.seek(0)
+                words, folder, environ, ignored = marshal.load(order)
             if not _can_fork(words, environ):
                 client.send(b"start it")
                 return
-            pid = _server().start(_request(words, Path(folder), environ) | {"executable": python}, descriptors)
+            pid = _server().start(_request(words, Path(folder), environ, ignored) | {"executable": python}, descriptors)
         finally:
             for one in descriptors:
                 os.close(one)
@@ -156,12 +162,12 @@ def _can_fork(words: list[str], environ: Mapping[str, str]) -> bool:
     return sys.platform == "linux" and _own(environ) == _own(BEFORE) and _wanted(words) is not None
 
 
-def _request(words: list[str], folder: Path, environ: dict[str, str]) -> dict[str, Any]:
+def _request(words: list[str], folder: Path, environ: dict[str, str], ignored: list[int]) -> dict[str, Any]:
     """What the server is to do."""
     wanted = _wanted(words)
     assert wanted is not None
-    common = {"folder": str(folder), "environ": environ, "new_session": False, "executable": PYTHON, "passed": ()}
-    return wanted | common
+    common = {"folder": str(folder), "environ": environ, "ignored": ignored, "executable": PYTHON}
+    return wanted | common | {"new_session": False, "passed": ()}
 
 
 def _wanted(words: list[str]) -> dict[str, Any] | None:
@@ -208,11 +214,16 @@ class _Server:
 
     def start(self, request: dict[str, Any], descriptors: list[int]) -> int:
         """The id of a new child of this process."""
-        with self._one_at_a_time:
+        with self._one_at_a_time, os.fdopen(os.memfd_create("request"), "wb") as order:
+            order.write(json.dumps(request).encode())
+            order.flush()
             _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
-                return int(self._control.recv(32))
+                socket.send_fds(self._control, [b"!"], [order.fileno(), *descriptors])
+                answer = self._control.recv(1024)
+                if not answer.isdigit():
+                    raise ChildProcessError(answer.decode() or "the fork server has ended")
+                return int(answer)
             finally:
                 _libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
