@@ -87,10 +87,18 @@ def test_a_budget_claims_several_at_once_and_holds(run: Run, place: Place) -> No
     budget: Budget[Any] = Budget(10, cost=lambda record: record["size"], column="size")
     events, claims = Events(), list[int]()
     events.on(Claimed, lambda event: claims.append(event.jobs))
+    running = list[asyncio.Event]()
+
+    def end_together() -> None:
+        while running:
+            running.pop().set()
 
     async def act(ctx: Attempt[Any], record: Any) -> None:
         assert budget.taken <= 10
-        await asyncio.sleep(0.01)
+        running.append(may_end := asyncio.Event())
+        if len(running) == 3:  # no more fit; at the loop's next turn, so that this one waits too
+            asyncio.get_running_loop().call_soon(end_together)
+        await may_end.wait()
 
     async def scenario() -> None:
         async with opened(place, record=None) as store:
