@@ -137,6 +137,12 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A step of scripts/test that failed before pytest began fails the run."""
+    if exitstatus == pytest.ExitCode.OK and os.environ.get("STOWHAND_FAILED_STEPS"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What did not run, counted by reason; and the steps of scripts/test that failed before pytest began."""
     skipped = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))

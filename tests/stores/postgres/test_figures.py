@@ -6,9 +6,6 @@ import pytest
 
 from tests.stores.postgres.conftest import Sql
 
-PAGES = 20
-"""Of the sample here: the tables have some hundred."""
-
 
 @pytest.fixture
 def large(sql: Sql) -> Sql:
@@ -42,7 +39,7 @@ def large(sql: Sql) -> Sql:
 
 def test_waiting_jobs_are_estimated_and_what_runs_and_has_failed_is_counted(large: Sql) -> None:
     rows = large(
-        "select name, queued, errored, due, processing, failed, exact from stowhand.standing(100, 20)"
+        "select name, queued, errored, due, processing, failed, exact from stowhand.standing(100, 100)"
         " where what = 'task'"
     )
     found = {name: numbers for name, *numbers in rows}
@@ -79,7 +76,7 @@ def test_a_small_table_is_counted(large: Sql) -> None:
 def test_a_long_history_is_estimated_and_its_last_minutes_are_counted(large: Sql) -> None:
     rows = large(
         "select minutes, sum(completed), sum(canceled), sum(failed), bool_or(exact)"
-        " from stowhand.ended('{1,5}', 100, 20) group by minutes order by minutes nulls first"
+        " from stowhand.ended('{1,5}', 100, 100) group by minutes order by minutes nulls first"
     )
     (_, completed, canceled, _, exact), *lately = rows
     assert completed == pytest.approx(18_000, rel=0.5)
