@@ -252,7 +252,7 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
 
 
 @command.command("explain")
-@click.argument("job_id", metavar="ID", type=click.IntRange(1, 2**63 - 1))
+@click.argument("job_id", metavar="ID", type=ID)
 @json_option
 @store_options
 def explain_job(job_id: int, as_json: bool, **typed: Any) -> int:
