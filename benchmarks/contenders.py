@@ -13,10 +13,12 @@ ROOT = Path(__file__).parents[1]
 STATE = ROOT / ".state" / "peers"
 SCRIPTS = Path(__file__).parent / "peers"
 NODE = STATE / "node"
+NODE_13 = STATE / "node-graphile-13"
 PYTHON = STATE / "python"
 
 NPM_PACKAGES = {
     "graphile": (NODE, ("graphile-worker@0.17.3", "pg@8")),  # 0.18 asks for Node 22
+    "graphile-13": (NODE_13, ("graphile-worker@0.13.0", "pg@8")),
     "bullmq": (STATE / "node-bullmq", ("bullmq@6.7.0", "ioredis@5.11.1")),
     "guild": (STATE / "node-guild", ("@guildxyz/queues@0.0.8",)),
 }
@@ -65,6 +67,14 @@ POSTGRES = (
         {"GRAPHILE_MODE": "batched"},
     ),
     Contender("graphile-worker, plain", "graphile.js", ("latency", "idle"), "graphile", "", {"GRAPHILE_MODE": "plain"}),
+    Contender(
+        "graphile-worker 0.13, -j 1",
+        "graphile.js",
+        ("latency", "idle"),
+        "graphile-13",
+        "",
+        {"GRAPHILE_MODE": "0.13", "PEERS_NODE": str(NODE_13)},
+    ),
     Contender("pgqueuer", "pgqueuer_.py", ALL, "pgqueuer", "exists (select from pgqueuer)"),
     Contender(
         "procrastinate",

@@ -29,13 +29,15 @@ from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
 MEASURES = ("one", "many", "drain", "latency", "idle")
-FAMILIES = ("graphile", "pgqueuer", "procrastinate", "huey")
+FAMILIES = ("graphile", "graphile-13", "pgqueuer", "procrastinate", "huey")
 
 
 @click.command()
 @click.option("--sqlite", is_flag=True, help="On SQLite files, against huey, instead of on a PostgreSQL server.")
 @click.option("--only", default=",".join(MEASURES), show_default=True, help="Measurements, separated by commas.")
-@click.option("--peers", default="graphile,pgqueuer,huey", show_default=True, help=f"Of: {', '.join(FAMILIES)}")
+@click.option(
+    "--peers", default="graphile,graphile-13,pgqueuer,huey", show_default=True, help=f"Of: {', '.join(FAMILIES)}"
+)
 @click.option("--runs", default=3, show_default=True)
 @click.option("--jobs", default=60_000, show_default=True, help="The backlog that is drained.")
 @click.option("--many", default=100_000, show_default=True, help="Jobs enqueued in bulk.")

@@ -21,6 +21,7 @@ class Target:
 
 
 BATCHED, PLAIN = "graphile-worker, batched", "graphile-worker, plain"
+OLD = "graphile-worker 0.13, -j 1"
 QUEUES = (
     Target("drain, 1 process, jobs/s", BATCHED, least=1.7),
     Target("drain, 2 processes, jobs/s", BATCHED, least=1.6),
@@ -28,7 +29,8 @@ QUEUES = (
     Target("enqueue, one by one, jobs/s", "bare insert", least=0.9),
     Target("enqueue to start, p50, ms", PLAIN, most=0.7),
     Target("enqueue to start, p99, ms", PLAIN, most=0.7),
-    Target("transactions of an idle worker, per minute", None, most=15),
+    Target("enqueue to start, p50, ms", OLD, most=0.8),
+    Target("transactions of an idle worker, per minute", None, most=8),
     Target("memory of a worker after a drain, MB", None, most=60),
     Target("drain, 1 process, jobs/s", None, least=15_000, ours="stowhand, FULL"),
     Target("drain, 1 process, jobs/s", None, least=25_000, ours="stowhand, NORMAL"),

@@ -22,7 +22,7 @@ from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench import probe
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import DAY
+from stowhand.protocols.store import DAY, StoreOptions
 from stowhand.stores.opening import open_store
 
 app = App()
@@ -51,7 +51,7 @@ class Site(Protocol):
 
 def new_store(site: Site) -> QueueStore:
     """Not open yet."""
-    return open_store(site.settings.url, site.settings.options())
+    return open_store(site.settings.url, site.settings.options)
 
 
 async def install(site: Site) -> None:
@@ -68,7 +68,7 @@ class PostgresSite:
 
     def __init__(self, url: str, *, history: bool = False) -> None:
         connection = ResolvedStore(url, "the benchmark")
-        self.settings = StoreSettings(connection=connection, history=DAY if history else None)
+        self.settings = StoreSettings(connection=connection, options=StoreOptions(history=DAY if history else None))
         self.url = url
 
     def fill(
@@ -181,7 +181,8 @@ class SqliteSite:
     """A file, with the default durability: FULL."""
 
     def __init__(self, file: Path) -> None:
-        self.settings = StoreSettings(connection=ResolvedStore(f"sqlite:///{file}", "the benchmark"), history=None)
+        connection = ResolvedStore(f"sqlite:///{file}", "the benchmark")
+        self.settings = StoreSettings(connection=connection, options=StoreOptions(history=None))
         self._file = file
 
     def fill(self, jobs: int, *, task: str = "noop") -> int:

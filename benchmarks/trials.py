@@ -24,6 +24,7 @@ from stowhand.cli.bench import probe
 from stowhand.cli.bench.measure import LOOK_EVERY, Workers
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -133,7 +134,8 @@ class WorkerRuns:
     def _at_work(self, site: Site, app: str, slots: int) -> Workers:
         for file in self._probes.iterdir():
             file.unlink()
-        settings = WorkerSettings(store=site.settings, app=app, jobs=slots, log_level="error")
+        options = WorkerOptions(concurrency=slots)
+        settings = WorkerSettings(store=site.settings, worker=options, app=app, log_level="error")
         return Workers(settings, new_store(site).heartbeats)
 
 

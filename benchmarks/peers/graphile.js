@@ -1,4 +1,5 @@
-// graphile-worker. GRAPHILE_MODE=batched: its documented settings for throughput; plain: its own defaults for latency.
+// graphile-worker. GRAPHILE_MODE=batched: its documented settings for throughput; plain: its own defaults for latency;
+// 0.13: that version's defaults, which take no preset and run one job at once.
 'use strict';
 const { join } = require('path');
 const { createRequire } = require('module');
@@ -8,8 +9,9 @@ const modules = createRequire(join(process.env.PEERS_NODE, 'package.json'));
 const { run, makeWorkerUtils, Logger } = modules('graphile-worker');
 const { Pool } = modules('pg');
 
-const batched = process.env.GRAPHILE_MODE === 'batched';
-const concurrentJobs = batched ? 24 : 10;
+const mode = process.env.GRAPHILE_MODE;
+const batched = mode === 'batched';
+const concurrentJobs = { batched: 24, plain: 10, '0.13': 1 }[mode];
 const pgPool = new Pool({ max: concurrentJobs + 2 }); // the server is named by PGHOST and its kin
 pgPool.on('error', () => {});
 const throughput = {
@@ -17,14 +19,15 @@ const throughput = {
   completeJobBatchDelay: 0,
   failJobBatchDelay: 0,
 };
-const preset = {
-  worker: { pgPool, concurrentJobs, logger: new Logger(() => () => {}), ...(batched ? throughput : {}) },
-};
+const logger = new Logger(() => () => {});
+const preset = { worker: { pgPool, concurrentJobs, logger, ...(batched ? throughput : {}) } };
+const options = mode === '0.13' ? { pgPool, concurrency: concurrentJobs, logger } : { preset };
 
 const verbs = {
   setup: async (utils) => {
     await utils.migrate();
-    await pgPool.query('truncate graphile_worker._private_jobs, graphile_worker._private_job_queues');
+    const names = mode === '0.13' ? ['jobs', 'job_queues'] : ['_private_jobs', '_private_job_queues'];
+    await pgPool.query(`truncate ${names.map((name) => `graphile_worker.${name}`)}`);
   },
   one: (utils, count) =>
     timed(count, async () => {
@@ -42,10 +45,10 @@ const verbs = {
 
 const main = async (verb, count) => {
   if (verb === 'worker') {
-    await run({ preset, taskList: { noop: async (payload) => hit(payload.sent) } });
+    await run({ ...options, taskList: { noop: async (payload) => hit(payload.sent) } });
     return;
   }
-  const utils = await makeWorkerUtils({ preset });
+  const utils = await makeWorkerUtils(options);
   await verbs[verb](utils, count);
   await utils.release();
   await pgPool.end();

@@ -12,18 +12,18 @@ from stowhand.app.app import adopt_store
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.tasks import app, noop
+from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
 
 STORE = StoreSettings(
     connection=ResolvedStore(os.environ["STOWHAND_CONNECTION"], "the benchmark"),
-    history=None,
-    synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL"),
+    options=StoreOptions(history=None, synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL")),
 )
 
 
 async def setup() -> None:
     """Empty tables, as just installed."""
-    store = open_store(STORE.url, STORE.options())
+    store = open_store(STORE.url, STORE.options)
     try:
         await store.schema.uninstall()
         await store.schema.install()
@@ -47,7 +47,7 @@ async def main(verb: str, count: int) -> None:
     if verb == "setup":
         await setup()
         return
-    adopt_store(app, STORE.url, STORE.options())
+    adopt_store(app, STORE.url, STORE.options)
     async with app:
         if verb == "slowly":
             await probe.send_slowly(count, lambda number, sent: noop.enqueue(number=number, sent=sent))
