@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide this package
 
+from benchmarks.report import save  # noqa: E402
 from benchmarks.sites import PostgresSite, Site, SqliteSite, install  # noqa: E402
 from benchmarks.trials import (  # noqa: E402
     Sizes,
@@ -226,7 +227,8 @@ class Conditions:
 @click.option("--only", multiple=True, type=click.Choice(NAMES), help="One of the conditions; may be repeated.")
 @click.option("--quick", is_flag=True, help="A twentieth of everything, once: whether it works, not how fast it is.")
 @click.option("--postgres", type=int, metavar="MAJOR", help="That version, if it is installed, instead of 18.")
-def main(only: tuple[str, ...], quick: bool, postgres: int | None) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(only: tuple[str, ...], quick: bool, postgres: int | None, file: Path | None) -> None:
     """Measure what conditions cost."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # for the worker processes
@@ -243,6 +245,7 @@ def main(only: tuple[str, ...], quick: bool, postgres: int | None) -> None:
         print(f"Python {platform.python_version()}; PostgreSQL {server.version}, fsync on; {_load()}", file=sys.stderr)
         asyncio.run(_measure(conditions, only or NAMES))
     click.echo("\n".join(table.lines()))
+    save(table.runs, file)
 
 
 async def _measure(conditions: Conditions, names: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 from benchmarks.contenders import NPM_PACKAGES, STATE, Contender, install  # noqa: E402
 from benchmarks.course import Course, Finding, go_round  # noqa: E402
 from benchmarks.grounds import RedisGround  # noqa: E402
-from benchmarks.report import BULLMQ, FLOWS, GUILD, OURS, Report  # noqa: E402
+from benchmarks.report import BULLMQ, FLOWS, GUILD, OURS, Report, save  # noqa: E402
 from tests.support.valkey import RedisServer, find_redis  # noqa: E402
 
 MEASURES = ("one", "many", "drain", "latency", "idle")
@@ -53,12 +53,14 @@ Round = tuple[str, Callable[[Course], Iterator[Finding]]]
 @click.option("--samples", default=200, show_default=True, help="Jobs sent to an idle worker.")
 @click.option("--window", default=30.0, show_default=True, help="Seconds of idleness that are watched.")
 @click.option("--concurrency", type=int, help="For all, instead of the best of each.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(
     only: str,
     peers: str,
     appendfsync: Literal["everysec", "always"],
     runs: int,
     concurrency: int | None,
+    file: Path | None,
     **sizes: float,
 ) -> None:
     """Measure Stowhand's flows and their peers on Redis, and hold the ratios against the targets."""
@@ -77,6 +79,7 @@ def main(
         for name, measure in _rounds(wanted, sizes):
             go_round(name, measure, [one for one in courses if name in one.contender.measures], runs, report)
     click.echo("\n".join(report.lines()))
+    save(report.runs, file)
 
 
 class Field:

@@ -24,7 +24,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 from benchmarks.contenders import POSTGRES, SQLITE, STATE, Contender, install  # noqa: E402
 from benchmarks.course import Course, Finding, go_round  # noqa: E402
 from benchmarks.grounds import FileGround, Ground, PostgresGround  # noqa: E402
-from benchmarks.report import Report  # noqa: E402
+from benchmarks.report import Report, save  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -44,7 +44,8 @@ FAMILIES = ("graphile", "graphile-13", "pgqueuer", "procrastinate", "huey")
 @click.option("--one", default=2_000, show_default=True, help="Jobs enqueued one by one.")
 @click.option("--samples", default=200, show_default=True, help="Jobs sent to an idle worker.")
 @click.option("--window", default=30.0, show_default=True, help="Seconds of idleness that are watched.")
-def main(sqlite: bool, only: str, peers: str, runs: int, **sizes: float) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(sqlite: bool, only: str, peers: str, runs: int, file: Path | None, **sizes: float) -> None:
     """Measure Stowhand and its peers, and hold the ratios against the targets."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     wanted, families = _chosen(only, MEASURES), {"stowhand", *_chosen(peers, FAMILIES)}
@@ -56,6 +57,7 @@ def main(sqlite: bool, only: str, peers: str, runs: int, **sizes: float) -> None
         for name, measure in _measurements(wanted, sizes):
             go_round(name, measure, [one for one in courses if name in one.contender.measures], runs, report)
     click.echo("\n".join(report.lines()))
+    save(report.runs, file)
 
 
 def _measurements(

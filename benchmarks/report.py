@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 OURS = "stowhand"
+Runs = dict[str, dict[str, list[float]]]
+"""The figures of all runs, by measure (what, and the unit) and then by contender or case."""
+
+
+def save(runs: Runs, file: Path | None) -> None:
+    """As JSON, for ``page.py``, if a file is named (``--json`` of every benchmark)."""
+    if file is not None:
+        file.write_text(json.dumps(runs, indent=1))
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Report:
     """Figures by measure and contender."""
 
     targets: tuple[Target, ...] = QUEUES
-    runs: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    runs: Runs = field(default_factory=dict)
 
     def add(self, measure: str, contender: str, figure: float) -> None:
         """One more run."""

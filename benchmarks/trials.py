@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.report import Runs
 from benchmarks.sites import NAP, PostgresSite, Site, new_store
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.bench import probe
@@ -59,7 +60,7 @@ class Sizes:
 class Table:
     """Runs by measure and case; the first case is the plain one."""
 
-    runs: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    runs: Runs = field(default_factory=dict)
     bounds: dict[str, str] = field(default_factory=dict)
 
     def add(self, measure: str, case: str, figure: float, bound: str = "") -> None:
