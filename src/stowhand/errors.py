@@ -120,6 +120,12 @@ class Poison(NonRetryable):
     """A job that can never succeed (malformed payload, vanished row): failed at once, outcome ``poison``."""
 
 
+def a_type(given: object) -> str:
+    """``an int``"""
+    name = type(given).__qualname__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 _SETTINGS_OF = {
     "concurrency": "jobs",
     "job_timeout": "timeout",

@@ -244,7 +244,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
         ({"url": "memory:"}, "is memory://"),
         ({"url": MemoryStore()}, r"write App\(store=…\)"),
         ({"url": Path("jobs.db")}, "App\\('sqlite:///jobs.db'\\)"),
-        ({"url": 5}, "a int is given as the URL"),
+        ({"url": 5}, "an int is given as the URL"),
         ({"url": "postgresql+asyncpg:///shop"}, r"leave out '\+asyncpg', as in postgresql://"),
         ({"url": "sqlite:///a.db", "history": True}, "history: a bool given"),
         ({"url": "sqlite:///a.db", "failed_retention": False}, "failed_retention: a bool given"),

@@ -85,7 +85,7 @@ def test_a_program_that_drains_its_table_ends_with_0(call: Stowhand, program: st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{}:something"], "a int found; name a Worker"),
+        (["{}:something"], "an int found; name a Worker"),
         (["{}:lonely"], "there is no Worker among 1 routines"),
         (["{}:named", "--processes", "2"], "no two processes may have the same name"),
         (["{}:nothing"], "has no 'nothing'"),

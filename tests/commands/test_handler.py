@@ -146,8 +146,8 @@ def test_a_program_that_cannot_be_started_says_why_in_the_entry_and_in_the_error
         (lambda: Command("k", ["a"], env={"A": 3}), "the value of A is no text"),  # type: ignore[dict-item]
         (lambda: Command("k", ["a"], timeout=0), "give seconds, more than 0"),
         (lambda: Command("k", ["a"], timeout=float("nan")), "give seconds, more than 0"),
-        (lambda: Command("k", ["a"], stdin=3), "stdin is a int"),  # type: ignore[arg-type]
-        (lambda: Command("k", ["a"], cwd=3), "cwd is a int"),  # type: ignore[arg-type]
+        (lambda: Command("k", ["a"], stdin=3), "stdin is an int"),  # type: ignore[arg-type]
+        (lambda: Command("k", ["a"], cwd=3), "cwd is an int"),  # type: ignore[arg-type]
         (lambda: CommandHandler([]), "give a function"),  # type: ignore[arg-type]
         (lambda: CommandHandler(lambda record: [], grace=-1), "grace: -1 given"),
         (lambda: CommandHandler(lambda record: [], timeout=True), "timeout: True given"),

@@ -40,7 +40,7 @@ def test_what_json_writes_as_an_object_is_one() -> None:
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        (3, "returned a int; a result is an object"),
+        (3, "returned an int; a result is an object"),
         ([1], "returned a list"),
         ("done", "returned a str"),
         (frozenset({1}), "returned a frozenset"),

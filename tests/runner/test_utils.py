@@ -89,7 +89,7 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
         ("abc", "specs: a str; give a list of dicts, or of NewJobs"),
         (None, "specs: a NoneType;"),
         ({"identifier": "x"}, "specs: a dict;"),
-        ([{"identifier": "x"}, 5], "job 2 of the batch: a int; give a dict with identifier and payload"),
+        ([{"identifier": "x"}, 5], "job 2 of the batch: an int; give a dict with identifier and payload"),
         ([["identifier", "x"]], "job 1 of the batch: a list;"),
     ],
 )
@@ -110,7 +110,7 @@ async def test_what_can_be_no_key_removes_nothing_and_says_so(sqlite_url: str) -
 
 @pytest.mark.parametrize("options", [None, "postgresql:///shop", 5])
 async def test_options_of_a_quick_job_come_first(options: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"quick_add_job: a .* given first; give options"):
+    with pytest.raises(ConfigurationError, match=r"quick_add_job: an? .* given first; give options"):
         await quick_add_job(options, "x")
 
 

@@ -100,7 +100,7 @@ def test_a_worker_takes_items_from_everywhere(app: App, task: Rollup, run: Run, 
             with pytest.raises(ConfigurationError, match="a CronItem; give what parse_crontab or parse_cron_items"):
                 app.worker(cron_items=[CronItem(task="x", match="* * * * *")])  # type: ignore[list-item]
             for wrong in ({"crontab": 5}, {"crontab_file": 5}, {"cron_items": 5}, {"crontab_file": "a\0b"}):
-                with pytest.raises(ConfigurationError, match=r"cron.*: (a int; give|embedded null byte)"):
+                with pytest.raises(ConfigurationError, match=r"cron.*: (an int; give|embedded null byte)"):
                     app.worker(**wrong)
 
     run(scenario())

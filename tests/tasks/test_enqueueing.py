@@ -144,7 +144,7 @@ def test_models_of_every_kind_are_written_as_json() -> None:
             {},
             "payload: cannot be written as JSON: NaN and infinity are no JSON numbers; use null or a string",
         ),
-        (untyped, (object(),), {}, "payload: cannot be written as JSON: a object has no JSON form"),
+        (untyped, (object(),), {}, "payload: cannot be written as JSON: an object has no JSON form"),
         (
             bill,
             ({"id": 1, "lines": [{}]},),
@@ -171,7 +171,7 @@ def test_a_wrong_argument_is_refused_by_name(task: Any, args: Any, kwargs: Any, 
     ("options", "message"),
     [
         ({"quue": "x"}, "no option 'quue'; did you mean 'queue'? there are: queue, delay, flags, key"),
-        ({"queue": 3}, "queue: a int; give a string"),
+        ({"queue": 3}, "queue: an int; give a string"),
         (
             {"run_at": datetime(2030, 1, 1, tzinfo=UTC).replace(tzinfo=None)},
             "run_at: 2030-01-01T00:00:00 has no time zone",
@@ -222,7 +222,7 @@ def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
 def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
     with pytest.raises(InvalidJob, match=r"a dict is no job; give a NewJob, which task.new_job"):
         run(app.enqueue({"task": "send"}))  # type: ignore[arg-type]
-    with pytest.raises(InvalidJob, match="job 2 of the batch: a int is no job"):
+    with pytest.raises(InvalidJob, match="job 2 of the batch: an int is no job"):
         run(app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]
 
 

@@ -48,7 +48,7 @@ def test_an_app_is_found_from_the_current_folder(where: str) -> None:
         ("zzz:app", "'zzz:app': no module named 'zzz' in "),
         ("shop_pack.nothing:app", "'shop_pack.nothing:app': no module named 'shop_pack.nothing'"),
         ("shop_jobs:ap", "'shop_jobs:ap': shop_jobs has no 'ap'; did you mean 'app'?"),
-        ("shop_jobs:number", "'shop_jobs:number': a int, not App; did you mean 'app'?"),
+        ("shop_jobs:number", "'shop_jobs:number': an int, not App; did you mean 'app'?"),
         ("shop_pack.jobs", "'shop_pack.jobs': shop_pack.jobs has no 'app'; did you mean 'other'?"),
         ("shop_without:app", "'shop_without:app': shop_without has no 'app'; it has no App at all"),
         ("shop_fails:app", "'shop_fails:app': importing shop_fails failed: ZeroDivisionError: division by zero"),

@@ -343,7 +343,7 @@ async def test_a_hook_that_is_not_asynchronous_is_the_attempts_error_with_what_t
     async with at_work(recorder) as harness:
         job = await harness.does()
         assert job.state is State.ERRORED
-        assert f"{hook} is to be asynchronous, and gave a int to wait for; write `async def {hook}`" in str(
+        assert f"{hook} is to be asynchronous, and gave an int to wait for; write `async def {hook}`" in str(
             job.last_error
         )
 
@@ -385,7 +385,7 @@ async def judges(error: BaseException) -> bool:
         ("handle", yields, "yields, and is no hook"),
         ("post_handle", one, r"its post_handle takes other arguments"),
         ("pre_claim", three, r"it is called as pre_claim\(ctx\)"),
-        ("pre_handle", 7, "its pre_handle is a int"),
+        ("pre_handle", 7, "its pre_handle is an int"),
         ("retryable", judges, "asynchronous; make it a plain function"),
     ],
 )

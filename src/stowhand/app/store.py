@@ -12,7 +12,7 @@ from stowhand.app.options import StoreKeywords, store_options
 from stowhand.app.own_store import OBJECT, OwnStore, same_store
 from stowhand.app.settings.reading import read_preset, read_store
 from stowhand.app.settings.settings import SETTINGS
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.offered import check_store, whole
 from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions
@@ -78,10 +78,8 @@ def _understood(url: object) -> str:
             raise ConfigurationError(f"App: {error}") from None
     if isinstance(url, os.PathLike):
         raise ConfigurationError(f"App: a path is given, and a URL is wanted: App('sqlite:///{os.fspath(url)}')")
-    kind = type(url).__qualname__
-    if callable(getattr(url, "claim", None)):
-        raise ConfigurationError(f"App: a {kind} is given as the URL; write App(store=…)")
-    raise ConfigurationError(f"App: a {kind} is given as the URL; write App('postgresql:///shop'), or App(store=…)")
+    instead = "" if callable(getattr(url, "claim", None)) else "App('postgresql:///shop'), or "
+    raise ConfigurationError(f"App: {a_type(url)} is given as the URL; write {instead}App(store=…)")
 
 
 def _checked(store: Any) -> QueueStore:

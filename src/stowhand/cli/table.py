@@ -20,7 +20,7 @@ from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import output_width
 from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
 from stowhand.cli.text_table import page, table
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
@@ -340,7 +340,7 @@ def table_of(given: dict[str, Any]) -> TableStore[Any]:
             raise click.UsageError(f"{target} is a TableStore, which knows where its table is; leave -c out")
         return options
     if not isinstance(options, TableOptions):
-        raise click.UsageError(f"{target!r}: a {type(options).__qualname__}, not a TableStore or TableOptions")
+        raise click.UsageError(f"{target!r}: {a_type(options)}, not a TableStore or TableOptions")
     if connection.source == UNNAMED:
         raise click.UsageError("name the database: -c postgresql://…, -c sqlite:///file, or DATABASE_URL")
     if connection.note:

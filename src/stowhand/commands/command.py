@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.durations import seconds
 
 KEY_LIMIT = 255
@@ -46,7 +46,7 @@ class Command(msgspec.Struct, frozen=True):
         read_variables(f"command {self.key}: env", self.env)
         read_seconds(f"command {self.key}: timeout", self.timeout)
         if self.stdin is not None and not isinstance(self.stdin, str | bytes):
-            raise ConfigurationError(f"command {self.key}: stdin is a {_kind(self.stdin)}; give text or bytes")
+            raise ConfigurationError(f"command {self.key}: stdin is {a_type(self.stdin)}; give text or bytes")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 def read_folder(what: str, folder: object) -> str | None:
     """Text, from text or a path. Raises ConfigurationError, as the others do."""
     if folder is not None and not isinstance(folder, str | Path):
-        raise ConfigurationError(f"{what} is a {_kind(folder)}; give a path")
+        raise ConfigurationError(f"{what} is {a_type(folder)}; give a path")
     return None if folder is None else os.fspath(folder)
 
 
@@ -76,7 +76,7 @@ def read_variables(what: str, variables: object) -> dict[str, str]:
     if variables is None:
         return {}
     if not isinstance(variables, Mapping):
-        raise ConfigurationError(f"{what} is a {_kind(variables)}; give a mapping of names to values")
+        raise ConfigurationError(f"{what} is {a_type(variables)}; give a mapping of names to values")
     for name, value in variables.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise ConfigurationError(f"{what}: {name!r} is no name of a variable")
@@ -109,7 +109,7 @@ def _words(key: str, argv: object) -> tuple[str, ...]:
             f"command {key}: argv is one string; give a list of words, or let a shell read it: ['sh', '-c', …]"
         )
     if not isinstance(argv, Sequence):
-        raise ConfigurationError(f"command {key}: argv is a {_kind(argv)}; give a list of words")
+        raise ConfigurationError(f"command {key}: argv is {a_type(argv)}; give a list of words")
     words = tuple(os.fspath(word) if isinstance(word, Path) else word for word in argv)
     for place, word in enumerate(words):
         if not isinstance(word, str) or "\0" in word:
@@ -117,7 +117,3 @@ def _words(key: str, argv: object) -> tuple[str, ...]:
     if not words or not words[0]:
         raise ConfigurationError(f"command {key}: argv is empty; give a program and its arguments")
     return words
-
-
-def _kind(value: object) -> str:
-    return type(value).__qualname__

@@ -20,7 +20,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.commands.command import Command, inherited, read_folder, read_seconds, read_variables
 from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import Step, step
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.outcomes import WHOLE, from_error
@@ -103,7 +103,7 @@ class CommandHandler(Generic[R]):
         commands = list(await made if inspect.isawaitable(made) else made)
         for one in commands:
             if not isinstance(one, Command):
-                raise ConfigurationError(f"commands: a {type(one).__qualname__} among them; give Command(key, argv)")
+                raise ConfigurationError(f"commands: {a_type(one)} among them; give Command(key, argv)")
         if len(commands) > ENTRIES_LIMIT:
             raise ConfigurationError(f"commands: {len(commands)} of them, the limit is {ENTRIES_LIMIT}")
         return commands

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 
 MARK = "******"
 SHORTEST = 4
@@ -120,7 +120,7 @@ class Stream:
 
 def _pieces(secret: object, number: int) -> Iterator[bytes]:
     if not isinstance(secret, str):
-        raise ConfigurationError(f"redact: secret {number} is a {type(secret).__qualname__}; give strings")
+        raise ConfigurationError(f"redact: secret {number} is {a_type(secret)}; give strings")
     if len(secret.strip()) < SHORTEST:
         raise ConfigurationError(
             f"redact: secret {number} is empty or very short; give at least {SHORTEST} characters, or leave it out"

@@ -13,7 +13,7 @@ from stowhand.cron.fields import Calendar, Pattern
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.phrases import say_phrase
 from stowhand.cron.zones import Zone, find_zone
-from stowhand.errors import suggest
+from stowhand.errors import a_type, suggest
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import KeyMode, NewJob
@@ -70,7 +70,7 @@ def check_item(
         except ValueError as error:
             problems.append(str(error).replace(field, spelling[field], 1))
     if options is not given:
-        problems.append(f"options: a {type(given).__qualname__}; give CronOptions(…)")
+        problems.append(f"options: {a_type(given)}; give CronOptions(…)")
     if problems or when is None:
         return None
     job = NewJob(task=item.task, key_mode=key_mode, **details)
@@ -103,7 +103,7 @@ def _read_fill(period: object) -> int:
     if isinstance(period, timedelta | str):
         period = seconds(period)
     if isinstance(period, bool) or not isinstance(period, int | float):
-        raise ValueError(f"a {type(period).__qualname__}; give seconds or a timedelta")
+        raise ValueError(f"{a_type(period)}; give seconds or a timedelta")
     if not 0 <= period <= FILL_LIMIT:
         shown = say_phrase(int(period)) if 0 <= period < 10**12 else f"{period} seconds"
         raise ValueError(f"{shown} is not within 0 and 366d, as far as ticks are remembered")
@@ -114,7 +114,7 @@ def _read_zone(name: object) -> Zone:
     if name is None:
         return find_zone("UTC")
     if not isinstance(name, str):
-        raise ValueError(f"a {type(name).__qualname__}; give a name such as Europe/Berlin")
+        raise ValueError(f"{a_type(name)}; give a name such as Europe/Berlin")
     return find_zone(name)
 
 

@@ -9,7 +9,7 @@ from stowhand.cron.check import IN_APP, IN_PYTHON, IN_TEXT, check_item
 from stowhand.cron.command import IDENTIFIER, parse_command
 from stowhand.cron.fields import FIELD, FIELDS, Pattern, parse_pattern
 from stowhand.cron.item import CronItem, Match, ParsedItem
-from stowhand.errors import CrontabError
+from stowhand.errors import CrontabError, a_type
 from stowhand.protocols.callables import is_async
 
 SHOWN = 1000
@@ -33,7 +33,7 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
     problems: list[str] = []
     items = []
     if not isinstance(text, str):
-        raise CrontabError(f"{name}: a {type(text).__qualname__}; give its text")
+        raise CrontabError(f"{name}: {a_type(text)}; give its text")
     for number, line in enumerate(_LINE.split(text.removeprefix("\ufeff")), start=1):
         line = line.strip()
         if line and not line.startswith("#"):
@@ -46,7 +46,7 @@ def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
     problems: list[str] = []
     given: object = items
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise CrontabError(f"cron items: a {type(given).__qualname__}; give a list of CronItem")
+        raise CrontabError(f"cron items: {a_type(given)}; give a list of CronItem")
     parsed = [_parse_item(one, f"cron item {number}", IN_PYTHON, problems) for number, one in enumerate(items, start=1)]
     return _all_of(parsed, problems)
 
@@ -110,7 +110,7 @@ def _wrong_shape(words: Sequence[str]) -> str | None:
 
 def _parse_item(item: object, place: str, spelling: Mapping[str, str], problems: list[str]) -> ParsedItem | None:
     if not isinstance(item, CronItem):
-        problems.append(f"{place}: a {type(item).__qualname__}; give a CronItem")
+        problems.append(f"{place}: {a_type(item)}; give a CronItem")
         return None
     wrong: list[str] = []
     place = f"{place} ({_shown(str(item.identifier or item.task))})"
@@ -135,7 +135,7 @@ def _read_match(item: CronItem, problems: list[str]) -> Pattern | Match | None:
             return parse_pattern(words, problems)
         problems.append(f"match {match[:60]!r}: {len(words)} words; write five fields, as in '0 4 * * *'")
     elif not callable(match):
-        problems.append(f"match: a {type(match).__qualname__}; give five fields such as '0 4 * * *', or a function")
+        problems.append(f"match: {a_type(match)}; give five fields such as '0 4 * * *', or a function")
     elif is_async(match):
         problems.append("match: an async function; give one that answers at once")
     else:

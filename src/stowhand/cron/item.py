@@ -10,6 +10,7 @@ import msgspec
 
 from stowhand.cron.fields import DAY, Calendar
 from stowhand.cron.zones import FIRST, LAST, Zone, to_minute, to_moment
+from stowhand.errors import a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.option import Suggesting
@@ -177,9 +178,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
                 answer.close()
-            raise TypeError(
-                f"match answered with a {type(answer).__name__}; give a function that answers True or False at once"
-            )
+            raise TypeError(f"match answered with {a_type(answer)}; give a function that answers True or False at once")
         return bool(answer)
 
     def _date(self, minute: int) -> CronDate:

@@ -13,7 +13,7 @@ from stowhand.cron.check import IN_PYTHON
 from stowhand.cron.crontab import parse_app_item, parse_crontab, refuse_duplicates
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
-from stowhand.errors import ConfigurationError, InvalidJob, suggest
+from stowhand.errors import ConfigurationError, InvalidJob, a_type, suggest
 from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
@@ -106,18 +106,14 @@ def items_of(given: CronSources) -> tuple[ParsedItem, ...]:
     file: object = given.get("crontab_file")
     if file is not None:
         if not isinstance(file, str | Path):
-            raise ConfigurationError(f"crontab_file: a {type(file).__qualname__}; give a path")
+            raise ConfigurationError(f"crontab_file: {a_type(file)}; give a path")
         items += read_crontab(Path(file))
     parsed: object = given.get("cron_items") or ()
     if not isinstance(parsed, Iterable):
-        raise ConfigurationError(
-            f"cron_items: a {type(parsed).__qualname__}; give what parse_crontab or parse_cron_items returns"
-        )
+        raise ConfigurationError(f"cron_items: {a_type(parsed)}; give what parse_crontab or parse_cron_items returns")
     for item in parsed:
         if not isinstance(item, ParsedItem):
-            raise ConfigurationError(
-                f"cron_items: a {type(item).__qualname__}; give what parse_crontab or parse_cron_items returns"
-            )
+            raise ConfigurationError(f"cron_items: {a_type(item)}; give what parse_crontab or parse_cron_items returns")
         items.append(item)
     return refuse_duplicates(items)
 
@@ -159,7 +155,7 @@ def declare_item(
     given: object = task
     if not isinstance(given, str | ConfiguredTask):
         raise ConfigurationError(
-            f"App.cron: a {type(given).__qualname__} given; give what @app.task makes of a function, or a task's name"
+            f"App.cron: {a_type(given)} given; give what @app.task makes of a function, or a task's name"
         )
     chosen: dict[str, Any] = dict(options)
     if not isinstance(task, str):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
@@ -43,7 +43,7 @@ def new_job(
         raise InvalidJob(f"correlation_id: give a text of at most {NAME_LIMIT} characters")
     strict_json.encode(correlation_id, what="correlation_id")
     if attributes is not None and not isinstance(attributes, Mapping):
-        raise InvalidJob(f"attributes: a {type(attributes).__qualname__} given; give a dict")
+        raise InvalidJob(f"attributes: {a_type(attributes)} given; give a dict")
     given = attributes or {}
     return NewFlowJob(
         values={

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import wall_clock
-from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload
+from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload, a_type
 from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import size_limit
@@ -201,7 +201,7 @@ def _as_object(result: object) -> Mapping[str, object]:
     except InvalidJob:
         made = None
     if not isinstance(made, dict):
-        raise InvalidJob(f"the worker function returned a {type(result).__qualname__}; a result is an object: a dict")
+        raise InvalidJob(f"the worker function returned {a_type(result)}; a result is an object: a dict")
     return made
 
 

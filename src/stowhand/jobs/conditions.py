@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 
 TOGETHER = "together <="
 """Per claim: the records of one claim have at most that together, so each of them has."""
@@ -85,7 +85,7 @@ class Sql(msgspec.Struct, frozen=True):
 def sql(text: str, *values: Any) -> Sql:
     """An expression or a condition. Raises ConfigurationError when the numbers of places and values differ."""
     if not isinstance(text, str):
-        raise ConfigurationError(f"sql: a {type(text).__qualname__} given; give text")
+        raise ConfigurationError(f"sql: {a_type(text)} given; give text")
     pieces, places = [""], 0
     try:
         for literal, name, spec, conversion in string.Formatter().parse(text):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from stowhand.errors import InvalidJob, UndecodablePayload, suggest
+from stowhand.errors import InvalidJob, UndecodablePayload, a_type, suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import KeyMode, NewJob
@@ -75,7 +75,7 @@ def check_built_in(job: NewJob) -> NewJob:
 def check_options(job: NewJob) -> NewJob:
     """As ``check``, for a job whose payload has been checked before."""
     if not isinstance(job, NewJob):
-        raise InvalidJob(f"a {_kind(job)} is no job; give a NewJob, which task.new_job(…) makes")
+        raise InvalidJob(f"{a_type(job)} is no job; give a NewJob, which task.new_job(…) makes")
     check_name("task", job.task, TASK_LIMIT)
     if job.queue is not None:
         check_name("queue", job.queue, QUEUE_LIMIT)
@@ -130,7 +130,7 @@ def check_name(field: str, name: object, limit: int) -> str:
 def read_delay(delay: object) -> float:
     """Seconds, from a timedelta, a number or a phrase."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float | str):
-        raise InvalidJob(f"delay: a {_kind(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
+        raise InvalidJob(f"delay: {a_type(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
     try:
         value = seconds(delay)
     except OverflowError:
@@ -149,7 +149,7 @@ def read_delay(delay: object) -> float:
 def _check_integer(field: str, number: object, least: int) -> None:
     # bool is an int to Python; True as a priority is a mistake.
     if type(number) is not int:
-        raise InvalidJob(f"{field}: a {_kind(number)}; give a whole number")
+        raise InvalidJob(f"{field}: {a_type(number)}; give a whole number")
     if not least <= number <= INT32:
         shown = str(number) if abs(number) < 10**20 else "far too large a number"
         raise InvalidJob(f"{field}: {shown}; the limits are {least} and {INT32}")
@@ -159,7 +159,7 @@ def _check_moment(moment: object, delay: object) -> None:
     if delay is not None:
         raise InvalidJob("run_at: given together with delay; give one of them")
     if not isinstance(moment, datetime):
-        raise InvalidJob(f"run_at: a {_kind(moment)}; give a datetime with a time zone")
+        raise InvalidJob(f"run_at: {a_type(moment)}; give a datetime with a time zone")
     if moment.utcoffset() is None:
         raise InvalidJob(
             f"run_at: {moment.isoformat()} has no time zone; add one, as in datetime.now(UTC) or"
@@ -181,7 +181,7 @@ def _read_key_mode(mode: object) -> KeyMode:
 def _read_flags(flags: object) -> tuple[str, ...]:
     # A lone string is iterable too, and would become a flag per letter.
     if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):
-        raise InvalidJob(f"flags: a {_kind(flags)}; give a list of names")
+        raise InvalidJob(f"flags: {a_type(flags)}; give a list of names")
     names = tuple(flags)
     if len(names) > FLAGS_LIMIT:
         raise InvalidJob(f"flags: {len(names)} flags, the limit is {FLAGS_LIMIT}")
@@ -195,7 +195,7 @@ def read_forbidden(flags: object) -> tuple[str, ...]:
     if flags is None or flags == ():
         return ()
     if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):
-        raise InvalidJob(f"forbidden flags: a {_kind(flags)}; give a list of names")
+        raise InvalidJob(f"forbidden flags: {a_type(flags)}; give a list of names")
     names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in flags))
     if len(names) > FORBIDDEN_LIMIT:
         raise InvalidJob(f"forbidden flags: {len(names)} flags, the limit is {FORBIDDEN_LIMIT}")
@@ -206,12 +206,8 @@ def read_forbidden(flags: object) -> tuple[str, ...]:
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidJob(f"{field}: a {_kind(value)}; give a string")
+        raise InvalidJob(f"{field}: {a_type(value)}; give a string")
     return value
-
-
-def _kind(value: object) -> str:
-    return type(value).__qualname__
 
 
 def _describe(character: str) -> str:

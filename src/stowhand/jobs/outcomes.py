@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterator
 from types import TracebackType
 from typing import Any
 
-from stowhand.errors import NonRetryable, PayloadMismatch, Poison, UndecodablePayload
+from stowhand.errors import NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
@@ -92,8 +92,9 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
 def awaitable(answer: Any, hook: str) -> Awaitable[object]:
     """The awaitable that a hook returned. Raises TypeError when the hook is not asynchronous."""
     if not inspect.isawaitable(answer):
-        given = type(answer).__qualname__
-        raise TypeError(f"{hook} is to be asynchronous, and gave a {given} to wait for; write `async def {hook}`")
+        raise TypeError(
+            f"{hook} is to be asynchronous, and gave {a_type(answer)} to wait for; write `async def {hook}`"
+        )
     return answer
 
 
@@ -160,7 +161,7 @@ def _no_duration(value: object) -> str:
     try:
         shown = reprlib.repr(value)
     except Exception as trouble:  # noqa: BLE001 - boundary: as below
-        shown = f"a {type(value).__name__} ({type(trouble).__name__})"
+        shown = f"{a_type(value)} ({type(trouble).__name__})"
     return f"{shown}, which is no duration: give seconds or a timedelta"
 
 

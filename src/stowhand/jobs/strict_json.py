@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.errors import InvalidJob, UndecodablePayload, a_type
 
 SIZE_LIMIT = 1024 * 1024
 """Bytes of UTF-8 in a text that is written."""
@@ -160,7 +160,7 @@ def _write_other(value: Any) -> object:
     """What msgspec cannot write by itself. Pydantic is used if the value comes from it, and never imported."""
     if hasattr(type(value), "__pydantic_validator__"):
         return value.model_dump(mode="json")
-    raise TypeError(f"a {type(value).__qualname__} has no JSON form")
+    raise TypeError(f"{a_type(value)} has no JSON form")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_write_other)

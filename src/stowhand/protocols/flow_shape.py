@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, suggest
+from stowhand.errors import ConfigurationError, a_type, suggest
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import Backoff, allowed_resets
 from stowhand.jobs.limits import check_name
-from stowhand.protocols.option import Suggesting, kind_of
+from stowhand.protocols.option import Suggesting
 
 NAME_LIMIT = 40
 """Characters of a flow's, a queue's and a limiter's name: flow, parent and child together make one task's name."""
@@ -107,12 +107,12 @@ class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
             yield f"gather: {gather!r} given; give True or False"
         backoff: object = self.backoff
         if backoff is not None and not callable(backoff):
-            yield f"backoff: {kind_of(backoff)} given; give a function of the attempt's number"
+            yield f"backoff: {a_type(backoff)} given; give a function of the attempt's number"
         for field, kind, shown in (("next_queue", str, "a queue's name"), ("priority_change", int, "a whole number")):
             yield from _by_flow(field, getattr(self, field), kind, shown)
         limiter: object = self.limiter
         if limiter is not None and not isinstance(limiter, Limiter):
-            yield f"limiter: {kind_of(limiter)} given; give Limiter(reservoir=…, interval=…)"
+            yield f"limiter: {a_type(limiter)} given; give Limiter(reservoir=…, interval=…)"
         for child in self.children:
             if child.children or child.next_queue is not None:
                 yield f"its child {child.name!r} has children, or a next queue, of its own; a child ends where it is"
@@ -249,7 +249,7 @@ def _read_seconds(struct: msgspec.Struct, field: str) -> None:
 def _read_queues(struct: msgspec.Struct, field: str, whose: str) -> None:
     given: object = getattr(struct, field)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{whose}: {field}: {kind_of(given)} given; give a list of Queue")
+        raise ConfigurationError(f"{whose}: {field}: {a_type(given)} given; give a list of Queue")
     queues = tuple(given)
     for queue in queues:
         if not isinstance(queue, Queue):
@@ -276,7 +276,7 @@ def _name(field: str, value: Any, limit: int) -> None:
 
 def _names(field: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{field}: {kind_of(given)} given; give a list of names")
+        raise ConfigurationError(f"{field}: {a_type(given)} given; give a list of names")
     names = tuple(given)
     for name in names:
         _name(field, name, 512)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, LeaseLost
+from stowhand.errors import ConfigurationError, LeaseLost, a_type
 from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
@@ -325,7 +325,7 @@ def _check(made: object) -> None:
         asked = _ASKED.get(name, ("ctx", "record"))
         shown = f"{name}({', '.join(asked)})"
         if not callable(hook):
-            raise ConfigurationError(f"handler: its {name} is a {type(hook).__qualname__}; it is called as {shown}")
+            raise ConfigurationError(f"handler: its {name} is {a_type(hook)}; it is called as {shown}")
         if name in _PLAIN and inspect.iscoroutinefunction(hook):
             raise ConfigurationError(f"handler: its {name} is asynchronous; make it a plain function, {shown}")
         if inspect.isasyncgenfunction(hook) or inspect.isgeneratorfunction(hook):

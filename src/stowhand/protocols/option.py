@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, InvalidJob, hint, suggest
+from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
 from stowhand.jobs.durations import parse_duration, say_duration, seconds
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import named
@@ -287,10 +287,4 @@ def refuse_other(given: object, kinds: Any, words: str) -> None:
     """Raises ValueError for what is of another type."""
     # bool is an int to Python; True as a number is a mistake.
     if not isinstance(given, kinds) or (isinstance(given, bool) and kinds is not bool):
-        raise ValueError(f"{kind_of(given)} given; give {words}")
-
-
-def kind_of(given: object) -> str:
-    """``an int``"""
-    name = type(given).__qualname__
-    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+        raise ValueError(f"{a_type(given)} given; give {words}")

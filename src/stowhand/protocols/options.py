@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.offered import check_store
-from stowhand.protocols.option import Names, Seconds, Suggesting, Switch, Text, Wait, Whole, kind_of, read_fields
+from stowhand.protocols.option import Names, Seconds, Suggesting, Switch, Text, Wait, Whole, read_fields
 from stowhand.protocols.store import Store, Terms
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import exponential, natural
@@ -182,7 +182,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
 def _names_of_tasks(given: object) -> tuple[str, ...]:
     """A single string is iterable too: every letter would be a task. Raises ValueError."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ValueError(f"{kind_of(given)} given; give a list of names")
+        raise ValueError(f"{a_type(given)} given; give a list of names")
     names = tuple(given)
     for name in names:
         if not isinstance(name, str):
@@ -207,7 +207,7 @@ def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> No
         )
     check_store(store, Store, "store")
     if options is not None and not isinstance(options, kind):
-        raise ConfigurationError(f"options: {kind_of(options)} given; give {kind.__qualname__}(…)")
+        raise ConfigurationError(f"options: {a_type(options)} given; give {kind.__qualname__}(…)")
 
 
 def too_rare(beat: float, lease: float, name: str) -> str | None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
@@ -22,7 +22,7 @@ MANUALLY_FAILED = "Manually marked as failed"
 def validate_id(job_id: int, field: str = "job_id") -> int:
     """The id; ``NO_JOB`` for a number that no job can have, so that it is not found, like any unknown id."""
     if type(job_id) is not int:
-        raise InvalidJob(f"{field}: a {type(job_id).__qualname__}; give a whole number")
+        raise InvalidJob(f"{field}: {a_type(job_id)}; give a whole number")
     return job_id if 0 < job_id < 2**63 else NO_JOB
 
 
@@ -41,7 +41,7 @@ def wrong_connection(connection: object, wanted: str) -> ConfigurationError:
 def validate_key(key: str) -> str:
     """The key; an empty one, which no job has, for a text that no store can keep."""
     if not isinstance(key, str):
-        raise InvalidJob(f"key: a {type(key).__qualname__}; give a string")
+        raise InvalidJob(f"key: {a_type(key)}; give a string")
     return key if is_storable(key) else ""
 
 
@@ -77,20 +77,20 @@ def validate_workers(workers: Iterable[str]) -> list[str]:
     names = list(workers)
     for name in names:
         if not isinstance(name, str):
-            raise InvalidJob(f"workers: a {type(name).__qualname__} among them; give names")
+            raise InvalidJob(f"workers: {a_type(name)} among them; give names")
     return [name for name in names if is_storable(name)]
 
 
 def _refuse_text(field: str, given: object, instead: str) -> None:
     # A single string is iterable too: every letter would be an element.
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidJob(f"{field}: a {type(given).__qualname__}; give {instead}")
+        raise InvalidJob(f"{field}: {a_type(given)}; give {instead}")
 
 
 def validate_reschedule(to: Reschedule) -> Reschedule:
     """The changes, if a job may have these values."""
     if not isinstance(to, Reschedule):
-        raise InvalidJob(f"to: a {type(to).__qualname__}; give a Reschedule")
+        raise InvalidJob(f"to: {a_type(to)}; give a Reschedule")
     limits.check_details(priority=to.priority, attempts=to.attempts, max_attempts=to.max_attempts, run_at=to.run_at)
     return to
 
@@ -100,7 +100,7 @@ def validate_reason(reason: str | None) -> str:
     if reason is None:
         return MANUALLY_FAILED
     if not isinstance(reason, str):
-        raise InvalidJob(f"reason: a {type(reason).__qualname__}; give a text")
+        raise InvalidJob(f"reason: {a_type(reason)}; give a text")
     return clean(reason)
 
 
@@ -143,7 +143,7 @@ def _check_tick(tick: Tick, oldest: datetime) -> Tick:
 
 def _check_spec(identifier: str, spec: str) -> str:
     if not isinstance(spec, str):
-        raise InvalidJob(f"{identifier}: its spec is a {type(spec).__qualname__}; give a text")
+        raise InvalidJob(f"{identifier}: its spec is {a_type(spec)}; give a text")
     if clean(spec, 4 * len(spec)) != spec:
         raise InvalidJob(f"{identifier}: its spec holds NUL or a lone surrogate, which not every store can hold")
     return spec

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack, cast
 
-from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, StowhandError
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, StowhandError, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule
@@ -41,8 +41,9 @@ async def quick_add_job(
 
 async def _open(whose: str, options: object) -> WorkerUtils:
     if not isinstance(options, Mapping):
-        kind = type(options).__qualname__
-        raise ConfigurationError(f"{whose}: a {kind} given first; give options, as in {{'connection_string': …}}")
+        raise ConfigurationError(
+            f"{whose}: {a_type(options)} given first; give options, as in {{'connection_string': …}}"
+        )
     store = find_store(whose, options)
     try:
         await store.open()
@@ -74,7 +75,7 @@ class WorkerUtils:
         ``job_key_preserve_run_at``: keyed jobs that say nothing of ``job_key_mode`` keep the time they had.
         """
         if isinstance(specs, str | bytes | Mapping) or not isinstance(specs, Iterable):
-            raise InvalidJob(f"specs: a {type(specs).__qualname__}; give a list of dicts, or of NewJobs")
+            raise InvalidJob(f"specs: {a_type(specs)}; give a list of dicts, or of NewJobs")
         mode = KeyMode.PRESERVE_RUN_AT if job_key_preserve_run_at else None
         jobs = [self._numbered(number, spec, mode) for number, spec in enumerate(specs, 1)]
         return await self._store.jobs.add_jobs(jobs)
@@ -142,7 +143,7 @@ class WorkerUtils:
 
     def _of_spec(self, spec: JobSpec, mode: KeyMode | None) -> NewJob:
         if not isinstance(spec, Mapping):
-            raise InvalidJob(f"a {type(spec).__qualname__}; give a dict with identifier and payload, or a NewJob")
+            raise InvalidJob(f"{a_type(spec)}; give a dict with identifier and payload, or a NewJob")
         rest: dict[str, Any] = dict(spec)
         identifier, payload = rest.pop("identifier", None), rest.pop("payload", None)
         if identifier is None:

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, stopwatch
-from stowhand.errors import ConfigurationError, StowhandError
+from stowhand.errors import ConfigurationError, StowhandError, a_type
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
@@ -72,7 +72,7 @@ def routines_of(target: str, processes: int = 1) -> tuple[Routine, ...]:
     for one in given:
         if not is_routine(one):
             raise ConfigurationError(
-                f"{target}: a {type(one).__qualname__} found; name a Worker, a list of workers and resetters, or a"
+                f"{target}: {a_type(one)} found; name a Worker, a list of workers and resetters, or a"
                 " function without arguments that gives either"
             )
     named = [one.options.name for one in given if isinstance(one, Worker) and one.options.name]

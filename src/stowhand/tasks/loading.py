@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import TypeVar
 
-from stowhand.errors import ConfigurationError, hint
+from stowhand.errors import ConfigurationError, a_type, hint
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
             raise ConfigurationError(f"{where!r}: {module_name} has no {name!r}{_likely(found, name, kind)}") from None
     if not isinstance(found, kind):
         likely = _likely(sys.modules[module_name], path, kind)
-        raise ConfigurationError(f"{where!r}: a {type(found).__qualname__}, not {kind.__qualname__}{likely}")
+        raise ConfigurationError(f"{where!r}: {a_type(found)}, not {kind.__qualname__}{likely}")
     return found
 
 
@@ -42,7 +42,7 @@ def read_modules(given: Iterable[str]) -> tuple[str, ...]:
     """Names of modules, ``package.*`` for all below a package. Raises ConfigurationError."""
     asked: object = given
     if isinstance(asked, str) or not isinstance(asked, Iterable):
-        raise ConfigurationError(f"include: a {type(asked).__qualname__} given; give a list: ['shop.tasks']")
+        raise ConfigurationError(f"include: {a_type(asked)} given; give a list: ['shop.tasks']")
     names: tuple[object, ...] = tuple(asked)
     for name in names:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.removesuffix(".*").split(".")):

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask, suggest
+from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask, a_type, suggest
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
@@ -179,7 +179,7 @@ def define(
     Raises ConfigurationError when the function cannot be a task, or an option is wrong.
     """
     if not callable(function):
-        raise ConfigurationError(f"a task is a function; a {type(function).__qualname__} was given")
+        raise ConfigurationError(f"a task is a function; {a_type(function)} was given")
     if (why := why_no_function(function)) is not None:
         raise ConfigurationError(why if name is None else f"task {name!r}: {why}")
     known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__)

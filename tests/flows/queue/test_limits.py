@@ -100,7 +100,7 @@ def test_a_lent_store_and_what_is_no_queue_of_ours_are_refused() -> None:
     shape = FlowShape(name="demo", queues=THREE)
     with pytest.raises(ConfigurationError, match="not over HTTP"):
         QueueEngine(open_store("https://example.org"), shape)
-    with pytest.raises(ConfigurationError, match="a flow needs Redis or a queue of ours; a object given"):
+    with pytest.raises(ConfigurationError, match="a flow needs Redis or a queue of ours; an object given"):
         QueueEngine(object(), shape)  # type: ignore[arg-type]
 
 

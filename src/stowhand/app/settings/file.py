@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stowhand.app.settings.settings import CALLED, SETTINGS
-from stowhand.errors import hint, suggest
+from stowhand.errors import a_type, hint, suggest
 from stowhand.protocols.option import Names
 
 OWN_FILE = "stowhand.toml"
@@ -70,7 +70,7 @@ def _checked(name: str, table: dict[str, Any], ignored: str) -> SettingsFile:
         elif isinstance(value, list) and isinstance(SETTINGS[setting], Names):
             values[setting] = ",".join(map(str, value))
         elif not isinstance(value, str | int | float):
-            problems.append(f"{name}: {key}: a single value is wanted, not a {type(value).__name__}")
+            problems.append(f"{name}: {key}: a single value is wanted, not {a_type(value)}")
         else:
             values[setting] = str(value).lower() if isinstance(value, bool) else str(value)
     return SettingsFile(name=name if table else "", values=values, problems=tuple(problems), ignored=ignored)

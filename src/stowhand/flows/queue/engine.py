@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, UndecodablePayload
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, UndecodablePayload, a_type
 from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
 from stowhand.flows.job import FlowJob
@@ -393,7 +393,7 @@ def _lookup_value(value: str) -> str:
 
 def _queue_store(store: AnyStore[Job]) -> QueueStore:
     if not hasattr(store, "flows"):
-        raise ConfigurationError(f"a flow needs Redis or a queue of ours; a {type(store).__qualname__} given")
+        raise ConfigurationError(f"a flow needs Redis or a queue of ours; {a_type(store)} given")
     return whole(store)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from stowhand.errors import ConfigurationError, InvalidJob, hint, suggest
+from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import State
@@ -48,9 +48,7 @@ def read_conditions(given: object, *, folds: bool = True) -> tuple[Any, ...]:
                 ' a comparison with a value Where("column", "<", value)'
             )
         elif not is_sql(one):
-            raise ConfigurationError(
-                f'condition: a {type(one).__qualname__} given; give Where("column", "<", value) or sql("…")'
-            )
+            raise ConfigurationError(f'condition: {a_type(one)} given; give Where("column", "<", value) or sql("…")')
     return tuple(several)
 
 
@@ -63,7 +61,7 @@ def read_after(given: object) -> datetime | float | None:
             raise InvalidJob(f"after: {given} has no time zone; give an aware datetime, or seconds from now")
         return given
     if isinstance(given, bool) or not isinstance(given, timedelta | int | float | str):
-        raise InvalidJob(f"after: a {type(given).__qualname__} given; give an aware datetime, a timedelta or seconds")
+        raise InvalidJob(f"after: {a_type(given)} given; give an aware datetime, a timedelta or seconds")
     try:
         delay = seconds(given)
     except ValueError as error:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from stowhand.errors import LogRefused
+from stowhand.errors import LogRefused, a_type
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounded
 from stowhand.jobs.job import State
@@ -128,7 +128,7 @@ class _Log:
 
 def _as_json(entry: object) -> str:
     if not isinstance(entry, ExecutionLogEntry):
-        raise LogRefused(f"a {type(entry).__qualname__} given; give an ExecutionLogEntry")
+        raise LogRefused(f"{a_type(entry)} given; give an ExecutionLogEntry")
     if entry.start_time.utcoffset() is None:
         raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
     return msgspec.json.encode(bounded(entry)).decode()

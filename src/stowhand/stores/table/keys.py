@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.text import clean
 
@@ -31,7 +31,7 @@ def read_key(kind: Key, given: Any, field: str = "id") -> JobId:
     if kind is Key.INTEGER:
         # True is 1 to Python, and 1.0 is 1 to a database.
         if type(given) is not int:
-            raise InvalidJob(f"{field}: a {type(given).__qualname__} given; the key is a whole number: {_hint(given)}")
+            raise InvalidJob(f"{field}: {a_type(given)} given; the key is a whole number: {_hint(given)}")
         if not -(2**63) <= given < 2**63:
             raise InvalidJob(f"{field}: {given} is beyond 64 bits")
         return given
@@ -41,11 +41,9 @@ def read_key(kind: Key, given: Any, field: str = "id") -> JobId:
                 return str(UUID(str(given)))
             except ValueError:
                 raise InvalidJob(f"{field}: {given!r} is no uuid; give a uuid.UUID or its text") from None
-        raise InvalidJob(
-            f"{field}: a {type(given).__qualname__} given; the key is a uuid: give a uuid.UUID or its text"
-        )
+        raise InvalidJob(f"{field}: {a_type(given)} given; the key is a uuid: give a uuid.UUID or its text")
     if not isinstance(given, str):
-        raise InvalidJob(f"{field}: a {type(given).__qualname__} given; the key is text: give a str")
+        raise InvalidJob(f"{field}: {a_type(given)} given; the key is text: give a str")
     if clean(given, 4 * len(given) + 1) != given:
         raise InvalidJob(f"{field}: {given!r} holds NUL or a lone surrogate, which no key can hold")
     return given

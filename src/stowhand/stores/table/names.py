@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import Sql
 
 COLUMNS = (
@@ -203,7 +203,7 @@ def read_expression(field: str, given: object, *, folds: bool = True) -> Read:
         return read_column(given, field=field, folds=folds)
     if is_sql(given):
         return given
-    raise ConfigurationError(f'{field}: a {type(given).__qualname__} given; give a column\'s name, or sql("…")')
+    raise ConfigurationError(f'{field}: {a_type(given)} given; give a column\'s name, or sql("…")')
 
 
 def is_sql(given: object) -> bool:
@@ -238,7 +238,7 @@ def _folded(name: str) -> str:
 
 def _text(field: str, given: object) -> str:
     if not isinstance(given, str):
-        raise ConfigurationError(f"{field}: a {type(given).__qualname__} given; give a name")
+        raise ConfigurationError(f"{field}: {a_type(given)} given; give a name")
     try:
         given.encode()
     except UnicodeEncodeError:

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.stores.table.backend import Backend
 from stowhand.stores.table.names import Shape, read_shape
 from stowhand.stores.table.notices import Notices
@@ -26,7 +26,7 @@ def backend_of(
 ) -> tuple[Backend, Shape]:
     """The backend, and the names it was made with. Raises ConfigurationError."""
     if not isinstance(options, TableOptions):
-        raise ConfigurationError(f"options: a {type(options).__qualname__} given; give TableOptions(…)")
+        raise ConfigurationError(f"options: {a_type(options)} given; give TableOptions(…)")
     if isinstance(place, str) and place.partition(":")[0].lower() == "sqlite":
         return _sqlite(place, options, pinned, notices)
     if isinstance(place, str):

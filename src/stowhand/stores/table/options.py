@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, hint, suggest
+from stowhand.errors import ConfigurationError, a_type, hint, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
 from stowhand.jobs.durations import seconds
@@ -130,7 +130,7 @@ def _of_name(name: object) -> Iterator[str]:
 def _of_columns(alternate: object) -> Iterator[str]:
     """Names that are not documented ones, and two of them for one column."""
     if not isinstance(alternate, Mapping):
-        yield f'alternate_column_names: a {type(alternate).__qualname__} given; give a dict: {{"state": "status"}}'
+        yield f'alternate_column_names: {a_type(alternate)} given; give a dict: {{"state": "status"}}'
         return
     known = (*COLUMNS, TOKEN)
     for name in alternate:
@@ -166,7 +166,7 @@ def _of_expressions(options: TableOptions[Any]) -> Iterator[str]:
     }
     for field, given in lists.items():
         if isinstance(given, str) or not isinstance(given, Sequence):
-            yield f"{field}: a {type(given).__qualname__} given; give a list: [{given!r}]"
+            yield f"{field}: {a_type(given)} given; give a list: [{given!r}]"
             continue
         for one in given:
             try:
@@ -188,7 +188,7 @@ def _of_record(options: TableOptions[Any]) -> Iterator[str]:
     for field in ("scan", "record_id"):
         given = getattr(options, field)
         if given is not None and not callable(given):
-            yield f"{field}: a {type(given).__qualname__} given; give a function"
+            yield f"{field}: {a_type(given)} given; give a function"
 
 
 def _of_counts(options: TableOptions[Any]) -> Iterator[str]:
@@ -196,7 +196,7 @@ def _of_counts(options: TableOptions[Any]) -> Iterator[str]:
         value = getattr(options, field)
         # bool is an int to Python.
         if type(value) is not int:
-            yield f"{field}: a {type(value).__qualname__} given; give a whole number"
+            yield f"{field}: {a_type(value)} given; give a whole number"
         elif not 0 <= value < limits.INT32:
             yield f"{field}: {reprlib.repr(value)} given; give 0 to {limits.INT32 - 1}"
 
@@ -220,7 +220,7 @@ def _trouble(field: str, value: object) -> str | None:
     if value is None and field.endswith("_interval"):
         return None
     if isinstance(value, bool) or not isinstance(value, timedelta | int | float | str):
-        return f"{field}: a {type(value).__qualname__} given; give a timedelta, seconds or a phrase such as '30s'"
+        return f"{field}: {a_type(value)} given; give a timedelta, seconds or a phrase such as '30s'"
     try:
         duration = seconds(value)
     except ValueError as error:
@@ -236,7 +236,7 @@ def _of_rest(options: TableOptions[Any]) -> Iterator[str]:
     for field in ("transactional", "unique_ids"):
         flag: object = getattr(options, field)
         if not isinstance(flag, bool):
-            yield f"{field}: a {type(flag).__qualname__} given; give True or False"
+            yield f"{field}: {a_type(flag)} given; give True or False"
     message: object = options.reset_failure_message
     channel = options.notify_channel
     if not isinstance(message, str) or not message.strip() or clean(message, 4 * len(message)) != message:

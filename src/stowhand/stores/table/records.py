@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.text import clean
 from stowhand.jobs.unreadable import Unreadable
@@ -84,9 +84,7 @@ class Records:
                     return record[name]
             elif hasattr(record, name):
                 return getattr(record, name)
-        raise ConfigurationError(
-            f"a {type(record).__qualname__} has no id; give the id itself, or TableOptions(record_id=…)"
-        )
+        raise ConfigurationError(f"{a_type(record)} has no id; give the id itself, or TableOptions(record_id=…)")
 
     def _typed(self, row: dict[str, Any], record: type) -> Any:
         stored = {LOGS: plain_logs(row[LOGS])} if LOGS in row and LOGS in (self._fields or ()) else {}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from psycopg import sql
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import TOGETHER, Sql, Where
 from stowhand.stores.table.expressions import Selected
 from stowhand.stores.table.names import Column, Read, Shape, quote
@@ -75,7 +75,7 @@ class Writer:
                 )
             return plain(given.as_string(None))
         raise ConfigurationError(
-            f'{given!r}: a {type(given).__qualname__} given; give Where(column, operator, value), sql("…"), or what'
+            f'{given!r}: {a_type(given)} given; give Where(column, operator, value), sql("…"), or what'
             " psycopg.sql composes"
         )
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import TOGETHER, Sql, Where, apart
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
@@ -192,7 +192,7 @@ class _Composing:
             # A comment at its end ends there.
             return "".join(piece + place for piece, place in zip(given.pieces, [*places, "\n"], strict=True))
         raise ConfigurationError(
-            f"a {type(given).__qualname__} given; for SQLite a condition is Where(column, op, value) or sql(text,"
+            f"{a_type(given)} given; for SQLite a condition is Where(column, op, value) or sql(text,"
             " *values), an expression a column's name or sql(…)"
         )
 
@@ -202,8 +202,7 @@ class _Composing:
             if isinstance(given, Sql):
                 return self.expression(given)
             raise ConfigurationError(
-                f"condition: a {type(given).__qualname__} given; for SQLite give Where(column, op, value) or"
-                " sql(text, *values)"
+                f"condition: {a_type(given)} given; for SQLite give Where(column, op, value) or sql(text, *values)"
             )
         if given.op == TOGETHER:
             raise ConfigurationError(f"condition on {given.column!r}: {given.op!r} is for a claim; write '<='")
@@ -251,7 +250,7 @@ def _bound(value: Any) -> Any:
     if isinstance(value, str) and (value.encode("utf-8", "replace").decode() != value):
         raise ConfigurationError(f"condition: {value!r} holds a lone surrogate, which no text in a database can hold")
     if value is not None and not isinstance(value, str | int | float | bytes):
-        raise ConfigurationError(f"condition: a {type(value).__qualname__} given; SQLite cannot be given one")
+        raise ConfigurationError(f"condition: {a_type(value)} given; SQLite cannot be given one")
     return value
 
 
