@@ -242,6 +242,15 @@ async def test_an_enqueued_job_is_started_at_once_by_a_sleeping_worker() -> None
         assert (await harness.does()).state is State.COMPLETED
 
 
+async def test_a_woken_worker_claims_before_it_waits_again() -> None:
+    async with at_work(nothing) as harness:
+        await harness.clock.advance(3)
+        harness.store.calls.clear()
+        await harness.does()
+        called = [name for name, _, _ in harness.store.calls if name in ("claim", "wait")]
+        assert called[:2] == ["claim", "wait"], "what the next wait costs is not on the way of the job"
+
+
 async def test_what_waits_when_a_worker_starts_is_taken_without_a_moments_wait() -> None:
     async with at_work(nothing, jobs=[NewJob(task="act")]) as harness:
         assert (await harness.job(1)).state is State.COMPLETED

@@ -10,6 +10,7 @@ Before it sleeps it has claimed once more after the last wake-up, so a wake-up i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from stowhand.worker.admission import Admission, Pause, Permit
@@ -124,6 +125,8 @@ class Claimer:
         if claimed:
             self._claim_size.measure(claimed)
             self._start(claimed)
+            if len(claimed) < permit.limit:
+                await asyncio.sleep(0)  # there is no more now, so no hurry to claim: they start first
         return claimed
 
     def _start(self, claimed: Sequence[Held], *, first: bool = False) -> None:

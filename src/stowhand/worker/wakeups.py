@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from stowhand.errors import StoreError
@@ -45,6 +46,7 @@ class Wakeups:
                 self._check_listening()
             if woken:
                 self._changes.wake()
+                await asyncio.sleep(0)  # the claim is sent first, and the next wait begins while it is on its way
 
     def _check_listening(self) -> None:
         """A store that hears no wake-ups (no LISTEN in a pooler, a wrong address) is polled; this is reported once."""
