@@ -42,6 +42,8 @@ class Contender:
     """Of the jobs, for those that would take minutes."""
     steps: int = 1
     """Handlers that one job passes."""
+    imports: dict[str, str] = field(default_factory=dict)
+    """What an application and a worker import, as a program in the contender's language."""
 
     @property
     def command(self) -> list[str]:
@@ -53,69 +55,101 @@ class Contender:
         return [sys.executable if own else str(PYTHON / "bin" / "python"), str(script)]
 
 
-ALL = ("one", "many", "drain", "latency", "idle")
+ALL = ("one", "many", "drain", "latency", "idle", "start")
+COUNTED = (*ALL, "costs")
+"""Where a server counts."""
 OURS_LIVE = "exists (select from stowhand.live)"
+OUR_IMPORTS = {"an application": "from stowhand import App", "a worker": "from stowhand import Worker"}
+GRAPHILE = dict.fromkeys(OUR_IMPORTS, "require(`${process.env.PEERS_NODE}/node_modules/graphile-worker`)")
+PGQUEUER = dict.fromkeys(OUR_IMPORTS, "from pgqueuer import PgQueuer")
+PROCRASTINATE = dict.fromkeys(OUR_IMPORTS, "import procrastinate")
+HUEY = dict.fromkeys(OUR_IMPORTS, "from huey import SqliteHuey")
+GRAPHILE_LIVE = "exists (select from graphile_worker._private_jobs)"
+OLD_NODE = {"GRAPHILE_MODE": "0.13", "PEERS_NODE": str(NODE_13)}
 POSTGRES = (
-    Contender("stowhand", "stowhand_.py", ALL, "stowhand", OURS_LIVE),
+    Contender("stowhand", "stowhand_.py", COUNTED, "stowhand", OURS_LIVE, imports=OUR_IMPORTS),
+    Contender(
+        "stowhand, history kept", "stowhand_.py", ("drain", "costs"), "stowhand", OURS_LIVE, {"STOWHAND_HISTORY": "yes"}
+    ),
     Contender("bare insert", "bare.py", ("one",), "stowhand"),
     Contender(
         "graphile-worker, batched",
         "graphile.js",
-        ("one", "many", "drain"),
+        ("one", "many", "drain", "costs"),
         "graphile",
-        "exists (select from graphile_worker._private_jobs)",
+        GRAPHILE_LIVE,
         {"GRAPHILE_MODE": "batched"},
     ),
-    Contender("graphile-worker, plain", "graphile.js", ("latency", "idle"), "graphile", "", {"GRAPHILE_MODE": "plain"}),
     Contender(
-        "graphile-worker 0.13, -j 1",
+        "graphile-worker, plain",
         "graphile.js",
-        ("latency", "idle"),
-        "graphile-13",
-        "",
-        {"GRAPHILE_MODE": "0.13", "PEERS_NODE": str(NODE_13)},
+        ("latency", "idle", "start"),
+        "graphile",
+        GRAPHILE_LIVE,
+        {"GRAPHILE_MODE": "plain"},
+        imports=GRAPHILE,
     ),
-    Contender("pgqueuer", "pgqueuer_.py", ALL, "pgqueuer", "exists (select from pgqueuer)"),
+    Contender("graphile-worker 0.13, -j 1", "graphile.js", ("latency", "idle"), "graphile-13", "", OLD_NODE),
+    Contender("pgqueuer", "pgqueuer_.py", COUNTED, "pgqueuer", "exists (select from pgqueuer)", imports=PGQUEUER),
     Contender(
         "procrastinate",
         "procrastinate_.py",
-        ALL,
+        COUNTED,
         "procrastinate",
         "exists (select from procrastinate_jobs where status in ('todo', 'doing'))",
         share=0.05,
+        imports=PROCRASTINATE,
     ),
 )
 
 SQLITE_LIVE = "exists (select 1 from stowhand_jobs)"
+FULL, NORMAL = ({"STOWHAND_SYNCHRONOUS": name} for name in ("FULL", "NORMAL"))
+HUEY_LIVE = "exists (select 1 from task)"
 SQLITE = (
-    Contender("stowhand, FULL", "stowhand_.py", ALL, "stowhand", SQLITE_LIVE, {"STOWHAND_SYNCHRONOUS": "FULL"}),
-    Contender("stowhand, NORMAL", "stowhand_.py", ALL, "stowhand", SQLITE_LIVE, {"STOWHAND_SYNCHRONOUS": "NORMAL"}),
-    Contender("huey, FULL", "huey_.py", ALL, "huey", "exists (select 1 from task)", {"HUEY_DURABLE": "yes"}, share=0.1),
-    Contender("huey, OFF", "huey_.py", ALL, "huey", "exists (select 1 from task)", share=0.5),
+    Contender("stowhand, FULL", "stowhand_.py", ALL, "stowhand", SQLITE_LIVE, FULL, imports=OUR_IMPORTS),
+    Contender("stowhand, NORMAL", "stowhand_.py", ALL, "stowhand", SQLITE_LIVE, NORMAL, imports=OUR_IMPORTS),
+    Contender("huey, FULL", "huey_.py", ALL, "huey", HUEY_LIVE, {"HUEY_DURABLE": "yes"}, share=0.1, imports=HUEY),
+    Contender("huey, OFF", "huey_.py", ALL, "huey", HUEY_LIVE, share=0.5, imports=HUEY),
 )
 
 
-def install(families: set[str]) -> None:
-    """Put the peers' packages below .state/peers, if they are not there."""
-    for folder, packages in (NPM_PACKAGES[family] for family in sorted(families & NPM_PACKAGES.keys())):
-        if not (folder / "node_modules" / packages[0].rpartition("@")[0]).is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "package.json").write_text("{}\n")
-            quiet = ("--no-fund", "--no-audit", "--omit-lockfile-registry-resolved")
-            _run("npm", "install", *quiet, "--prefix", str(folder), *packages)
-    if families & {"pgqueuer", "procrastinate", "huey"} and not (PYTHON / "complete").exists():
-        venv.create(PYTHON, with_pip=True)
-        _run(str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", *PIP_PACKAGES)
-        (PYTHON / "complete").touch()
+def install(families: set[str]) -> set[str]:
+    """Put the peers' packages below .state/peers, if they are not there. Gives the families that are; says why others
+    are not."""
+    return {family for family in sorted(families) if _installed(family)}
+
+
+def _installed(family: str) -> bool:
+    try:
+        if family in NPM_PACKAGES:
+            _install_npm(*NPM_PACKAGES[family])
+        elif family != "stowhand" and not (PYTHON / "complete").exists():
+            venv.create(PYTHON, with_pip=True)
+            _run(str(PYTHON / "bin" / "python"), "-m", "pip", "install", "--quiet", *PIP_PACKAGES)
+            (PYTHON / "complete").touch()
+    except (OSError, subprocess.SubprocessError, RuntimeError) as error:
+        print(f"not installed: {family}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _install_npm(folder: Path, packages: tuple[str, ...]) -> None:
+    if not (folder / "node_modules" / packages[0].rpartition("@")[0]).is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "package.json").write_text("{}\n")
+        quiet = ("--no-fund", "--no-audit", "--omit-lockfile-registry-resolved")
+        _run("npm", "install", *quiet, "--prefix", str(folder), *packages)
 
 
 def environment(probes: Path) -> dict[str, str]:
     """What every script finds in its environment."""
     path = os.pathsep.join([str(ROOT / "src"), str(SCRIPTS)])
-    return {**os.environ, "PYTHONPATH": path, "PEERS_NODE": str(NODE), "STOWHAND_BENCH_PROBE": str(probes)}
+    ours = {"PYTHONPATH": path, "PEERS_NODE": str(NODE), "STOWHAND_BENCH_PROBE": str(probes)}
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # for everybody
+    return {**others, **ours}
 
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}")
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}")

@@ -50,6 +50,9 @@ class Counts:
     server: float = 0.0
     """Seconds of processor time of all the server's processes."""
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
     def __sub__(self, earlier: Counts) -> Counts:
         return Counts(*(getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)))
 
@@ -81,21 +84,22 @@ class Counters:
         """``admin_url``: another database of the same server, so that the questions are not counted."""
         self._admin, self._database, self._postmaster = admin_url, urlsplit(url).path.lstrip("/"), postmaster
 
-    def read(self) -> Reading:
-        """When all who worked in the database have hung up. Raises TimeoutError if they do not."""
+    def read(self, own: int = 0) -> Reading:
+        """When all who worked in the database have hung up; so many transactions there were the caller's own. Raises
+        TimeoutError if they do not hang up."""
         with psycopg.connect(self._admin, autocommit=True) as connection:
             self._wait_for_silence(connection)
-            before = self._totals(connection)
+            before = self._totals(connection, own)
             connection.execute("checkpoint")
-            after = self._totals(connection)
+            after = self._totals(connection, own)
         multixacts = after.multixacts  # of the last checkpoint: the totals before it do not have them yet
         return Reading(replace(before, multixacts=multixacts), after)
 
-    def _totals(self, connection: psycopg.Connection[Any]) -> Counts:
+    def _totals(self, connection: psycopg.Connection[Any], own: int) -> Counts:
         row = connection.execute(TOTALS, (self._database,)).fetchone()
         assert row is not None
         wal, commits, xids, multixacts, dead = map(int, row)
-        return Counts(wal, commits, xids, multixacts, dead, server_seconds(self._postmaster))
+        return Counts(wal, commits - own, xids, multixacts, dead, server_seconds(self._postmaster))
 
     def _wait_for_silence(self, connection: psycopg.Connection[Any]) -> None:
         deadline = time.monotonic() + HANG_UP

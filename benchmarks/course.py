@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-import psutil
 
 from benchmarks.contenders import STATE, Contender, environment
+from benchmarks.counters import processor_seconds
 from benchmarks.grounds import Ground
 from benchmarks.report import Report
 from stowhand.cli.bench.measure import resident
@@ -43,11 +45,11 @@ class Course:
 
     def one(self, count: int) -> Iterator[Finding]:
         """Enqueue one by one, in a database that has nothing else to do."""
-        yield "enqueue, one by one, jobs/s", self._rate("one", count)
+        yield from self._enqueued("one", "enqueue, one by one", count)
 
     def many(self, count: int) -> Iterator[Finding]:
         """Enqueue in bulk."""
-        yield "enqueue, in bulk, jobs/s", self._rate("many", count)
+        yield from self._enqueued("many", "enqueue, in bulk", count)
 
     def drain(self, processes: int, jobs: int) -> Iterator[Finding]:
         """Work a backlog off."""
@@ -91,10 +93,53 @@ class Course:
         yield f"{self._ground.unit} of an idle worker, per minute", 60 * (after - before) / (ended - began)
         yield "memory of an idle worker, MB", memory
 
-    def _rate(self, verb: str, count: int) -> float:
+    def costs(self, jobs: int) -> Iterator[Finding]:
+        """What a job costs the server beside time: enqueueing, and claim and settlement (a worker's whole life)."""
+        jobs = max(int(jobs * self.contender.share), 100)
+        with self._ground.only_worker():
+            self._fresh()
+            empty = self._ground.counts()
+            self._call("many", jobs)
+            waiting = self._ground.counts()
+            with self.workers(1) as workers:
+                _wait(lambda: look(self._probes).count >= jobs, 300.0, workers, every=0.01)
+                _wait(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
+            done = self._ground.counts()
+        parts = {
+            "enqueue, in bulk": waiting - empty,
+            "claim and settle": done - waiting,
+            "whole life": (waiting - empty) + (done - waiting),
+        }
+        for what, counted in parts.items():
+            for name, figure in counted.a_job(jobs):
+                yield f"{what}: {name}", figure
+
+    def start(self) -> Iterator[Finding]:
+        """How long until a worker is of use, and until it is gone. A job waits already; interpreters are warm."""
+        for what, figure in _imports(self.contender):
+            yield f"import, {what}, ms of processor time", figure
+        self._fresh()
+        self._call("many", 1)
+        began = time.monotonic()
+        with self.workers(1) as workers:
+            _wait(lambda: look(self._probes).count > 0, 60.0, workers)
+            yield "process start to first job, ms", 1000 * (look(self._probes).first - began)
+            time.sleep(0.3)  # it has settled into its first wait
+            began = time.monotonic()
+            workers[0].terminate()
+            workers[0].wait(30.0)
+            yield "told to end to the end, ms", 1000 * (time.monotonic() - began)
+
+    def _enqueued(self, verb: str, what: str, count: int) -> Iterator[Finding]:
         count = max(int(count * self.contender.share), 100)
         self._fresh()
-        return count / float(self._call(verb, count)["seconds"])
+        spent = self._ground.spent()
+        took = self._call(verb, count)
+        spent = self._ground.spent() - spent
+        yield f"{what}, jobs/s", count / took["seconds"]
+        yield f"{what}, processor time of the caller, us a job", 1e6 * took["processor"] / count
+        if spent:
+            yield f"{what}, processor time of the server, us a job", 1e6 * spent / count
 
     # -- its processes ---------------------------------------------------------------------------
 
@@ -135,12 +180,18 @@ class Course:
 def go_round(
     name: str, measure: Callable[[Course], Iterator[Finding]], courses: list[Course], runs: int, report: Report
 ) -> None:
-    """So many rounds of them all (idleness: one)."""
+    """So many rounds of them all (idleness: one). Who fails takes no further part in this measurement."""
+    left = list(courses)
     for _ in range(1 if name == "idle" else runs):
-        for course in courses:
-            for found, figure in measure(course):
-                report.add(found, course.contender.name, figure)
-                click.echo(f"{found:<60} {course.contender.name:<28}{figure:>12,.6g}", err=True)
+        for course in list(left):
+            try:
+                for found, figure in measure(course):
+                    report.add(found, course.contender.name, figure)
+                    click.echo(f"{found:<60} {course.contender.name:<28}{figure:>12,.6g}", err=True)
+            except (RuntimeError, OSError, subprocess.SubprocessError) as error:  # TimeoutError is an OSError
+                left.remove(course)
+                notes = "\n".join([str(error), *getattr(error, "__notes__", [])])
+                click.echo(f"{name}: {course.contender.name} failed: {notes}", err=True)
 
 
 def _wait(
@@ -155,10 +206,30 @@ def _wait(
         time.sleep(every)
 
 
+def _imports(contender: Contender) -> Iterator[Finding]:
+    """Milliseconds of processor time by what needs them, less those of the interpreter alone; and those."""
+    nothing = "" if contender.script.endswith(".js") else "pass"
+    bare = _median_run(contender, nothing)
+    yield "the bare interpreter", bare
+    for what, code in contender.imports.items():
+        yield what, _median_run(contender, code) - bare
+
+
+def _median_run(contender: Contender, code: str) -> float:
+    option = "-e" if contender.script.endswith(".js") else "-c"
+    command = [contender.command[0], option, code]
+    took = []
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, env=environment(STATE) | contender.environment, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(1000 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime))
+    return statistics.median(took[1:])
+
+
 def _cpu(workers: list[subprocess.Popen[bytes]]) -> float:
     """Seconds. Unlike the rate it hardly depends on what else the machine does."""
-    times = [psutil.Process(worker.pid).cpu_times() for worker in workers]
-    return sum(each.user + each.system for each in times)
+    return processor_seconds(worker.pid for worker in workers)
 
 
 def _end(workers: list[subprocess.Popen[bytes]]) -> None:

@@ -67,7 +67,8 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     names = [OURS, *_chosen(peers, (BULLMQ, GUILD))]
     wanted = _chosen(only, MEASURES)
-    install({FAMILY[name] for name in names})
+    there = install({FAMILY[name] for name in names})
+    names = [name for name in names if FAMILY[name] in there]
     STATE.mkdir(parents=True, exist_ok=True)
     report = Report(FLOWS)
     with ExitStack() as stack:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import LiteralString, Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import redis
+
+from benchmarks.counters import Counters, Counts, Reading, quiet_server, server_seconds
+from tests.support.servers import PostgresServer
 
 
 class Ground(Protocol):
@@ -32,7 +34,10 @@ class Ground(Protocol):
         """So far, without our own questions; 0 where nobody counts."""
 
     def spent(self) -> float:
-        """Seconds of processor time of the server so far; 0 where nobody counts."""
+        """Seconds of processor time of the server so far; 0 where there is none."""
+
+    def counts(self) -> Reading:
+        """What the server has done so far, without our own questions, once all who worked have hung up."""
 
 
 class PostgresGround:
@@ -40,7 +45,7 @@ class PostgresGround:
 
     unit, lag = "transactions", 11.0
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, server: PostgresServer) -> None:
         parts = urlsplit(url)
         places = parse_qs(parts.query)
         self.environment = {
@@ -51,38 +56,42 @@ class PostgresGround:
             "PGDATABASE": parts.path.lstrip("/"),
         }
         self._name = parts.path.lstrip("/")
-        self._url, self._admin = url, url.replace(parts.path, "/postgres", 1)
+        self._url, self._server = url, server
+        self._counters = Counters(server.admin_url, url, server.pid)
+        self._link: psycopg.Connection[Any] | None = None
+        self._questions = 0
+        """Transactions of our own there."""
 
     def asks(self, condition: str) -> bool:
         """Whether this SQL holds."""
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            row = connection.execute(f"select {condition}").fetchone()
+        if self._link is None:
+            self._link = psycopg.connect(self._url, autocommit=True)
+            self._questions += 1
+        row = self._link.execute(f"select {condition}".encode()).fetchone()
+        self._questions += 1
         return bool(row and row[0])
 
     def asked(self) -> int:
         """Asked in another database, which is not counted."""
         question = "select xact_commit + xact_rollback from pg_stat_database where datname = %s"
-        with psycopg.connect(self._admin, autocommit=True) as connection:
+        with psycopg.connect(self._server.admin_url, autocommit=True) as connection:
             row = connection.execute(question, (self._name,)).fetchone()
         return int(row[0]) if row else 0
 
     def spent(self) -> float:
-        """Nobody counts."""
-        return 0.0
+        """Of all its processes."""
+        return server_seconds(self._server.pid)
 
-    @contextmanager
-    def only_worker(self) -> Iterator[None]:
-        """The server's own housekeeping counts as transactions too, so it pauses (and makes up for it afterwards)."""
-        self._reconfigure("alter system set autovacuum = off")
-        try:
-            yield
-        finally:
-            self._reconfigure("alter system reset autovacuum")
+    def counts(self) -> Reading:
+        """Those who worked have hung up, and so do we."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        return self._counters.read(self._questions)
 
-    def _reconfigure(self, statement: LiteralString) -> None:
-        with psycopg.connect(self._admin, autocommit=True) as connection:
-            connection.execute(statement)
-            connection.execute("select pg_reload_conf()")
+    def only_worker(self) -> AbstractContextManager[None]:
+        """The server's own housekeeping counts as transactions too."""
+        return quiet_server(self._server.admin_url)
 
 
 class FileGround:
@@ -110,6 +119,10 @@ class FileGround:
     def spent(self) -> float:
         """There is no server."""
         return 0.0
+
+    def counts(self) -> Reading:
+        """There is no server."""
+        return Reading(Counts(), Counts())
 
 
 class RedisGround:
@@ -139,3 +152,8 @@ class RedisGround:
         """As it says itself."""
         cpu: dict[str, float] = self._client.info("cpu")
         return sum(float(cpu[f"used_cpu_{kind}"]) for kind in ("user", "sys"))
+
+    def counts(self) -> Reading:
+        """Its processor time alone."""
+        spent = Counts(server=self.spent())
+        return Reading(spent, spent)

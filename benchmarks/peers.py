@@ -28,7 +28,7 @@ from benchmarks.report import Report, save  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
-MEASURES = ("one", "many", "drain", "latency", "idle")
+MEASURES = ("one", "many", "drain", "latency", "idle", "start", "costs")
 FAMILIES = ("graphile", "graphile-13", "pgqueuer", "procrastinate", "huey")
 
 
@@ -43,14 +43,16 @@ FAMILIES = ("graphile", "graphile-13", "pgqueuer", "procrastinate", "huey")
 @click.option("--many", default=100_000, show_default=True, help="Jobs enqueued in bulk.")
 @click.option("--one", default=2_000, show_default=True, help="Jobs enqueued one by one.")
 @click.option("--samples", default=200, show_default=True, help="Jobs sent to an idle worker.")
+@click.option("--counted", default=20_000, show_default=True, help="Jobs whose costs are counted.")
 @click.option("--window", default=30.0, show_default=True, help="Seconds of idleness that are watched.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
 def main(sqlite: bool, only: str, peers: str, runs: int, file: Path | None, **sizes: float) -> None:
     """Measure Stowhand and its peers, and hold the ratios against the targets."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     wanted, families = _chosen(only, MEASURES), {"stowhand", *_chosen(peers, FAMILIES)}
-    contenders = [one for one in (SQLITE if sqlite else POSTGRES) if one.family in families]
-    install(families)
+    among = [one for one in (SQLITE if sqlite else POSTGRES) if one.family in families]
+    there = install({one.family for one in among})
+    contenders = [one for one in among if one.family in there]
     with ExitStack() as stack:
         courses = list(_courses(contenders, stack, sqlite=sqlite))
         report = Report()
@@ -76,6 +78,10 @@ def _measurements(
                 yield name, lambda course: course.latency(int(sizes["samples"]))
             case "idle":
                 yield name, lambda course: course.idle(sizes["window"])
+            case "start":
+                yield name, lambda course: course.start()
+            case "costs":
+                yield name, lambda course: course.costs(int(sizes["counted"]))
 
 
 def _courses(contenders: list[Contender], stack: ExitStack, *, sqlite: bool) -> Iterator[Course]:
@@ -87,7 +93,7 @@ def _courses(contenders: list[Contender], stack: ExitStack, *, sqlite: bool) -> 
     click.echo(_heading(server), err=True)
     for number, contender in enumerate(contenders):
         ground: Ground = (
-            FileGround(scratch / f"{number}.db") if server is None else PostgresGround(server.create_database())
+            FileGround(scratch / f"{number}.db") if server is None else PostgresGround(server.create_database(), server)
         )
         probes = Path(tempfile.mkdtemp(prefix="stowhand-bench-"))
         stack.callback(shutil.rmtree, probes, ignore_errors=True)

@@ -12,12 +12,13 @@ from stowhand.app.app import adopt_store
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.tasks import app, noop
-from stowhand.protocols.store import StoreOptions
+from stowhand.protocols.store import DAY, StoreOptions
 from stowhand.stores.opening import open_store
 
+HISTORY = os.environ.get("STOWHAND_HISTORY")
 STORE = StoreSettings(
     connection=ResolvedStore(os.environ["STOWHAND_CONNECTION"], "the benchmark"),
-    options=StoreOptions(history=None, synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL")),
+    options=StoreOptions(history=DAY if HISTORY else None, synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL")),
 )
 
 
@@ -58,5 +59,6 @@ async def main(verb: str, count: int) -> None:
 
 if sys.argv[1] == "worker":
     command = ["-m", "stowhand.cli", "worker", "--app", "stowhand.cli.bench.tasks:app", "--jobs", "24"]
-    os.execv(sys.executable, [sys.executable, *command, "--history", "none", "--log-level", "error"])
+    command += ["--history", "1d" if HISTORY else "none", "--log-level", "error"]
+    os.execv(sys.executable, [sys.executable, *command])
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -23,6 +23,10 @@ def test_the_share_of_a_job_is_counted_from_one_checkpoint_to_the_next() -> None
     }
 
 
+def test_the_parts_of_a_life_add_up() -> None:
+    assert Counts(1, 2, 3, 4, 5, 6.0) + Counts(10, 20, 30, 40, 50, 60.0) == Counts(11, 22, 33, 44, 55, 66.0)
+
+
 def test_commits_row_versions_and_ids_of_others_are_counted_and_our_own_are_not(
     postgres_server: Databases, postgres_url: str
 ) -> None:
