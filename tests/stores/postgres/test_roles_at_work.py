@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
@@ -106,6 +107,20 @@ def test_an_enqueuer_is_refused_the_table_once_and_not_for_each_job(
 
     asked = run(story())
     assert [b"insert into" in statement for statement in asked] == [True, False, False, False]
+
+
+def test_an_enqueuers_callers_share_a_transaction_too(logins: Logins, store: Store, run: Run) -> None:
+    async def story() -> None:
+        enqueuer = store("enqueuer")
+        made = await asyncio.gather(*(enqueuer.jobs.enqueue(NewJob(task=task)) for task in "abcd"))
+        assert [job.task for job in made] == list("abcd")
+        assert [job.id for job in made[1:]] == sorted(job.id for job in made[1:])
+        await enqueuer.close()
+
+    run(story())
+    with psycopg.connect(logins.owner) as connection:
+        groups = connection.execute("select count(*) from stowhand.live group by xmin::text order by 1").fetchall()
+    assert groups == [(1,), (3,)]
 
 
 def test_an_app_of_an_enqueuer_enqueues_and_one_of_a_worker_works(logins: Logins, run: Run) -> None:

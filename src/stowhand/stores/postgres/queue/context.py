@@ -50,6 +50,8 @@ class PostgresContext:
         self.options = options
         self.schema = _checked(options.schema)
         self.pool: Pool | BorrowedPool
+        self.borrows = options.pool is not None
+        """The pool is the application's."""
         if options.pool is not None:
             self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements)
             self.address = self.pool.address

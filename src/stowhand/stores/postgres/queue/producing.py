@@ -14,17 +14,25 @@ from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.jobs.limits import QUEUE_LIMIT, RESERVED, TASK_LIMIT
+from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, QUEUE_LIMIT, RESERVED, TASK_LIMIT
 from stowhand.protocols.validation import validate_id, wrong_connection
 from stowhand.stores.database import trouble
+from stowhand.stores.database.borrower import BORROWER
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
+from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import new_job, read_job
 
 CHUNK = 1000
+_OF_LOCKS = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+)
 
 
 class Producer:
@@ -35,10 +43,23 @@ class Producer:
         self._clock = SystemClock()
         self._inserts = True
         """This login may write the table, until it is refused once: roles other than the owner call the function."""
+        self._group_commit = GroupCommit(self._alone, self._together, _is_divisible, self._error_for)
 
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job. Raises OutcomeUnknown where the reply was lost, InvalidJob, StoreError."""
+        """Commit one job; with those that are enqueued at the same time, if it is a plain one.
+
+        Raises OutcomeUnknown where the reply was lost, InvalidJob, StoreError.
+        """
         job = self._context.options.whole(job)
+        # Keys could deadlock. An attempt waits for a connection of an application's pool in its own way (borrower.py).
+        in_company = is_plain(job) and not (self._context.borrows and BORROWER.get() is not None)
+        return await (self._group_commit.enqueue(job) if in_company else self._alone(job))
+
+    async def close(self) -> None:
+        """Wait for what is on its way."""
+        await self._group_commit.close()
+
+    async def _alone(self, job: NewJob) -> Job:
         plain = self._inserts and is_plain(job)
         statement = self._context.statements["enqueue_plain" if plain else "enqueue"]
         values = (plain_values_of if plain else values_of)(job, self._context.now())
@@ -47,9 +68,34 @@ class Producer:
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             if plain and trouble.is_forbidden(error):
                 self._inserts = False
-                return await self.enqueue(job)
+                return await self._alone(job)
             raise self._error_for(error, job) from None
         return new_job(job, row) if plain else read_job(row)
+
+    async def _together(self, board: Board) -> Sequence[Job]:
+        """The plain jobs on board, by one statement, all or none; in this order. Raises what psycopg raises."""
+        plain = self._inserts
+
+        async def write() -> list[Job]:
+            async with self._context.pool.connection("enqueue") as connection:
+                if not (jobs := board()):
+                    return []
+                if plain and len(jobs) == 1:
+                    name, values = "enqueue_plain", plain_values_of(jobs[0], self._context.now())
+                elif plain:
+                    name, values = "enqueue_group", Bulk(jobs).values(self._context.now())
+                else:
+                    name, values = "enqueue_each", Bulk(jobs).values_of_each(self._context.now())
+                found = await self.run(connection, name, values)
+            return [new_job(*pair) for pair in zip(jobs, found, strict=True)] if plain else list(map(read_job, found))
+
+        try:
+            return await repeated(write, self._clock)
+        except psycopg.Error as error:
+            if plain and trouble.is_forbidden(error):
+                self._inserts = False
+                return await self._together(board)
+            raise
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
@@ -178,8 +224,10 @@ class Producer:
                 raise self._context.translate(error) from error
             raise
 
-    def _error_for(self, error: BaseException, job: NewJob | None) -> StoreError | InvalidJob:
+    def _error_for(self, error: BaseException, job: NewJob | None) -> Exception:
         """InvalidJob where the values are at fault, else what happened to the store."""
+        if isinstance(error, StoreError):
+            return type(error)(*error.args)
         if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
             which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
             return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
@@ -191,11 +239,21 @@ class Producer:
         return self._context.translate(error)
 
 
+def _is_divisible(error: Exception) -> bool:
+    """Nothing was written, and a job of the group may be the reason: its values, a trigger that refuses it, a lock that
+    a trigger waits for. A server that is away, full or shutting down refuses them all."""
+    if isinstance(error, StoreError) or trouble.is_cut(error):
+        return False
+    return isinstance(error, _OF_LOCKS) or not trouble.is_transient(error)
+
+
 def is_plain(job: NewJob) -> bool:
-    """Nothing about it needs the schema's own checks: no key, no flags, no escape in its payload, no limit near."""
+    """Nothing about it needs the schema's own checks: no key, no escape in its payload, no limit near."""
     return (
         job.key is None
-        and not job.flags
+        and (
+            not job.flags or (len(job.flags) <= FLAGS_LIMIT and all(0 < len(flag) <= FLAG_LIMIT for flag in job.flags))
+        )
         and job.key_mode is KeyMode.REPLACE
         and 0 < len(job.task) <= TASK_LIMIT
         and job.task not in RESERVED
@@ -205,6 +263,10 @@ def is_plain(job: NewJob) -> bool:
         and len(job.payload) < 8192
         and "\\u" not in job.payload
     )
+
+
+def _are_short(flags: tuple[str, ...]) -> bool:
+    return len(flags) <= FLAGS_LIMIT and all(0 < len(flag) <= FLAG_LIMIT for flag in flags)
 
 
 def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
@@ -217,6 +279,7 @@ def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
         job.delay,
         job.max_attempts,
         job.priority,
+        list(dict.fromkeys(job.flags)) if job.flags else None,
         job.max_resets,
         now,
     )

@@ -82,7 +82,7 @@ def read_job(row: Row) -> Job:
 
 
 def new_job(job: NewJob, row: Row) -> Job:
-    """One row of the statement ``enqueue_plain``: the rest of a new job is what was given, or a default."""
+    """One row of ``enqueue_plain`` or ``enqueue_group``: the rest of a new job is what was given, or a default."""
     id_, run_at, created_at, max_attempts, _ = row
     return Job(
         id=id_,
@@ -95,6 +95,7 @@ def new_job(job: NewJob, row: Row) -> Job:
         attempts=0,
         max_attempts=max_attempts,
         max_resets=job.max_resets,
+        flags=tuple(dict.fromkeys(job.flags)),
         created_at=created_at,
         updated_at=created_at,
     )

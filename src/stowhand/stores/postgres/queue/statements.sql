@@ -72,18 +72,19 @@ select {live_job}
 from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s,
   %s::int, %s::timestamptz)
 
--- The commonest job: no key, no flags, short and plain. A function call and a row of 21 columns cost half as much again
+-- The commonest job: no key, short and plain. A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
 -- name: enqueue_plain
 with added as (
-  insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, max_resets, scout,
+  insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                              created_at, updated_at)
   select v.task, v.payload, v.queue, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
-    coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.max_resets, v.queue is not null, v.at, v.at
-  from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::int,
+    coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.flags, v.max_resets,
+    v.queue is not null, v.at, v.at
+  from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::text[], %s::int,
                 coalesce(%s::timestamptz, now())))
-    as v(task, payload, queue, run_at, delay, max_attempts, priority, max_resets, at)
+    as v(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, at)
   returning id, run_at, created_at, max_attempts
 )
 select id, run_at, created_at, max_attempts,
@@ -91,6 +92,29 @@ select id, run_at, created_at, max_attempts,
     then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
     else pg_catalog.pg_notify({channel}, '')::text end
 from added
+
+-- Several of those, of callers at the same time (group_commit.py): all or none, in the order given. Whether somebody
+-- sleeps is asked once, with the first row of a window over all of them, which is there when all are written.
+-- name: enqueue_group
+with added as (
+  insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                             created_at, updated_at)
+  select j.task, j.payload, j.queue, coalesce(j.run_at, v.at + j.delay * interval '1 second', v.at),
+    coalesce(j.max_attempts, (select s.max_attempts from {schema}.settings s)), coalesce(j.priority, 0),
+    case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
+    j.max_resets, j.queue is not null, v.at, v.at
+  from unnest(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::int[], %s::json[],
+              %s::int[])
+      as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets),
+    (values (coalesce(%s::timestamptz, now()))) as v(at)
+  returning id, run_at, created_at, max_attempts
+)
+select id, run_at, created_at, max_attempts,
+  case when row_number() over everyone = 1 and count(*) over everyone > 0 then
+    case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
+      then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
+      else pg_catalog.pg_notify({channel}, '')::text end end
+from added window everyone as (rows between unbounded preceding and unbounded following)
 
 -- name: enqueue_many
 select * from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],

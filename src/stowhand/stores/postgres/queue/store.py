@@ -70,7 +70,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Close every connection."""
-        for part in (self._claims, self._settlements, self._listener, self._context.pool):
+        for part in (self.jobs, self._claims, self._settlements, self._listener, self._context.pool):
             await part.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:

@@ -1,0 +1,117 @@
+"""Who waits for company, and on which loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.stores.group_commit import Board, GroupCommit
+from tests.conftest import Run
+
+WHEN = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Sent:
+    """What a store is told to write; each statement takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.statements: list[list[str]] = []
+        self.go = asyncio.Event()
+        self.commits = GroupCommit(self._alone, self._together, lambda _: True, lambda error, _: error)
+
+    async def _alone(self, job: NewJob) -> Job:
+        (made,) = await self._together(lambda: [job])
+        return made
+
+    async def _together(self, board: Board) -> Sequence[Job]:
+        jobs = board()
+        self.statements.append([job.task for job in jobs])
+        await self.go.wait()
+        return [
+            Job(id=1, task=job.task, payload_text="", state=State.QUEUED, queue=None, priority=0, run_at=WHEN,
+                attempts=0, max_attempts=1, created_at=WHEN)
+            for job in jobs
+        ]  # fmt: skip
+
+    def call(self, task: str) -> asyncio.Task[Job]:
+        return asyncio.create_task(self.commits.enqueue(NewJob(task=task)))
+
+
+def test_a_caller_alone_waits_for_no_turn_of_the_loop(run: Run) -> None:
+    async def story() -> None:
+        sent = Sent()
+        sent.go.set()
+        for task in ("a", "b"):
+            with suppress(StopIteration):
+                sent.commits.enqueue(NewJob(task=task)).send(None)
+            assert sent.statements[-1] == [task]
+
+    run(story())
+
+
+def test_who_comes_in_the_same_turn_goes_in_the_next_one_together_and_others_when_one_arrives(run: Run) -> None:
+    async def story() -> None:
+        sent = Sent()
+        tasks = [sent.call(task) for task in "abc"]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert sent.statements == [["a"], ["b", "c"]]
+        tasks += [sent.call(task) for task in "def"]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        tasks[4].cancel()
+        assert len(sent.statements) == 2
+        sent.go.set()
+        made = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sent.statements[2:] == [["d", "f"]]
+        assert [one.task for one in made if isinstance(one, Job)] == list("abcdf")
+
+    run(story())
+
+
+def test_a_loop_that_ends_in_the_middle_leaves_nothing_behind_for_the_next(run: Run) -> None:
+    held: list[Sent] = []
+
+    async def cut_short() -> None:
+        held.append(Sent())
+        for task in "abc":
+            held[0].call(task)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        held[0].call("d")
+        await asyncio.sleep(0)
+
+    async def afterwards() -> None:
+        held[0].go = asyncio.Event()
+        held[0].go.set()
+        made = await asyncio.gather(*map(held[0].call, "ef"))
+        assert [one.task for one in made] == ["e", "f"]
+
+    run(cut_short())
+    run(afterwards())
+    assert held[0].statements == [["a"], ["b", "c"], ["e"], ["f"]]
+
+
+def test_a_call_on_another_loop_than_those_on_their_way_goes_by_itself(run: Run) -> None:
+    async def story() -> None:
+        sent = Sent()
+        first = [sent.call(task) for task in "ab"]
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+        def elsewhere() -> None:
+            async def call() -> None:
+                with suppress(StopIteration, RuntimeError):  # the event is the other loop's
+                    await sent.commits.enqueue(NewJob(task="c"))
+
+            run(call())
+
+        await asyncio.to_thread(elsewhere)
+        assert sent.statements == [["a"], ["b"], ["c"]]
+        sent.go.set()
+        assert len(await asyncio.gather(*first)) == 2
+
+    run(story())
