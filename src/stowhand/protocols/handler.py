@@ -63,6 +63,8 @@ class AttemptControl(msgspec.Struct, eq=False):
     lease: Lease
     store: Any = None
     """``ctx.store``."""
+    offer: Callable[[Attempt[Any]], Any] | None = None
+    """Makes it, where that waits until the handler asks: most never do, and the two would refer to each other."""
     connection: Any = None
     """``ctx.connection``."""
     transaction: Transaction | None = None
@@ -171,9 +173,12 @@ class Attempt(Generic[R]):
         What it can do depends on the store; a table's is ``stowhand.AttemptStore``.
         Raises ConfigurationError where the store offers nothing.
         """
-        if self._control.store is None:
-            raise ConfigurationError("this store has nothing to give to a running handler")
-        return self._control.store
+        control = self._control
+        if control.store is None:
+            if control.offer is None:
+                raise ConfigurationError("this store has nothing to give to a running handler")
+            control.store = control.offer(self)
+        return control.store
 
     @property
     def connection(self) -> Any:

@@ -48,18 +48,41 @@ class Hooks:
         self._retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
         self.holds_slots = self._pre is not None or self._post is not None
         """A job holds a slot from the claim to the end of post_handle; so nothing is claimed ahead."""
-        wraps = self._around is not None or self.holds_slots or self._retryable is not None
+        wraps = self.holds_slots or self._retryable is not None or getattr(handler, "pre_claim", None) is not None
         is_async = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
-        is_bare = is_async and not wraps and not basis.events.wants(HookRan)
-        self.handle: Run = enclosed(handler.handle if is_bare else self._handle, basis.events, basis.worker)
+        run: Run = self._handle
+        if is_async and not wraps and not basis.events.wants(HookRan):
+            run = handler.handle if self._around is None else self._handle_prepared
+        self.handle: Run = enclosed(run, basis.events, basis.worker)
         """The handler and all that is around it."""
         self.has_post = self._post is not None
         self.preparing = 0
         """Attempts that have begun and whose pre_handle has not returned."""
 
+    async def _handle_prepared(self, attempt: Attempt[Any], record: Any) -> object:
+        """The short way: no hooks, and a store that gives its tools and encloses nothing."""
+        if isinstance(record, Unreadable):
+            return _unreadable(record)
+        assert self._around is not None
+        around = self._around(attempt)
+        if around is not None:
+            return await self._enclose(attempt, record, around)
+        try:
+            returned = await self._handler.handle(attempt, record)
+        except LeaseLost:
+            control_of(attempt).lost = True
+            raise
+        decided = control_of(attempt).decided
+        return decided if decided is not None else returned
+
     async def _handle(self, attempt: Attempt[Any], record: Any) -> object:
         if isinstance(record, Unreadable):
-            return Retry(f"the record could not be read: {record.error}")
+            return _unreadable(record)
+        return await self._enclose(attempt, record, None if self._around is None else self._around(attempt))
+
+    async def _enclose(
+        self, attempt: Attempt[Any], record: Any, around: AbstractAsyncContextManager[None] | None
+    ) -> object:
         self.preparing += 1
         is_prepared = False
 
@@ -72,7 +95,6 @@ class Hooks:
                 self._changes.recount()
 
         try:
-            around = self._around(attempt) if self._around is not None else None
             if around is None:
                 return await self._inside(attempt, record, prepared)
             async with AsyncExitStack() as stack:
@@ -133,6 +155,10 @@ def enclosed(run: Run, events: Events, worker: str) -> Run:
             return await run(attempt, *record)
 
     return inside
+
+
+def _unreadable(record: Unreadable) -> Retry:
+    return Retry(f"the record could not be read: {record.error}")
 
 
 async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
@@ -65,6 +66,7 @@ class TableStore(Generic[R]):
         self._records = Records(options.record, options.scan, options.record_id, shape.columns)
         self._calls = Calls(options.name, events)
         self._due = Due()
+        self._offer = partial(self._attempt_store, self._backend)
         self._opening = asyncio.Lock()
         self._open = False
 
@@ -205,7 +207,7 @@ class TableStore(Generic[R]):
         """Give the handler its ``ctx.store``; with ``transactional``, a transaction that encloses it."""
         if self.options.transactional:
             return self._in_transaction(attempt)
-        control_of(attempt).bind(self._attempt_store(self._backend, attempt))
+        control_of(attempt).offer = self._offer
         return None
 
     @asynccontextmanager
@@ -215,7 +217,8 @@ class TableStore(Generic[R]):
         # From here on the end of the attempt ends the transaction.
         control = control_of(attempt)
         control.transaction = transaction
-        control.bind(self._attempt_store(transaction, attempt), connection)
+        control.connection = connection
+        control.offer = partial(self._attempt_store, transaction)
         yield
 
     def _attempt_store(self, tools: AttemptTools, attempt: Attempt[Any]) -> AttemptStore[R]:

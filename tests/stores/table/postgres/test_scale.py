@@ -10,6 +10,7 @@ import pytest
 
 from stowhand.jobs.conditions import sql
 from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.table.ddl import RECOMMENDED, index_ddl
 from stowhand.stores.table.names import read_shape
 from tests.stores.table.postgres.jobs import SNOOZED, TABLE, Jobs, Served
@@ -41,6 +42,13 @@ def pages_read(jobs: Jobs, statement: bytes, values: Mapping[str, object]) -> in
         connection.rollback()
     plan: dict[str, Any] = found[0]["Plan"]
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+def indexes_of(jobs: Jobs, statement: bytes, values: Mapping[str, object]) -> set[str]:
+    """Names of the indexes by which the statement finds its rows."""
+    with jobs.transaction() as connection:
+        ((found,),) = connection.execute(b"explain (format json) " + statement, values).fetchall()
+    return {node["Index Name"] for node in nodes(found[0]["Plan"]) if "Index Name" in node}
 
 
 def hot_statements(served: Served) -> dict[str, tuple[bytes, dict[str, object]]]:
@@ -83,6 +91,25 @@ async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs)
         assert pages_read(crowd, statement, given) < HUNDRED
         crowd.sql("drop index jobs_suspects")
         assert pages_read(crowd, statement, given) > HUNDRED, "which is why it is recommended"
+
+
+async def test_settlements_and_beats_do_not_walk_over_what_was_in_processing_before(jobs: Jobs) -> None:
+    """Since the last vacuum an index on what is in processing holds that too."""
+    jobs.make(f"{TABLE} with (autovacuum_enabled = off)")
+    for index in RECOMMENDED:
+        jobs.sql(index_ddl(read_shape("jobs", None, {}), index))
+    jobs.add(FINISHED, state="processing", last_heartbeat_at=("now()",))
+    jobs.sql("update jobs set state = 'completed'")
+    jobs.add(20)
+    async with jobs.served() as served:
+        context, plan = served.table._context, TablePlan(served.table._context)
+        leases = [taken.lease for taken in await served.claim(20)]
+        entries = [(lease, SNOOZED) for lease in leases]
+        given = context.values(**context.leases(leases))
+        asked = {name: (context.statement(name), given) for name in ("beat", "release", "settle_completed")}
+        asked["settle"] = context.statement("settle"), plan.settle_values(entries)
+        used = {name: indexes_of(jobs, *one) for name, one in asked.items()}
+    assert used == {name: {"jobs_pkey"} for name in asked}
 
 
 def stale(jobs: Jobs, *indexes: str) -> None:

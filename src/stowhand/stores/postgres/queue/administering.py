@@ -19,7 +19,8 @@ from stowhand.stores.database.link import Values
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext, RowLocked
 from stowhand.stores.postgres.queue.producing import Producer
-from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text_array
+from stowhand.stores.postgres.queue.rows import Row, read_job
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 
 AT_ONCE = 500
 """Jobs that are acted on in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""

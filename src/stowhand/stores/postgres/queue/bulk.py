@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from stowhand.jobs.job import KeyMode, NewJob
-from stowhand.stores.postgres.queue.rows import plain_array, quoted, text_array
+from stowhand.stores.postgres.shared.array_literals import plain_array, quoted, text_array
 
 T = TypeVar("T")
 

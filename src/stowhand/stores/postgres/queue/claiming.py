@@ -19,7 +19,8 @@ from stowhand.stores.database.link import Link, Row
 from stowhand.stores.foreign_leases import ForeignLeases, Question
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
-from stowhand.stores.postgres.queue.rows import plain_array, read_claim
+from stowhand.stores.postgres.queue.rows import read_claim
+from stowhand.stores.postgres.shared.array_literals import plain_array
 from stowhand.stores.postgres.shared.listener import Listener
 
 Position = tuple[int, datetime, int]

@@ -17,7 +17,8 @@ from stowhand.stores.database.link import Row, rows
 from stowhand.stores.database.repeating import PAUSE, TRIES, repeated
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.rows import read_job, text_array
+from stowhand.stores.postgres.queue.rows import read_job
+from stowhand.stores.postgres.shared.array_literals import text_array
 
 CHUNK = 1000
 """Jobs in one statement."""

@@ -11,9 +11,9 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.rows import text_array
 from stowhand.stores.postgres.queue.schema import too_new
 from stowhand.stores.postgres.queue.texts import newest_known
+from stowhand.stores.postgres.shared.array_literals import text_array
 from stowhand.stores.postgres.shared.leaser import Leaser
 
 

@@ -15,7 +15,8 @@ from stowhand.protocols.validation import validate_filter, validate_id
 from stowhand.stores.database.link import Values
 from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.rows import Row, plain_array, read_job, text_array
+from stowhand.stores.postgres.queue.rows import Row, read_job
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 HISTORY = (State.COMPLETED, State.CANCELED)

@@ -12,7 +12,8 @@ from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.rows import pairs, plain_array, text_array
+from stowhand.stores.postgres.queue.rows import pairs
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 from stowhand.stores.postgres.shared.plan import Query
 from stowhand.stores.verdicts import Entry, Pair, pair, recorded_before
 

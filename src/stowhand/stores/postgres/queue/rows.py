@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stowhand.jobs.job import Job, NewJob, State
@@ -107,18 +107,3 @@ def pairs(leases: Sequence[Lease]) -> tuple[str, str]:
         "{" + ",".join([str(lease.job_id) for lease in leases]) + "}",
         "{" + ",".join([lease.token for lease in leases]) + "}",
     )
-
-
-def text_array(texts: Iterable[str | None]) -> str:
-    """An array literal of texts."""
-    return "{" + ",".join(["NULL" if text is None else quoted(text) for text in texts]) + "}"
-
-
-def plain_array(values: Iterable[object]) -> str:
-    """An array literal of what needs no quotes: numbers, booleans."""
-    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
-
-
-def quoted(text: str) -> str:
-    """One element of an array literal."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

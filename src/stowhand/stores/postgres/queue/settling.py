@@ -9,7 +9,7 @@ import psycopg
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.lifecycle import COMPLETED, Settlement
+from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row, rows
@@ -18,7 +18,7 @@ from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.plan import QueuePlan
 from stowhand.stores.postgres.queue.producing import CHUNK, values_of
 from stowhand.stores.postgres.queue.rows import pairs
-from stowhand.stores.postgres.shared.settler import Settler
+from stowhand.stores.postgres.shared.settler import Settler, plain_leases
 from stowhand.stores.verdicts import Entry, Pair, pair
 
 
@@ -32,7 +32,7 @@ class Settlements:
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         """Replies in the order of the batch."""
-        leases = _plain_leases(batch)
+        leases = plain_leases(batch, _is_plain)
         done = await self._complete(leases) if leases else frozenset()
         if len(done) == len(batch):
             return [Verdict.SETTLED] * len(batch)
@@ -79,17 +79,6 @@ class Settlements:
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
-
-
-def _plain_leases(batch: Sequence[Entry]) -> list[Lease]:
-    """Those that completed with nothing to add, in id order; none where one id is there twice.
-
-    What is completed together is answered by ids, which would not tell two leases of one job apart.
-    """
-    if len({lease.job_id for lease, _ in batch}) < len(batch):
-        return []
-    plain = (lease for lease, one in batch if one is COMPLETED or _is_plain(one))
-    return sorted(plain, key=lambda lease: lease.job_id)
 
 
 def _is_plain(settlement: Settlement) -> bool:

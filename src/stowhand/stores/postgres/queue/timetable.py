@@ -12,7 +12,8 @@ from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.bulk import moments
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.producing import Producer
-from stowhand.stores.postgres.queue.rows import Row, plain_array, text_array
+from stowhand.stores.postgres.queue.rows import Row
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 
 
 class Timetable:

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from stowhand.clock import SystemClock
 from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
@@ -101,3 +103,14 @@ class Settler:
 
     async def _write_plan(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
         return dict(await self.run(connection, self._plan.settle(entries)))
+
+
+def plain_leases(batch: Sequence[Entry], is_plain: Callable[[Settlement], bool]) -> list[Lease]:
+    """Those that completed with nothing to add, in id order; none where one id is there twice.
+
+    What is completed together is answered by ids, which would not tell two leases of one job apart.
+    """
+    if len({lease.job_id for lease, _ in batch}) < len(batch):
+        return []
+    plain = (lease for lease, one in batch if one is COMPLETED or is_plain(one))
+    return sorted(plain, key=lambda lease: lease.job_id)

@@ -201,8 +201,9 @@ class TableClaims:
     ) -> list[Taken]:
         """``rows``: what was marked; ``shown``: what the view shows of it."""
         names, found = self._context.names, []
+        token, job_id = request.token, self._context.job_id
         for key, _, epoch, failures, resets in rows:
-            lease = Lease(self._context.job_id(key), request.token, epoch)
+            lease = Lease(job_id(key), token, epoch)
             if key in bad:
                 found.append(Taken(lease, (), names, failures, resets, fault=f"{self._view}: record {key}: {bad[key]}"))
             else:

@@ -198,7 +198,9 @@ class Composer:
         if TOKEN in shape.columns:
             ours, bare = f"j.{plain(shape[TOKEN])} = g.token::{self._types[TOKEN]}", mark
         marked, ours = f"({ours})", f"coalesce({ours} and {self._epoch()} = g.epoch, false)"
-        held = f"({state} = 'processing' and {ours})"
+        # Rows are found by their ids. An expression invites no index on the state: one on what is in processing holds
+        # all that has been since the last vacuum, and every settlement would walk over it.
+        held = f"({state}::text || '' = 'processing' and {ours})"
         cancel = f"coalesce(j.{plain(shape['cancel'])}, false)" if shape.has("cancel") else "false"
         return {"held": held, "ours": ours, "marked": marked, "bare": bare, "cancel": cancel}
 

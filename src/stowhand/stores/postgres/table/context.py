@@ -15,6 +15,7 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
 from stowhand.stores.postgres.table.composing import Composer
 from stowhand.stores.table.claim_starts import Begun
@@ -88,11 +89,12 @@ class TableContext:
         return self._options | values | {"now": self._pinned() if self._pinned is not None else None}
 
     def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """As three lists. The statements lock in id order, whatever order these have."""
+        """As array literals. The statements lock in id order, whatever order these have."""
+        ids = [str(lease.job_id) for lease in leases]
         return {
-            "ids": [str(lease.job_id) for lease in leases],
-            "tokens": [lease.token for lease in leases],
-            "epochs": [lease.epoch for lease in leases],
+            "ids": plain_array(ids) if self._key is Key.INTEGER else text_array(ids),
+            "tokens": token_array([lease.token for lease in leases]),
+            "epochs": plain_array([lease.epoch for lease in leases]),
         }
 
     def job_id(self, key: str) -> JobId:

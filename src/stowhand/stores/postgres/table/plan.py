@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import turned
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database.link import Row
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import Query
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.verdicts import Entry, Pair, pair
@@ -36,10 +38,15 @@ class TablePlan:
         leases, settlements = zip(*entries, strict=True)
         return self._context.values(
             **self._context.leases(leases),
-            states=[settlement.state.value for settlement in settlements],
-            delays=[settlement.delay for settlement in settlements],
-            errors=[settlement.error for settlement in settlements],
+            states=token_array([settlement.state.value for settlement in settlements]),
+            delays=plain_array([settlement.delay for settlement in settlements]),
+            errors=text_array([settlement.error for settlement in settlements]),
         )
+
+    def complete(self, leases: Sequence[Lease]) -> Query[JobId]:
+        """All of them completed; the ids of those that are."""
+        values = self._context.values(**self._context.leases(leases))
+        return Query(self._context.statement("settle_completed"), values, lambda row: self._context.job_id(row[0]))
 
     def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
         """A table keeps no history, and no token of what has ended: its state and its message have to say it."""
@@ -47,8 +54,8 @@ class TablePlan:
         asked = {pair(entry): entry[1] for entry in entries}
         values = self._context.values(
             **self._context.leases(leases),
-            states=[settlement.state.value for settlement in settlements],
-            errors=[settlement.error for settlement in settlements],
+            states=token_array([settlement.state.value for settlement in settlements]),
+            errors=text_array([settlement.error for settlement in settlements]),
         )
 
         def read(row: Row) -> tuple[Pair, Reply | None]:

@@ -127,6 +127,23 @@ where {beside_id} = any(%(ids)s::text[]::{id_type}[])
 select from {ordered} order by {order}
 limit 0
 
+-- Those that completed, all that most settlements are. "= any" finds rows by their ids, whatever the statistics say: by the
+-- state, or as a join, all that has ever been in processing since the last vacuum would be walked over for each call.
+-- name: settle_completed
+with given as (
+  select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[]) as g(id, token, epoch)
+), locked as (
+  select j.{id} as id
+  from given g join {table} as j on j.{id} = g.id and {held}
+  where j.{id} = any(array(select id from given))
+  order by j.{id}
+  for no key update of j skip locked
+)
+update {table} as j
+set {state} = 'completed', {finished_at} = {finished_now}
+where j.{id} = any(array(select id from locked))
+returning {key}
+
 -- name: settle
 with given as (
   select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[], %(states)s::text[],
@@ -135,6 +152,7 @@ with given as (
   select j.{id} as id, g.token, case when g.state <> 'completed' and {cancel} then 'canceled' else g.state end as state,
     g.delay, g.error
   from given g join {table} as j on j.{id} = g.id and {held}
+  where j.{id} = any(array(select id from given))
   order by j.{id}
   for no key update of j skip locked
 )
@@ -172,6 +190,7 @@ with given as (
 ), locked as (
   select j.{id} as id, g.token, g.epoch
   from given g join {table} as j on j.{id} = g.id and {held}
+  where j.{id} = any(array(select id from given))
   order by j.{id}
   for no key update of j skip locked
 ), beaten as (
@@ -197,6 +216,7 @@ with given as (
 ), locked as (
   select j.{id} as id, g.token
   from given g join {table} as j on j.{id} = g.id and {held}
+  where j.{id} = any(array(select id from given))
   order by j.{id}
   for no key update of j skip locked
 )

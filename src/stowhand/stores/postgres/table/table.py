@@ -23,6 +23,7 @@ from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.plan import TablePlan
+from stowhand.stores.postgres.table.settler import TableSettler
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
 from stowhand.stores.table.keys import Key
@@ -51,12 +52,13 @@ class PostgresTable:
         self.warnings: Sequence[Finding] = ()
         self._claims = TableClaims(context, PassedOver(notices or Notices(options.name)))
         plan = TablePlan(context)
-        self._settlements = Settler(context, plan)
+        settler = Settler(context, plan)
+        self._settlements = TableSettler(context, plan, settler)
         self._logs = Logs(context)
         self._listener = Listener(
             context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, NoAnnouncement()
         )
-        self._transactions = AttemptTransactions(context, plan, self._settlements, self._logs)
+        self._transactions = AttemptTransactions(context, plan, settler, self._logs)
         self.asking = PostgresAsking(context, self._session)
 
     @property

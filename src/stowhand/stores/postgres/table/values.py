@@ -8,6 +8,7 @@ Python can: one such value must not make everything claimed together unreadable.
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -16,13 +17,20 @@ from psycopg.adapt import Buffer, Loader
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
+@lru_cache(maxsize=1024)
+def _moment(data: bytes) -> datetime:
+    text = data.decode()
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return _nearest(text)
+
+
 class _Moment(Loader):
+    """Remembered: a claim writes the same moment into all of its records, twice."""
+
     def load(self, data: Buffer) -> datetime:
-        text = bytes(data).decode()
-        try:
-            return datetime.fromisoformat(text).astimezone(UTC)
-        except (ValueError, OverflowError):
-            return _nearest(text)
+        return _moment(bytes(data))
 
 
 class _LocalMoment(Loader):
