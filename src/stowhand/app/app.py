@@ -178,9 +178,14 @@ class App:
         return await self.enqueue(self.registry.new_job(task, payload, options))
 
     def _check(self, job: NewJob) -> NewJob:
-        checked = limits.check(job)
-        if (task := self.registry.find(job.task)) is not None:
-            task.shape.check(job.payload)
+        checked = limits.check_options(job)
+        limits.refuse_reserved(checked)
+        task = self.registry.find(checked.task)
+        # What the task has just written, as ``Task.enqueue`` has it, was checked then.
+        if task is None or checked.payload is not task.shape.written:
+            limits.check_payload(checked)
+            if task is not None:
+                task.shape.check(checked.payload)
         return checked
 
     # -- connecting ------------------------------------------------------------------------------

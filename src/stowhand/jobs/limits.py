@@ -40,11 +40,16 @@ def check(job: NewJob, *, built_in: bool = False) -> NewJob:
     checked = check_options(job)
     if not built_in:
         refuse_reserved(checked)
+    check_payload(checked)
+    return checked
+
+
+def check_payload(job: NewJob) -> None:
+    """Raises InvalidJob for a payload that is no strict JSON."""
     try:
         strict_json.validate(_text("payload", job.payload))
     except UndecodablePayload as error:
         raise InvalidJob(f"payload: {error}") from None
-    return checked
 
 
 def check_left(settlement: Settlement) -> None:

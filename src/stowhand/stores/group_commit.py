@@ -60,7 +60,8 @@ class GroupCommit:
             try:
                 return await self._alone(job)
             finally:
-                self._arrived()
+                if self._loop is loop:
+                    self._arrived()
         call = _Call(job, loop.create_future())
         self._waiting.append(call)
         self._start()

@@ -42,6 +42,8 @@ class Shape:
         self._required = tuple(one.name for one in parameters if one.default is ABSENT)
         self._defaults = {one.name: one.default for one in parameters if one.default is not ABSENT}
         self._decoder = _decoder_for(task, parameters, whole)
+        self.written: str | None = None
+        """The last payload that was written here: this very text is strict JSON, and fits."""
 
     def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The payload of a call, as text. Raises InvalidJob that names the parameter."""
@@ -54,6 +56,7 @@ class Shape:
             payload = self._defaults.get(self.whole or "", {})
         text = strict_json.encode(payload)
         self.check(text)
+        self.written = text
         return text
 
     def check(self, text: str) -> None:

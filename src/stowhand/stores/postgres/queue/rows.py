@@ -82,7 +82,10 @@ def read_job(row: Row) -> Job:
 
 
 def new_job(job: NewJob, row: Row) -> Job:
-    """One row of ``enqueue_plain`` or ``enqueue_group``: the rest of a new job is what was given, or a default."""
+    """One row of ``enqueue_plain`` or ``enqueue_group``: the rest of a new job is what was given, or a default.
+
+    A run time that is the moment of its creation is left out: reading it twice would cost as much as the rest.
+    """
     id_, run_at, created_at, max_attempts, _ = row
     return Job(
         id=id_,
@@ -91,7 +94,7 @@ def new_job(job: NewJob, row: Row) -> Job:
         state=State.QUEUED,
         queue=job.queue,
         priority=job.priority,
-        run_at=run_at,
+        run_at=run_at or created_at,
         attempts=0,
         max_attempts=max_attempts,
         max_resets=job.max_resets,

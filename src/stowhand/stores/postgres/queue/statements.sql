@@ -76,22 +76,18 @@ from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
 -- name: enqueue_plain
-with added as (
-  insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                             created_at, updated_at)
-  select v.task, v.payload, v.queue, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
-    coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.flags, v.max_resets,
-    v.queue is not null, v.at, v.at
-  from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::text[], %s::int,
-                coalesce(%s::timestamptz, now())))
-    as v(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, at)
-  returning id, run_at, created_at, max_attempts
-)
-select id, run_at, created_at, max_attempts,
+insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                           created_at, updated_at)
+select v.task, v.payload, v.queue, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
+  coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.flags, v.max_resets,
+  v.queue is not null, v.at, v.at
+from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::text[], %s::int,
+              coalesce(%s::timestamptz, now())))
+  as v(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, at)
+returning id, nullif(run_at, created_at), created_at, max_attempts,
   case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
     then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
     else pg_catalog.pg_notify({channel}, '')::text end
-from added
 
 -- Several of those, of callers at the same time (group_commit.py): all or none, in the order given. Whether somebody
 -- sleeps is asked once, with the first row of a window over all of them, which is there when all are written.
@@ -109,7 +105,7 @@ with added as (
     (values (coalesce(%s::timestamptz, now()))) as v(at)
   returning id, run_at, created_at, max_attempts
 )
-select id, run_at, created_at, max_attempts,
+select id, nullif(run_at, created_at), created_at, max_attempts,
   case when row_number() over everyone = 1 and count(*) over everyone > 0 then
     case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
       then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
