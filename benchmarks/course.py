@@ -54,13 +54,12 @@ class Course:
     def drain(self, processes: int, jobs: int) -> Iterator[Finding]:
         """Work a backlog off."""
         jobs = max(int(jobs * self.contender.share), 100)
-        self._fresh()
-        self._call("many", jobs)
+        self.fill(jobs)
         with self.workers(processes) as workers:
-            _wait(lambda: look(self._probes).count > 0, 60.0, workers)
+            wait_until(lambda: self.begun > 0, 60.0, workers)
             cpu, spent = _cpu(workers), self._ground.spent()
-            _wait(lambda: look(self._probes).count >= jobs * self.contender.steps, 300.0, workers, every=0.01)
-            _wait(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
+            wait_until(lambda: self.begun >= jobs * self.contender.steps, 300.0, workers, every=0.01)
+            wait_until(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
             seconds = time.monotonic() - look(self._probes).first
             cpu, spent = _cpu(workers) - cpu, self._ground.spent() - spent
             memory = max(resident(worker.pid) for worker in workers)
@@ -102,8 +101,8 @@ class Course:
             self._call("many", jobs)
             waiting = self._ground.counts()
             with self.workers(1) as workers:
-                _wait(lambda: look(self._probes).count >= jobs, 300.0, workers, every=0.01)
-                _wait(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
+                wait_until(lambda: self.begun >= jobs, 300.0, workers, every=0.01)
+                wait_until(lambda: not self._ground.asks(self.contender.live), 60.0, workers)
             done = self._ground.counts()
         parts = {
             "enqueue, in bulk": waiting - empty,
@@ -118,11 +117,10 @@ class Course:
         """How long until a worker is of use, and until it is gone. A job waits already; interpreters are warm."""
         for what, figure in _imports(self.contender):
             yield f"import, {what}, ms of processor time", figure
-        self._fresh()
-        self._call("many", 1)
+        self.fill(1)
         began = time.monotonic()
         with self.workers(1) as workers:
-            _wait(lambda: look(self._probes).count > 0, 60.0, workers)
+            wait_until(lambda: self.begun > 0, 60.0, workers)
             yield "process start to first job, ms", 1000 * (look(self._probes).first - began)
             time.sleep(0.3)  # it has settled into its first wait
             began = time.monotonic()
@@ -142,6 +140,16 @@ class Course:
             yield f"{what}, processor time of the server, us a job", 1e6 * spent / count
 
     # -- its processes ---------------------------------------------------------------------------
+
+    def fill(self, jobs: int) -> None:
+        """So many jobs wait, and nothing else is there."""
+        self._fresh()
+        self._call("many", jobs)
+
+    @property
+    def begun(self) -> int:
+        """Handlers so far."""
+        return look(self._probes).count
 
     @contextlib.contextmanager
     def workers(self, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
@@ -194,9 +202,10 @@ def go_round(
                 click.echo(f"{name}: {course.contender.name} failed: {notes}", err=True)
 
 
-def _wait(
+def wait_until(
     reached: Callable[[], bool], seconds: float, workers: list[subprocess.Popen[bytes]], *, every: float = 0.003
 ) -> None:
+    """Raises TimeoutError, or RuntimeError if one of the workers ends meanwhile."""
     deadline = time.monotonic() + seconds
     while not reached():
         if any(worker.poll() is not None for worker in workers):

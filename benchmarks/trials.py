@@ -67,7 +67,7 @@ class Table:
         """One more run."""
         self.runs.setdefault(measure, {}).setdefault(case, []).append(figure)
         self.bounds[measure] = bound or self.bounds.get(measure, "")
-        print(f"{measure:<58} {case:<34}{figure:>12,.6g}", file=sys.stderr, flush=True)
+        print(f"{measure:<58} {case:<40}{figure:>12,.6g}", file=sys.stderr, flush=True)
 
     def lines(self) -> Iterator[str]:
         """Medians; the ratio to the plain case (of rates and of times alike: case / plain)."""
@@ -77,7 +77,7 @@ class Table:
             for number, (case, runs) in enumerate(cases.items()):
                 median = statistics.median(runs)
                 ratio = f"{median / plain:>8.2f}x" if number and plain else " " * 9
-                yield f"  {case:<34}{median:>12,.5g}{ratio}   ({', '.join(f'{run:,.4g}' for run in runs)})"
+                yield f"  {case:<40}{median:>12,.5g}{ratio}   ({', '.join(f'{run:,.4g}' for run in runs)})"
 
 
 class WorkerRuns:
