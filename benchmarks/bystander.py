@@ -29,7 +29,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 from benchmarks.contenders import POSTGRES, STATE, install  # noqa: E402
 from benchmarks.course import Course, wait_until  # noqa: E402
 from benchmarks.grounds import PostgresGround  # noqa: E402
-from benchmarks.report import BATCHED, OURS, save  # noqa: E402
+from benchmarks.report import ALONE, BATCHED, OURS, save  # noqa: E402
 from benchmarks.trials import Table  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
@@ -137,7 +137,7 @@ def main(runs: int, jobs: int, seconds: float, file: Path | None) -> None:
                 stack.callback(shutil.rmtree, probes, ignore_errors=True)
                 courses.append((Course(contender, PostgresGround(url, server), probes), Bystander(url)))
         for _ in range(runs):
-            _add(table, "nothing else", alone.watch(seconds, lambda: True))
+            _add(table, ALONE, alone.watch(seconds, lambda: True))
             with alone.busy():
                 _add(table, "two busy processes", alone.watch(seconds, lambda: True))
             for course, bystander in courses:
@@ -169,8 +169,8 @@ def _beside(
 def _add(table: Table, case: str, took: dict[str, list[float]]) -> None:
     for name, found in took.items():
         each = sorted(found)
-        table.add(f"bystander: {name}, p50, ms", case, each[len(each) // 2], BOUND)
-        table.add(f"bystander: {name}, p99, ms", case, each[int(len(each) * 0.99)])
+        table.add(f"{name} beside a drain, p50, ms", case, each[len(each) // 2], BOUND)
+        table.add(f"{name} beside a drain, p99, ms", case, each[int(len(each) * 0.99)])
 
 
 if __name__ == "__main__":

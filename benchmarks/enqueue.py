@@ -44,10 +44,12 @@ MARK = """select pg_current_wal_insert_lsn() - '0/0', pg_snapshot_xmax(pg_curren
 @click.option("--bulk", default=100_000, show_default=True, help="Jobs of one enqueue_many; 0: none.")
 @click.option("--runs", default=5, show_default=True, help="Rounds; the figures are medians.")
 @click.option("--beside", type=click.Path(exists=True, path_type=Path), help="Another checkout, in turn with this one.")
-def main(callers: str, seconds: float, bulk: int, runs: int, beside: Path | None) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(callers: str, seconds: float, bulk: int, runs: int, beside: Path | None, file: Path | None) -> None:
     """Measure bare inserts, enqueues by so many callers, and one bulk; a line for each."""
     sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "src")]
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != HERE.parent]  # it hides modules
+    from benchmarks.report import by_column, save
     from tests.support.binaries import find_postgres
     from tests.support.servers import PostgresServer
 
@@ -69,6 +71,7 @@ def main(callers: str, seconds: float, bulk: int, runs: int, beside: Path | None
             if rows := found.get(f"{name}{kind}"):
                 medians = [statistics.median(column) for column in zip(*rows, strict=True)]
                 click.echo(f"{name + kind:<28}" + "".join(f"{figure:>12,.4g}" for figure in medians))
+    save(by_column("enqueue", COLUMNS, found), file)
 
 
 def _drive(checkout: Path, url: str, kind: str, seconds: float) -> list[float]:

@@ -24,7 +24,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 from benchmarks.contenders import POSTGRES, SQLITE, STATE, Contender, install  # noqa: E402
 from benchmarks.course import Course, Finding, go_round  # noqa: E402
 from benchmarks.grounds import FileGround, Ground, PostgresGround  # noqa: E402
-from benchmarks.report import Report, save  # noqa: E402
+from benchmarks.report import ON_SQLITE, QUEUES, Report, save  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -55,7 +55,7 @@ def main(sqlite: bool, only: str, peers: str, runs: int, file: Path | None, **si
     contenders = [one for one in among if one.family in there]
     with ExitStack() as stack:
         courses = list(_courses(contenders, stack, sqlite=sqlite))
-        report = Report()
+        report = Report(ON_SQLITE if sqlite else QUEUES)
         for name, measure in _measurements(wanted, sizes):
             go_round(name, measure, [one for one in courses if name in one.contender.measures], runs, report)
     click.echo("\n".join(report.lines()))

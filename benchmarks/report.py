@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,14 @@ def save(runs: Runs, file: Path | None) -> None:
         file.write_text(json.dumps(runs, indent=1))
 
 
+def by_column(what: str, columns: Sequence[str], rows: Mapping[str, Sequence[Sequence[float]]]) -> Runs:
+    """Of a table that has a row of figures for each run of each case."""
+    return {
+        f"{what}: {column}": {case: [row[place] for row in runs] for case, runs in rows.items()}
+        for place, column in enumerate(columns)
+    }
+
+
 @dataclass(frozen=True)
 class Target:
     """A ratio to a peer of the same run, or a bound."""
@@ -28,6 +36,14 @@ class Target:
     least: float | None = None
     most: float | None = None
     ours: str = OURS
+
+    def met(self, figure: float) -> bool:
+        """Of the ratio, or of our figure alone where there is no peer."""
+        return (self.least is None or figure >= self.least) and (self.most is None or figure <= self.most)
+
+    @property
+    def bound(self) -> str:
+        return f">= {self.least:g}" if self.least is not None else f"<= {self.most:g}"
 
 
 BATCHED, PLAIN = "graphile-worker, batched", "graphile-worker, plain"
@@ -49,10 +65,23 @@ QUEUES = (
     Target("whole life: WAL, bytes a job", None, most=1200, ours=KEPT),
     Target("claim and settle: commits a job", None, most=0.03),
     Target("claim and settle: MultiXacts a job", None, most=0),
+)
+ON_SQLITE = (
     Target("drain, 1 process, jobs/s", None, least=15_000, ours=FULL),
     Target("drain, 1 process, jobs/s", None, least=25_000, ours=NORMAL),
     Target("drain, 1 process, jobs/s", "huey, FULL", least=3.0, ours=FULL),
     Target("enqueue to start, p50, ms", None, most=5, ours=FULL),
+)
+ALONE, BESIDE_HELD = "nothing else", "stowhand, snapshot held"
+BYSTANDER = (
+    Target("select beside a drain, p50, ms", ALONE, most=1.05),
+    Target("select beside a drain, p50, ms", ALONE, most=1.05, ours=BESIDE_HELD),
+    Target("update beside a drain, p50, ms", ALONE, most=1.05),
+    Target("update beside a drain, p50, ms", ALONE, most=1.05, ours=BESIDE_HELD),
+)
+CALLERS = (
+    Target("enqueue: jobs/s", "bare", least=0.9, ours="callers 1"),
+    Target("enqueue: jobs/s", "callers 1", least=8, ours="callers 50"),
 )
 BULLMQ, GUILD = "bullmq", "guild-queues"
 FLOWS = (
@@ -92,12 +121,10 @@ class Report:
             if ours is None or not peer:
                 continue
             figure = ours / peer
-            met = (target.least is None or figure >= target.least) and (target.most is None or figure <= target.most)
-            bound = f">= {target.least:g}" if target.least is not None else f"<= {target.most:g}"
             against = f" x {target.peer}" if target.peer else ""
             yield (
-                f"  {'met' if met else 'NOT MET':<9}{target.measure}, {target.ours}:"
-                f" {figure:,.4g}{against} (wanted: {bound})"
+                f"  {'met' if target.met(figure) else 'NOT MET':<9}{target.measure}, {target.ours}:"
+                f" {figure:,.4g}{against} (wanted: {target.bound})"
             )
 
     def _median(self, measure: str, contender: str) -> float | None:
