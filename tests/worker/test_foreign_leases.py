@@ -99,6 +99,40 @@ async def test_a_lease_that_is_renewed_again_and_again_is_not_looked_at_more_oft
         assert harness.events(JobStarted) == []
 
 
+class TellingStore(FaultyStore):
+    """As PostgreSQL: a poll says, too, whether a lease is over."""
+
+    def foreign(self) -> Foreign | None:
+        seen = super().foreign()
+        if seen is None:
+            return None
+        late = any(row.lease_until is not None and row.lease_until < self._rows.now for row in self.rows())
+        return Foreign(ends_in=seen.ends_in, none_late=not late)
+
+
+async def test_where_polls_say_that_no_lease_is_over_an_idle_worker_asks_nothing_else() -> None:
+    clock = FakeClock()
+    store = TellingStore(clock)
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
+        await harness.does()
+        await clock.advance(11)
+        store.calls.clear()
+        await clock.advance(600)
+        assert store.moments("foreign") == []
+        assert len([asked for asked in store.called("claim") if not asked.suspects]) <= 61
+
+
+async def test_a_lease_that_polls_say_is_over_is_looked_at_as_ever() -> None:
+    clock = FakeClock()
+    store = TellingStore(clock)
+    async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
+        harness.worker.internals.retask(("nothing",))
+        await clock.advance(61)
+        await dies(store, 1.0)  # shorter than the time between two polls: none of them sees it alive
+        await clock.advance(32)
+        assert (await harness.job(1)).state is State.QUEUED
+
+
 def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
     clock = FakeClock()
     heartbeats = FaultyStore(clock).heartbeats()

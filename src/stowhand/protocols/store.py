@@ -121,6 +121,8 @@ class Foreign(msgspec.Struct, frozen=True):
     """One ended more than the slack ago: there is a job to take back."""
     ends_in: float | None = None
     """Seconds until the first of the others has been expired for the slack; ``None``: there is no other."""
+    none_late: bool = False
+    """In the answer of a claim: none is late, so the heartbeats need not look. Unset, it does not say."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

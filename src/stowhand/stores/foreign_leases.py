@@ -39,9 +39,9 @@ class ForeignLeases:
         question, self._question = self._question, None
         return question
 
-    def see(self, ends_in: float | None) -> None:
+    def see(self, ends_in: float | None, *, none_late: bool = False) -> None:
         """The answer: seconds until the first foreign lease has been over for the slack; ``None``: there is none."""
-        self._seen = Foreign(ends_in=ends_in)
+        self._seen = Foreign(ends_in=ends_in, none_late=none_late)
 
     def take_answer(self) -> Foreign | None:
         """The answer, once."""

@@ -69,6 +69,8 @@ class Sweeper:
         """When the store last said which leases are held."""
         self.ends = NEVER
         """When the first foreign lease has ended, the jitter included."""
+        self._spared = float("-inf")
+        """When a claim last said that there is nothing to look for."""
         self._late = False
         """The last look found a lease that had ended."""
         self._maintained = float("-inf")
@@ -76,14 +78,17 @@ class Sweeper:
 
     def due(self, worked: float) -> float:
         """When to look next. ``worked``: when there was work last; both by the monotonic clock."""
-        recent = self._late or self._clock.monotonic() - worked <= self._memory
+        spared = self._spared > worked
+        recent = self._late or (not spared and self._clock.monotonic() - worked <= self._memory)
         every = self._interval if recent else self._interval * IDLE_FACTOR
         return min(self._looked + every, self._known + self._lease, self.ends)
 
     def foresee(self, seen: Foreign) -> None:
-        """A claim that found nothing has seen these foreign leases. From any thread."""
+        """A claim that found nothing has seen these foreign leases, and may have spared a look. From any thread."""
         now = self._clock.monotonic()
         self._known = now
+        if seen.none_late:
+            self._looked = self._spared = now
         if self.ends - self._jitter > now:  # else it may have ended, and ended leases are not reported
             self.ends = self._after(seen, now)
 

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
@@ -338,11 +339,102 @@ def test_one_question_serves_an_idle_worker(
             await store._claims._link.close()
             assert await claim(store, suspects=True) == []
             due = await store.next_due(None)
-            assert store.foreign() == Foreign(), "nobody else holds anything"
+            assert store.foreign() == Foreign(none_late=True), "nobody else holds anything"
             assert store._claims._link._connection is None, "none of them had to be asked"
             assert due is not None
             assert 3500 < due <= 3600
             assert await store.next_due(("other",)) is None, "of other tasks nothing was said"
+        await store.close()
+
+    run(story())
+
+
+def test_a_poll_goes_over_the_connection_that_listens_and_proves_it(store: PostgresStore, sql: Sql, run: Any) -> None:
+    """One question for both; notifications that come along with its answer are heard."""
+
+    async def story() -> None:
+        async with asleep(store) as waiting:
+            assert await claim(store) == []
+            store._listener._proven_at = float("-inf")
+            await store._claims._link.close()
+            assert await claim(store) == []
+            assert store._claims._link._connection is None
+            assert store._listener._proven_at > 0, "no ping is due now"
+            sql("select stowhand.add_job('t')")
+            assert await asyncio.wait_for(waiting, 20) is True
+            assert len(await claim(store)) == 1
+        await store.close()
+
+    run(story())
+
+
+def test_a_poll_finds_out_that_its_connection_forgot_to_listen(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        async with asleep(store) as waiting:
+            assert await claim(store) == []
+            connection = store._listener._connection
+            assert connection is not None
+            await store._listener.ask(b"unlisten *", ())
+            assert not waiting.done()
+            assert await claim(store) == []
+            assert await asyncio.wait_for(waiting, 20) is True, "what was sent meanwhile went unheard"
+            waiting = asyncio.create_task(store.wait(30.0))
+            while not sleeps(store):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            sql("select stowhand.add_job('t')")
+            assert await asyncio.wait_for(waiting, 20) is True
+            assert len(await claim(store)) == 1
+        await store.close()
+
+    run(story())
+
+
+def test_a_poll_whose_connection_breaks_fails_as_any_claim_does_and_the_next_one_does_not(
+    store: PostgresStore, connection: psycopg.Connection[Any], run: Any
+) -> None:
+    async def story() -> None:
+        async with asleep(store) as waiting:
+            assert await claim(store) == []
+            polling = asyncio.create_task(claim(store))
+            await asyncio.sleep(0)
+            assert store._listener._turn.locked(), "it is on its way"
+            assert cut_off(connection, "stowhand:listen%") == 1
+            answers = await asyncio.gather(polling, return_exceptions=True)
+            assert isinstance(answers[0], StoreUnreachable) or not answers[0], "an answer may be faster than the cut"
+            assert await asyncio.wait_for(waiting, 20) is True
+            assert await claim(store) == []
+            assert store.is_listening
+        await store.close()
+
+    run(story())
+
+
+def test_a_poll_says_whether_a_lease_of_others_is_over(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        async with asleep(store):
+            sql("select stowhand.add_job('t')")
+            await claim(store, lease=3600.0)
+            for late in (False, True):
+                assert await claim(store) == []
+                assert await claim(store, ours=()) == []
+                await store.next_due(None)
+                seen = store.foreign()
+                assert seen is not None
+                assert seen.none_late is not late
+                assert (seen.ends_in is None) is late
+                sql("update stowhand.live set lease_until = now() - interval '1 hour'")
+        await store.close()
+
+    run(story())
+
+
+def test_a_listener_of_another_login_is_not_asked_for_jobs(postgres_url: str, run: Any) -> None:
+    async def story() -> None:
+        store = PostgresStore(postgres_url, StoreOptions(listen_url=postgres_url))
+        async with asleep(store):
+            for _ in range(3):
+                assert await claim(store) == []
+            assert store._claims._link.connected
         await store.close()
 
     run(story())

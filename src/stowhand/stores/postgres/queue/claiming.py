@@ -1,7 +1,8 @@
 """Claims, on a connection of their own. They commit asynchronously (functions/claim.sql): nothing else may share it.
 
 An idle worker asks for jobs, for suspects, and when the next job is due, again and again. Unless a notification has
-woken it, the first of these questions is the function ``poll`` (functions/idle.sql), whose answer serves all three.
+woken it, the first of these questions is the function ``poll`` (functions/idle.sql), whose answer serves all three. It
+goes over the connection that listens, and so proves that one too, unless that has an address of its own.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Claims:
         self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
         """The last claim found nothing, and no notification has come since."""
+        self._polls_there = context.listen_dialer is context.dialer
+        """The listening connection has the same login, which may claim."""
         self._answer = _NO_ANSWER
         self._foreign_leases = ForeignLeases()
 
@@ -95,19 +98,24 @@ class Claims:
             *(request.worker, request.token, request.limit, request.lease),
             *(_listed(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
         )
+        statement = self._context.statements["poll"]
         with self._context.translated():
-            found = await self._link.rows(self._context.statements["poll"], values)
+            there = await self._listener.ask(statement, values) if self._polls_there else None
+            found = there if there is not None else await self._link.rows(statement, values)
         if found[0][0] == _NOTHING:
-            _, _, _, _, _, due, _, _, suspects, *_, now, _, ends_in = found[0]
+            _, _, _, _, _, due, _, _, suspects, *_, now, _, foreign, listens = found[0]
+            if there is not None:
+                self._listener.proven(listens=listens)
             wait = None if due is None else max((due - now).total_seconds(), 0.0)
             self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
-            if asked is not None:
-                self._foreign_leases.see(ends_in)
+            if foreign is not None:
+                late, ends_in = foreign
+                self._foreign_leases.see(ends_in, none_late=not late)
             return []
         if found[0][0] == _UNFINISHED:
             return await self._claim(request)
         found.sort(key=_ORDER)
-        return [read_claim(row[:-1], request.worker, request.token) for row in found]
+        return [read_claim(row[:-2], request.worker, request.token) for row in found]
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         cursor = self._cursor_for(request)

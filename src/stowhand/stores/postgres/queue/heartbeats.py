@@ -34,8 +34,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
     async def check(self) -> None:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
         ((newest,),) = await self._rows("newest_breaking")
-        if newest > newest_known():
-            raise too_new(self._context, newest)
+        self._leave_behind(newest)
 
     async def maintain(self) -> None:
         """Makes days of the history ahead and drops old ones, and queue rows that no job needs.
@@ -50,16 +49,21 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
 
     async def worker_seen(self, card: WorkerCard) -> None:
-        """An entry in the list of workers."""
+        """An entry in the list of workers. Raises SchemaTooNew as ``check`` does: an idle worker asks nothing else."""
         lists = {
             "tasks": None if card.tasks is None else text_array(card.tasks),
             "forbidden_flags": None if card.forbidden_flags is None else text_array(card.forbidden_flags),
         }
-        await self._rows("worker_seen", **msgspec.structs.asdict(card) | lists)
+        ((_, newest),) = await self._rows("worker_seen", **msgspec.structs.asdict(card) | lists)
+        self._leave_behind(newest)
 
     async def worker_gone(self, name: str) -> None:
         """Out of the list of workers."""
         await self._rows("worker_gone", name=name)
+
+    def _leave_behind(self, newest: int) -> None:
+        if newest > newest_known():
+            raise too_new(self._context, newest)
 
     async def _rows(self, name: str, /, **values: object) -> list[Row]:
         with self._context.translated():

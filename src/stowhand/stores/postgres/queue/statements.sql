@@ -7,9 +7,12 @@ select {claimed_job}
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
   %s::int, %s::timestamptz, %s::bigint, %s::float8)
 
+-- Of foreign leases: 1 if one is late, and when the first of the others ends. Last: does this connection listen?
 -- name: poll
 select {claimed_job},
-  case when id = -1 and %s then (select f.ends_in from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end
+  case when id = -1 and %s then (select array[f.late::int::float8, f.ends_in]
+    from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end,
+  id = -1 and {channel} in (select pg_catalog.pg_listening_channels())
 from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz)
 
 -- name: settle_completed
@@ -432,7 +435,8 @@ from {schema}.workers order by name collate "C"
 
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
-  %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[])
+  %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[]),
+  (select coalesce(max(id), 0) from {schema}.applied_migrations where breaking)
 
 -- name: worker_gone
 select {schema}.worker_gone(%(name)s)

@@ -1,6 +1,7 @@
 """LISTEN, on a connection of its own. A notification is a hint; without them a worker polls.
 
-Nothing is lost between two waits: what arrives then stays in the socket, and the next wait finds it there.
+Nothing is lost between two waits: what arrives then stays in the socket, and the next wait finds it there. While a
+wait sleeps, the connection may be asked something else (``ask``), whose answer proves it too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stowhand.errors import StoreError
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.notices import Report
 from stowhand.retry import exponential
-from stowhand.stores.database.link import Connection, Dialer, hang_up, is_idle, rows
+from stowhand.stores.database.link import Connection, Dialer, Row, Values, hang_up, is_idle, rows
 from stowhand.stores.database.statements import quote_identifier
 
 PING_DEADLINE = 5.0
@@ -104,6 +105,11 @@ class Listener:
         self._on_change = report
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
+        """Of waits: one at a time."""
+        self._turn = asyncio.Lock()
+        """Of the connection: a wait lets go of it while it sleeps."""
+        self._forgot = False
+        """The connection has said that it listens no more."""
         self.prove_every = PROVE_EVERY
         self._proven_at = float("-inf")
         self._notified = False
@@ -123,8 +129,9 @@ class Listener:
         if self._channel is not None:
             async with self._lock:
                 try:
-                    if await self._ready(self._channel):
-                        return True
+                    async with self._turn:
+                        if await self._ready(self._channel):
+                            return True
                     if self._connection is not None:
                         return await self._next_notification(self._connection, until)
                 except _TROUBLE as error:
@@ -132,17 +139,39 @@ class Listener:
                     await self.close()
                     self._retry_at = 0.0  # it worked a moment ago: connect again at once
                     try:
-                        return await self._ready(self._channel)
+                        async with self._turn:
+                            return await self._ready(self._channel)
                     except _TROUBLE as again:
                         self._report("error", again)
                         self._postpone()
                 except BaseException:
                     # Canceled in the middle of a question: the connection's state is not known.
-                    if self._connection is not None and not is_idle(self._connection):
+                    asked = self._turn.locked()  # by somebody else, who goes on
+                    if self._connection is not None and not asked and not is_idle(self._connection):
                         await self.close()
                     raise
         await self._clock.sleep(max(until - self._clock.monotonic(), 0.0))
         return False
+
+    async def ask(self, statement: bytes, values: Values) -> list[Row] | None:
+        """The rows of a statement, run on the connection while a wait sleeps; ``None``: there is none to run it on now.
+
+        Raises what psycopg raises, and TimeoutError sooner than elsewhere: it is a ping too.
+        """
+        connection = self._connection
+        if connection is None or self._turn.locked():
+            return None
+        async with self._turn:
+            try:
+                with connection.answering_within(PING_DEADLINE):
+                    return await rows(connection, statement, values, self._dialer.prepared)
+            finally:
+                self._announcement.changed.set()  # psycopg has taken the reader away; an error may have ended it all
+
+    def proven(self, *, listens: bool) -> None:
+        """What has just been asked has said whether it still listens."""
+        self._proven_at = self._clock.monotonic()
+        self._forgot = not listens
 
     @property
     def connection(self) -> Connection | None:
@@ -171,7 +200,7 @@ class Listener:
         if self._clock.monotonic() - self._proven_at < self.prove_every:
             return False
         if not await self._is_listening(self._connection, channel):
-            self._report("error", StoreError("the connection listens no more: it was made to forget its LISTEN"))
+            self._report("error", _forgotten())
             await self.close()
             await self._listen(channel)
             return True
@@ -195,6 +224,7 @@ class Listener:
             await hang_up(connection)
             raise
         self._connection, self._proven_at, self._failures = connection, self._clock.monotonic(), 0
+        self._forgot = False
         self._report("success")
 
     @staticmethod
@@ -208,18 +238,23 @@ class Listener:
         """Sleep until the socket has something to read; then read it all."""
         announcement = self._announcement
         while True:
-            announcement.changed.clear()
-            if await announcement.update(connection):
-                return True
-            now = self._clock.monotonic()
-            if self._read_notifications(connection):
-                self._proven_at = now
-                announcement.woken(now)
-                return True
-            if announcement.look(now):
-                return True
-            if now >= until:
-                return False
+            async with self._turn:
+                announcement.changed.clear()
+                if not is_idle(connection):
+                    raise StoreError("the connection broke, or did not answer, when it was asked something else")
+                if self._forgot:
+                    raise _forgotten()
+                if await announcement.update(connection):
+                    return True
+                now = self._clock.monotonic()
+                if self._read_notifications(connection):
+                    self._proven_at = now
+                    announcement.woken(now)
+                    return True
+                if announcement.look(now):
+                    return True
+                if now >= until:
+                    return False
             await self._readable(connection, min(until, announcement.next_look()) - now)
 
     def _read_notifications(self, connection: Connection) -> bool:
@@ -242,7 +277,8 @@ class Listener:
             await changed.wait()
         finally:
             timer.cancel()
-            loop.remove_reader(connection.fileno())
+            if not self._turn.locked():  # else the socket's reader is that of the question under way
+                loop.remove_reader(connection.fileno())
 
     def _report(self, state: str, error: BaseException | None = None) -> None:
         self._on_change(state, error, self._connection)
@@ -250,3 +286,7 @@ class Listener:
     def _postpone(self) -> None:
         self._failures += 1
         self._retry_at = self._clock.monotonic() + self._pause(self._failures)
+
+
+def _forgotten() -> StoreError:
+    return StoreError("the connection listens no more: it was made to forget its LISTEN")
