@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -11,11 +12,12 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
+from stowhand.errors import StoreUnreachable
 from stowhand.events import Beaten, Event, Events, JobEnded, JobLost, JobStarted, JobUnknown, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.handler import Attempt, handler
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import StoreOptions
+from stowhand.protocols.store import ClaimRequest, Pulse, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
@@ -163,6 +165,31 @@ def test_a_heartbeat_connection_that_dies_without_a_word_costs_no_lease(
             assert not bench.heard(JobLost)
             assert bench.runs == [job.id]
             assert (await bench.job(job.id)).state is State.COMPLETED
+
+    run(scenario(), 60)
+
+
+def test_upkeep_on_a_connection_that_died_silently_keeps_no_beat_waiting(
+    run: Run, proxy: Proxy, postgres_url: str
+) -> None:
+    async def scenario() -> None:
+        store = PostgresStore(proxy.url, OPTIONS)
+        await store.schema.install()
+        await store.open()
+        heartbeats = store.heartbeats()
+        try:
+            job = await store.jobs.enqueue(NewJob(task="t"))
+            (claim,) = await store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=4.0))
+            await heartbeats.beat([claim.lease], 4.0)
+            proxy.silence_next_request("heart")
+            async with asyncio.timeout(20.0):  # less than any call may take
+                with pytest.raises(StoreUnreachable, match="no answer in time"):
+                    await heartbeats.maintain()
+            assert await heartbeats.beat([claim.lease], 4.0) == Pulse()
+            assert claim.lease.job_id == job.id
+        finally:
+            await heartbeats.close()
+            await store.close()
 
     run(scenario(), 60)
 

@@ -8,7 +8,6 @@ import psycopg
 from stowhand.errors import StoreError
 from stowhand.protocols.operating import WorkerCard
 from stowhand.stores.database import trouble
-from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.schema import too_new
@@ -39,12 +38,13 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
     async def maintain(self) -> None:
         """Makes days of the history ahead and drops old ones, and queue rows that no job needs.
 
-        Raises StoreError when one of these could not be done; the others are done.
+        Raises StoreError when one of these could not be done; the others are done. Beats wait for it: it has no more
+        patience than they have, and a server that is slow goes on with what was given up.
         """
         options = self._context.options
         values = self._context.values(history=options.history, failed_retention=options.failed_retention)
         with self._context.translated():
-            ((trouble,),) = await self._link.rows(self._context.statement("maintain"), values, DEADLINE)
+            ((trouble,),) = await self._link.rows(self._context.statement("maintain"), values, self._context.patience)
         if trouble is not None:
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
 
