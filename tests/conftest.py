@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from tests.support.binaries import older_than
 from tests.support.databases import Databases, Setup
+from tests.support.memory import use_memory
 from tests.support.servers import PostgresServer, main_server
 from tests.support.valkey import LiveRedis, main_redis
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 # A shell has what it starts in the background ignore SIGINT, and so would all programs that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+use_memory()
 
 # How long one example takes is the machine's business. The examples are the same in every run, so that what a run finds
 # is about the change it looks at; --hypothesis-profile wander looks for new ones.

@@ -23,9 +23,9 @@ PID_FILES = ("postmaster.pid", "redis.pid")  # in the data folder; a process id 
 
 
 class Place:
-    """The folders of one server: data, socket and log."""
+    """The folders of one server: data, socket and log. `durable`: the data lies on the disk of the clone."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, *, durable: bool = False) -> None:
         HOMES.mkdir(parents=True, exist_ok=True)
         # One at a time: between making a home and locking it, a sweep would take it for an orphan.
         with _locked(HOMES / "lock"):
@@ -35,7 +35,7 @@ class Place:
         # A socket's path must be short (107 bytes), so it cannot lie in the clone; neither can the data
         # of another account, which may not even enter the clone.
         self.sockets = Path(tempfile.mkdtemp(prefix="stow-"))
-        self.data = (self.sockets if account.user else self.home) / "data"
+        self.data = (self.home if durable and not account.user else self.sockets) / "data"
         (self.home / "sockets").write_text(str(self.sockets))
         account.own(self.sockets)
 

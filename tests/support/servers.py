@@ -34,8 +34,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
 COMMON = {"listen_addresses": "", "max_connections": "200", "log_line_prefix": "%m [%p] ", "timezone": "UTC"}
-# Survives a crash of the server but not one of the machine; tests are three times as fast.
-CARELESS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# Survives a crash of the server but not one of the machine; tests are three times as fast. Its data may lie in memory.
+CARELESS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_wal_size": "128MB"}
 
 
 class PostgresServer(Databases):
@@ -53,7 +53,7 @@ class PostgresServer(Databases):
         self.binaries = binaries
         self._account = account or choose_account()
         self._settings = COMMON | ({} if durable else CARELESS) | settings
-        self._place = Place(self._account)
+        self._place = Place(self._account, durable=durable)
         self._bindir = binaries.bindir
         self._process: subprocess.Popen[str] | None = None
         # The port only names the socket; it is spelled out because PGPORT would be used otherwise.

@@ -96,7 +96,7 @@ class RedisServer(LiveRedis):
         self.binaries = binaries
         self.port = free_port() if port == 0 else port or 0
         self._account = account or choose_account()
-        self._place = Place(self._account)
+        self._place = Place(self._account, durable=bool(appendonly))
         self._settings = COMMON | _appending(appendonly) | {name.replace("_", "-"): v for name, v in settings.items()}
         self._program = binaries.server
         self._process: subprocess.Popen[str] | None = None
