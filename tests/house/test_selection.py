@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.selection import UNKNOWN
-from tests.support.slow_tests import ENOUGH, FAR, SLOW, file_of, measured, read, unknown, unlisted, write
+from tests.support.sharing import scope_of
+from tests.support.slow_tests import ENOUGH, FAR, LONG, SLOW, file_of, measured, read, unknown, unlisted, write
 from tests.support.sources import ROOT
 
 
@@ -26,7 +27,7 @@ def test_what_is_listed_took_longer_than_a_fast_test_may() -> None:
 def test_the_list_is_made_from_the_report_of_a_run(tmp_path: Path) -> None:
     report, listed = tmp_path / "report.xml", tmp_path / "slow.txt"
     case = '<testcase classname="tests.a.test_b" name="test_{}" time="{}"/>'
-    report.write_text(f"<suite>{case.format('long[a b]', 2.34)}{case.format('short', 1.99)}</suite>")
+    report.write_text(f"<suite>{case.format('long[a b]', 2.34)}{case.format('short', SLOW - 0.01)}</suite>")
     write(measured(report), listed)
     assert read(listed) == {"tests/a/test_b.py::test_long[a b]": 2.3}
 
@@ -38,10 +39,18 @@ def test_a_listed_test_that_is_not_among_those_of_its_file_is_unknown() -> None:
     ]
 
 
+def test_what_is_long_is_shared_out_by_itself_and_the_rest_by_files_and_groups() -> None:
+    took = {"tests/a.py::test_long[x@y]": LONG, "tests/a.py::test_slow": LONG - 0.1}
+    assert scope_of("tests/a.py::test_long[x@y]", "tests/a.py::test_long[x@y]", took) == "tests/a.py::test_long[x@y]"
+    assert scope_of("tests/a.py::test_slow", "tests/a.py::test_slow", took) == "tests/a.py"
+    assert scope_of("tests/a.py::test_quick", "tests/a.py::test_quick", took) == "tests/a.py"
+    assert scope_of("tests/a.py::test_slow@roles", "roles", took) == "roles"
+
+
 @pytest.mark.parametrize("machine", [0.5, 1.0, 4.0])
 def test_a_test_that_is_not_listed_may_take_a_time_that_grows_with_the_slowness_of_the_machine(machine: float) -> None:
     listed = {f"tests/a.py::test_{number}": 3.0 for number in range(ENOUGH)}
-    limit = SLOW * FAR * max(1.0, machine)
+    limit = FAR * max(1.0, machine)
     took = dict.fromkeys(listed, 3.0 * machine) | {"below": limit - 0.1, "above": limit + 0.1}
     assert unlisted(listed, took) == ["above"]
 

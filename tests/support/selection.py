@@ -1,4 +1,4 @@
-"""What a run takes: all but the rare ones, `--all`, or the `--fast` ones; and what is slow without being listed.
+"""What a run takes: all but the rare ones, `--all`, or the `--fast` ones; in which order; and what is slow unlisted.
 
 A plugin of pytest, of the whole suite (tests/conftest.py).
 """
@@ -6,6 +6,7 @@ A plugin of pytest, of the whole suite (tests/conftest.py).
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Unlisted())
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.support.sharing import ByFile
+
+    return ByFile(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     listed = slow_tests.read()
@@ -34,6 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid in listed:
             item.add_marker("slow")
+    if hasattr(config, "workerinput"):  # the longest first: at the end no process waits long for the others
+        items.sort(key=lambda item: min(-listed.get(item.nodeid, 0.0), -slow_tests.LONG))
     if config.getoption("--all") or named_alone:
         return
     left_out = ("slow", "rare") if config.getoption("--fast") else ("rare",)
