@@ -127,8 +127,9 @@ def _median(found: Runs, measure: str, who: str | None) -> float | None:
 
 
 GOALS: Mapping[str, tuple[tuple[str, ...], tuple[Target, ...]]] = {
-    "PostgreSQL": (("queues", "costs", "idle"), report.QUEUES),
+    "PostgreSQL": (("queues", "bulk", "costs", "idle"), report.QUEUES),
     "callers": (("enqueue",), report.CALLERS),
+    "table": (("tables",), report.TABLES),
     "others": (("bystander",), report.BYSTANDER),
     "flow": (("flows",), report.FLOWS),
     "SQLite": (("sqlite",), report.ON_SQLITE),
@@ -183,25 +184,31 @@ CALLERS = {
     "WAL, bytes a job": "enqueue: WAL B",
     "commits a job": "enqueue: commits",
 }
+RECORDS = {
+    "drain, records/s": "drain: records/s",
+    "worker, us a record": "drain: processor time of the worker, us a record",
+}
+GAPS = {"p10, ms": "timeline: p10, ms", "p50, ms": "timeline: p50, ms", "p99, ms": "timeline: p99, ms"}
 FLOW = {
     "1 process, jobs/s": "drain, 1 process, jobs/s",
     "2 processes, jobs/s": "drain, 2 processes, jobs/s",
     "workers, us a job": "drain, 1 process, processor time of the workers, us a job",
     "server, us a job": "drain, 1 process, processor time of the server, us a job",
-    "create in bulk, jobs/s": "enqueue, in bulk, jobs/s",
     "start, p50 ms": "enqueue to start, p50, ms",
 }
 TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
     "goals": goals,
     "machine": machine,
     "drain": Shown("queues", DRAIN).lines,
-    "enqueue": Shown("queues", ENQUEUE).lines,
+    "enqueue": Shown("bulk", ENQUEUE).lines,
     "latency": Shown("queues", LATENCY).lines,
     "callers": Shown("enqueue", CALLERS, "callers").lines,
     "costs": Shown("costs", COSTS).lines,
     "start": Shown("costs", START).lines,
     "idle": Shown("idle", IDLE).lines,
     "bystander": Shown("bystander", FELT, "beside").lines,
+    "tables": Shown("tables", RECORDS, "store").lines,
+    "timeline": Shown("timeline", GAPS, "between").lines,
     "flows": Shown("flows", FLOW).lines,
     "sqlite": Shown("sqlite", DRAIN | LATENCY).lines,
 }

@@ -83,6 +83,10 @@ CALLERS = (
     Target("enqueue: jobs/s", "bare", least=0.9, ours="callers 1"),
     Target("enqueue: jobs/s", "callers 1", least=8, ours="callers 50"),
 )
+TABLES = (
+    Target("drain: records/s", "our own queue", least=0.7, ours="a table"),
+    Target("drain: records/s", None, least=2000, ours="a table, transactional"),
+)
 BULLMQ, GUILD = "bullmq", "guild-queues"
 FLOWS = (
     Target("drain, 1 process, jobs/s", BULLMQ, least=3),

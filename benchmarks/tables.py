@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -27,6 +27,7 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 
 import psycopg  # noqa: E402
 
+from benchmarks.report import Runs, by_column, save  # noqa: E402
 from stowhand import Attempt, Budget, NewJob, StoreOptions, Where, Worker, WorkerOptions, open_store, sql  # noqa: E402
 from stowhand.events import Events  # noqa: E402
 from stowhand.jobs.lifecycle import COMPLETED  # noqa: E402
@@ -83,8 +84,8 @@ class Site:
         return (time.perf_counter() - began) * 1000
 
 
-async def claims(server: PostgresServer, sizes: dict[str, int], rounds: int) -> None:
-    """Each site in turn, round by round."""
+async def claims(server: PostgresServer, sizes: dict[str, int], rounds: int) -> Runs:
+    """Each site in turn, round by round. Gives the medians: milliseconds."""
     sites = [Site(server, name, sizes) for name in IN_THE_WAY]
     took: dict[str, list[float]] = {site.name: [] for site in sites}
     for number in range(rounds):
@@ -101,6 +102,16 @@ async def claims(server: PostgresServer, sizes: dict[str, int], rounds: int) -> 
         click.echo(f"{name:12} {middle:10.2f} {middle / plain:9.2f} {sorted(spent)[int(len(spent) * 0.95)]:8.2f}")
     for site in sites:
         await site.store.close()
+    return {"claim and settle one record, ms": {name: [statistics.median(spent)] for name, spent in took.items()}}
+
+
+class Drained(NamedTuple):
+    """What was measured of a drain."""
+
+    rate: float
+    """Records a second."""
+    processor: float
+    """Microseconds of this process for each."""
 
 
 async def nothing(_ctx: Attempt[Any], _record: Any) -> None:
@@ -112,22 +123,22 @@ async def writes(ctx: Attempt[Any], _: Any) -> None:
     await ctx.connection.execute("select 1")
 
 
-async def drain(store: Any, handler: Any, jobs: int, concurrency: int) -> float:
-    """Jobs per second of one worker."""
+async def drain(store: Any, handler: Any, jobs: int, concurrency: int) -> Drained:
+    """Of one worker, in this process."""
     worker = Worker(store, handler, WorkerOptions(once=True, concurrency=concurrency), events=Events())  # no log
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), time.process_time()
     await worker.run()
-    return jobs / (time.perf_counter() - began)
+    return Drained(jobs / (time.perf_counter() - began), 1e6 * (time.process_time() - spent) / jobs)
 
 
-async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int) -> None:
-    """The three kinds in turn."""
+async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int) -> Runs:
+    """The kinds in turn."""
 
-    async def budgeted(column: Any) -> float:
+    async def budgeted(column: Any) -> Drained:
         budget: Budget[Any] = Budget(concurrency, cost=lambda record: record["size"], column=column)
         return await table(False, budget.around(nothing))
 
-    async def table(transactional: bool, handler: Any = None) -> float:
+    async def table(transactional: bool, handler: Any = None) -> Drained:
         url = server.create_database()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(full_ddl(Plan(shape=read_shape("jobs", None, {}))).encode())
@@ -137,7 +148,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         async with TableStore(url, options) as store:
             return await drain(store, handler or (writes if transactional else nothing), jobs, concurrency)
 
-    async def queue() -> float:
+    async def queue() -> Drained:
         store = open_store(server.create_database(), StoreOptions(history=None))
         await store.schema.install()
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(jobs))
@@ -146,20 +157,25 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         finally:
             await store.close()
 
-    kinds: dict[str, Callable[[], Awaitable[float]]] = {
+    kinds: dict[str, Callable[[], Awaitable[Drained]]] = {
         "our own queue": queue,
         "a table": lambda: table(False),
         "a table, transactional": lambda: table(True),
         "a budget's column": lambda: budgeted("size"),
         "a budget's condition": lambda: budgeted(lambda left: Where("size", "<=", left)),
     }
-    rates: dict[str, list[float]] = {name: [] for name in kinds}
+    found: dict[str, list[Drained]] = {name: [] for name in kinds}
     for _ in range(runs):
         for name, run in kinds.items():
-            rates[name].append(await run())
-    click.echo(f"\ndrain of {jobs} by one worker, {concurrency} at once, {runs} runs\n{'':24} {'per second':>10}")
-    for name, found in rates.items():
-        click.echo(f"{name:24} {statistics.median(found):10.0f}   ({', '.join(f'{rate:.0f}' for rate in found)})")
+            found[name].append(await run())
+    click.echo(
+        f"\ndrain of {jobs} by one worker, {concurrency} at once, {runs} runs\n"
+        f"{'':24} {'per second':>10} {'us each':>10}"
+    )
+    for name, each in found.items():
+        rate, processor = (statistics.median(column) for column in zip(*each, strict=True))
+        click.echo(f"{name:24} {rate:10.0f} {processor:10.1f}   ({', '.join(f'{one.rate:.0f}' for one in each)})")
+    return by_column("drain", ("records/s", "processor time of the worker, us a record"), found)
 
 
 @click.command()
@@ -169,11 +185,12 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
 @click.option("--jobs", default=10_000, help="Records of a drain.")
 @click.option("--runs", default=3, help="Drains of each kind.")
 @click.option("--concurrency", default=10)
-def main(finished: int, ahead: int, rounds: int, jobs: int, runs: int, concurrency: int) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(finished: int, ahead: int, rounds: int, jobs: int, runs: int, concurrency: int, file: Path | None) -> None:
     """Measure both."""
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server:
-        asyncio.run(claims(server, {"many": finished, "some": ahead, "queued": rounds * 3}, rounds))
-        asyncio.run(drains(server, jobs, runs, concurrency))
+        claimed = asyncio.run(claims(server, {"many": finished, "some": ahead, "queued": rounds * 3}, rounds))
+        save(claimed | asyncio.run(drains(server, jobs, runs, concurrency)), file)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import psycopg
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "src")]
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide a module
 
+from benchmarks.report import by_column, save  # noqa: E402
 from stowhand import App  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
@@ -154,7 +155,8 @@ def gaps(calls: list[tuple[float, float]]) -> Iterator[tuple[tuple[float, ...], 
 @click.option("--jobs", default=1000, show_default=True)
 @click.option("--slots", default=24, show_default=True, help="Jobs at once of the worker: --jobs of its own.")
 @click.option("--fsync/--no-fsync", default=True, show_default=True)
-def main(jobs: int, slots: int, *, fsync: bool) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(jobs: int, slots: int, *, fsync: bool, file: Path | None) -> None:
     """Print the table."""
     with PostgresServer(find_postgres()[0], durable=fsync, shared_buffers="256MB") as server:
         url = server.create_database()
@@ -174,10 +176,13 @@ def main(jobs: int, slots: int, *, fsync: bool) -> None:
     click.echo(
         f"{len(found)} of {jobs} jobs came by a notification; milliseconds\n{'':<36}{'p10':>8}{'p50':>8}{'p99':>8}"
     )
+    rows: dict[str, list[list[float]]] = {}
     for place, name in enumerate(GAPS):
         each = sorted(1000 * one[place] for one, _ in found)
-        low, high = each[len(each) // 10], each[int(len(each) * 0.99)]
-        click.echo(f"{name:<36}{low:>8.2f}{statistics.median(each):>8.2f}{high:>8.2f}")
+        low, middle, high = each[len(each) // 10], statistics.median(each), each[int(len(each) * 0.99)]
+        click.echo(f"{name:<36}{low:>8.2f}{middle:>8.2f}{high:>8.2f}")
+        rows[name] = [[low, middle, high]]
+    save(by_column("timeline", ("p10, ms", "p50, ms", "p99, ms"), rows), file)
     ahead = Counter(tuple(others) for _, others in found)
     click.echo("\nwhat the worker sends between the call and its claim:")
     for others, count in ahead.most_common(5):
