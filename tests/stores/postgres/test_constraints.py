@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 
@@ -11,32 +13,45 @@ HELD = "state = 'processing', token = gen_random_uuid(), lease_until = now(), wo
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "rule"),
     [
-        "state = 'processing'",
-        "token = gen_random_uuid()",
-        f"{HELD}, lease_until = null",
-        f"{HELD}, settled_token = gen_random_uuid()",
-        "state = 'failed'",
-        "finished_at = now()",
-        "state = 'completed', finished_at = now()",
-        "state = 'unheard of'",
-        "attempts = -1",
-        "attempts = 26",
-        "max_attempts = 0",
-        "resets = -1",
-        "cancel_requested = true",
-        "loses_retries = 'replaced', key = 'k'",
-        "scout = true",
-        "task = ''",
-        "key = ''",
+        ("state = 'processing'", "leased_iff_processing"),
+        ("token = gen_random_uuid()", "leased_iff_processing"),
+        (f"{HELD}, lease_until = null", "leased_iff_processing"),
+        (f"{HELD}, worker = null", "leased_iff_processing"),
+        (f"{HELD}, settled_token = gen_random_uuid()", "settled_unless_processing"),
+        (f"{HELD}, finished_at = now()", "finished_iff_failed"),
+        (f"{HELD}, queue = 'q', scout = true", "scouts_for_queues"),
+        ("state = 'failed'", "finished_iff_failed"),
+        ("finished_at = now()", "finished_iff_failed"),
+        ("state = 'completed', finished_at = now()", "finished_iff_failed"),
+        ("state = 'unheard of'", "known_state"),
+        ("attempts = -1", "attempts_in_range"),
+        ("attempts = 26", "attempts_in_range"),
+        ("max_attempts = 0", "attempts_in_range"),
+        ("resets = -1", "resets_in_range"),
+        ("max_resets = -1", "resets_in_range"),
+        ("cancel_requested = true", "asked_while_processing"),
+        ("loses_retries = 'replaced', key = 'k'", "keyless_if_replaced"),
+        ("loses_retries = 'unheard of'", "keyless_if_replaced"),
+        ("scout = true", "scouts_for_queues"),
+        ("task = ''", "task_length"),
+        ("task = repeat('t', 129)", "task_length"),
+        ("queue = repeat('q', 129)", "queue_length"),
+        ("key = ''", "key_length"),
+        ("key = repeat('k', 513)", "key_length"),
+        ("flags = array_fill('f'::text, array[65])", "flags_count"),
+        ("payload = to_json(repeat('x', 1048575))", "payload_size"),
     ],
 )
-def test_a_row_that_contradicts_itself_is_refused(sql: Sql, change: str) -> None:
+def test_a_row_that_contradicts_itself_is_refused_by_the_rules_name(sql: Sql, change: str, rule: str) -> None:
     sql("select stowhand.add_job('t')")
-    assignment = change.replace("lease_until = now(), worker = 'w', lease_until", "worker = 'w', lease_until")
-    with pytest.raises(psycopg.errors.CheckViolation):
-        sql(f"update stowhand.live set {assignment}")
+    assigned = dict(word.split(" = ", 1) for word in re.split(r", (?=\w+ = )", change))
+    with pytest.raises(psycopg.errors.CheckViolation) as refused:
+        sql("update stowhand.live set " + ", ".join(f"{column} = {value}" for column, value in assigned.items()))
+    said = refused.value.diag
+    assert (said.constraint_name, said.table_name, said.schema_name) == (rule, "live", "stowhand")
+    assert said.message_primary == f'new row for relation "live" violates check constraint "{rule}"'
 
 
 def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
@@ -47,6 +62,13 @@ def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
         " finished_at = now(), settled_token = gen_random_uuid()"
     )
     sql("update stowhand.live set state = 'errored', finished_at = null, cancel_requested = false")
+    # At the limits.
+    sql(
+        "update stowhand.live set task = repeat('t', 128), queue = repeat('q', 128), key = repeat('k', 512),"
+        " scout = true, max_resets = 0, flags = array_fill('f'::text, array[64]), attempts = 25,"
+        " payload = to_json(repeat('x', 1048574))"
+    )
+    sql("update stowhand.live set key = null, loses_retries = 'removed'")
 
 
 @pytest.mark.parametrize("change", ["holder_id = 1", "hint_run_at = now()", "hint_priority = 0, hint_id = 1"])

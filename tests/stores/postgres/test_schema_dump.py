@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from typing import Any
 
@@ -27,6 +28,24 @@ def pg_dump(postgres_server: Databases) -> Any:
 def test_the_page_shows_the_schema_as_it_is(own_url: str, pg_dump: Any) -> None:
     differences = dump.differences(dump.PAGE.read_text(), dump.page(pg_dump, own_url))
     assert not differences, f"run scripts/dump-schema; what differs:\n{differences}"
+
+
+def test_a_dump_with_jobs_in_it_is_restored_and_its_rules_hold(own_url: str, empty_url: str, pg_dump: Any) -> None:
+    jobs = "select array_agg(j order by j.id)::text from stowhand.live j"
+    with psycopg.connect(own_url) as connection:
+        connection.execute(
+            "select stowhand.add_job('t', queue_name := 'q', job_key := 'k' || g) from generate_series(1, 9) g"
+        )
+        connection.execute("select stowhand.claim('w', gen_random_uuid(), 3, 30, null, null, false)")
+        before = connection.execute(jobs).fetchone()
+    dumped = subprocess.run([pg_dump, "-d", own_url], capture_output=True, check=True, timeout=60)
+    psql = [pg_dump.with_name("psql"), "-d", empty_url, "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1"]
+    subprocess.run(psql, input=dumped.stdout, capture_output=True, check=True, timeout=60)
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        assert connection.execute(jobs).fetchone() == before
+        assert connection.execute("select bool_and(convalidated) from pg_constraint").fetchone() == (True,)
+        with pytest.raises(psycopg.errors.CheckViolation, match="known_state"):
+            connection.execute("update stowhand.live set state = 'lost' where token is null")
 
 
 def test_dropping_the_schema_leaves_nothing_of_ours(empty_url: str, run: Any) -> None:

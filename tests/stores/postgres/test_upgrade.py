@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stowhand.errors import SchemaOutdated
+from stowhand.errors import SchemaOutdated, StoreError
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
@@ -245,6 +245,57 @@ def test_eight_upgrades_at_once_all_succeed(seven_url: str, run: Run) -> None:
         assert len({(status.installed, status.expected) for status in statuses}) == 1
         for store in stores:
             await store.close()
+
+    run(story())
+
+
+def is_proved(url: str) -> bool:
+    with psycopg.connect(url) as connection:
+        row = connection.execute("select convalidated from pg_constraint where conname = 'lawful'").fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+def test_the_rows_of_before_are_proved_lawful_while_others_work_and_a_proof_cut_off_is_made_anew(
+    seven_url: str, run: Run
+) -> None:
+    async def story() -> None:
+        store = PostgresStore(seven_url)
+        upgrade, proof, end = (await store.schema.plan()).split("commit;")
+        assert ("validate constraint" in proof, end.strip()) == (True, "")
+        with psycopg.connect(seven_url, autocommit=True) as cut:
+            cut.execute(f"{upgrade}commit;".encode())
+            cut.execute(proof.encode())
+            cut.close()
+        assert not is_proved(seven_url)
+        assert await store.schema.foreign_changes() == ["the constraint live.lawful is not the one of this version"]
+        with psycopg.connect(seven_url) as other:
+            other.execute("select stowhand.add_job('t')")
+            other.execute("update stowhand.live set priority = 1")
+            await store.schema.install()
+        assert is_proved(seven_url)
+        assert await store.schema.plan() == ""
+        await store.close()
+
+    run(story())
+
+
+def test_an_unlawful_row_of_before_is_named_and_the_upgrade_goes_on_when_it_is_mended(seven_url: str, run: Run) -> None:
+    exec_all(
+        seven_url,
+        "alter table stowhand.live drop constraint attempts_in_range",
+        "update stowhand.live set attempts = 26 where key = 'waiting'",
+    )
+
+    async def story() -> None:
+        store = PostgresStore(seven_url)
+        with pytest.raises(StoreError, match="attempts_in_range"):
+            await store.schema.install()
+        assert not is_proved(seven_url)
+        exec_all(seven_url, "update stowhand.live set attempts = 25 where key = 'waiting'")
+        await store.schema.install()
+        assert is_proved(seven_url)
+        await store.close()
 
     run(story())
 

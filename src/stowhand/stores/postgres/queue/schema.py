@@ -36,6 +36,8 @@ from stowhand.stores.postgres.queue.texts import (
 NUMBERS_MOVED = SETTINGS_SINCE = KEYS_SINCE = 12
 """From this number on the numbers are in `applied_migrations`, and before in `migrations`; the schema has settings;
 and the history's days have keys."""
+LAWFUL_SINCE = 19
+"""From this number on one CHECK holds the rules of `live`."""
 
 
 def too_new(context: PostgresContext, installed: int) -> SchemaTooNew:
@@ -61,6 +63,8 @@ class Installer:
             await self._prepare_keys(connection)
         async with self._locked() as connection:
             await _run(connection, await self._script(connection, roles=roles, anyway=True))
+        async with self._locked() as connection:
+            await _run(connection, await self._proof(connection, await self._applied(connection)))
         return await self.status()
 
     async def status(self) -> SchemaStatus:
@@ -73,9 +77,10 @@ class Installer:
         altered = bool(await self.foreign_changes())
         async with self._connection() as connection:
             texts = await self._script(connection, roles=roles, anyway=altered)
-        if not texts:
-            return ""
-        return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;"])
+            proof = await self._proof(connection, await self._applied(connection))
+        if proof:
+            proof = ["begin;", *proof, "commit;"]
+        return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;", *proof] if texts else proof)
 
     async def find_damage(self) -> None:
         """``None``: the server looks after its files."""
@@ -128,6 +133,7 @@ class Installer:
             if not applied or applied[-1][0] != self._expected:
                 return []
             functions = await self._functions(connection, [])
+            functions += [migration.text for migration in read_migrations(self._context.fillings)]
             return [
                 *await altered_functions(connection, self._context, functions),
                 *await altered_relations(connection, self._context),
@@ -197,6 +203,18 @@ class Installer:
             dropped = [f"drop index concurrently if exists {schema}.{key}"] if sound is False else []
             made = f"create unique index concurrently {key} on {schema}.{day} (id, finished_at)"
             await _run(connection, [*dropped, made])
+
+    async def _proof(self, connection: Session, applied: list[Row] | None) -> list[str]:
+        """What number 19 leaves to be done after its commit: rows that were there are read while others work.
+
+        ``applied``: those that are. A proof that was cut off is due again.
+        """
+        if not applied:
+            return []
+        question = "has_jobs" if applied[-1][0] < LAWFUL_SINCE else "is_unproved"
+        if not await self._is_true(connection, question):
+            return []
+        return [*await self._act_as_owner(connection), self._text("prove_live")]
 
     def _text(self, name: str) -> str:
         """A statement without values, as part of a script, in which % is just a character."""

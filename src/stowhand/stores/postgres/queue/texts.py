@@ -15,7 +15,8 @@ from stowhand.stores.postgres.queue.context import QUOTES
 _FILE = re.compile(r"(\d{6})_\w+\.sql")
 _HERE = files("stowhand.stores.postgres.queue")
 _FUNCTION = re.compile(
-    r"^create or replace function (?:\"(?:[^\"]|\"\")*\")\.(\w+)\(.*? as (\$\w*\$)(.*?)\2", re.MULTILINE | re.DOTALL
+    r"^create (?:or replace )?function (?:\"(?:[^\"]|\"\")*\")\.(\w+)\(.*? as (\$\w*\$)(.*?)\2",
+    re.MULTILINE | re.DOTALL,
 )
 _BREAKING = "-- breaking"
 FUNCTIONS = (
