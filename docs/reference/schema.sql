@@ -209,27 +209,133 @@ CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::jso
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+#variable_conflict use_column
+declare
+  _payload json := coalesce(payload::json, '{}');
+  _text text := _payload;
+  _run_at timestamptz := coalesce(run_at, now());
+  _max_attempts int := coalesce(max_attempts, 25);
+  _flags text[] := flags;
+  _mode text := coalesce(job_key_mode, 'replace');
+  _notified text;
+  _keyed "stowhand".live;
+  _job "stowhand".jobs;
 begin
-  return "stowhand".shown("stowhand".enqueue(
-    add_job.identifier, add_job.payload, add_job.queue_name, add_job.run_at, null, add_job.max_attempts,
-    add_job.job_key, add_job.priority, add_job.flags, add_job.job_key_mode));
+  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+    perform "stowhand".refuse_reserved(identifier);
+    perform "stowhand".check_job(
+      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+    _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
+                           group by f.flag order by min(f.n)), '{}');
+  end if;
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+      using errcode = 'GWBKM';
+  end if;
+  if job_key is null then
+    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+            queue_name is not null, now(), now())
+    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
+      cancel_requested
+    into _job;
+  else
+    _keyed := "stowhand".enqueue_keyed(
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, now());
+    _job := "stowhand".shown(_keyed);
+  end if;
+  _notified := pg_notify('stowhand:wake', '');
+  return _job;
 end $$;
 
 CREATE FUNCTION stowhand.add_job(identifier text, payload jsonb, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select "stowhand".add_job(identifier, payload::json, queue_name, run_at, max_attempts, job_key, priority, flags,
-                          job_key_mode)
-$$;
+#variable_conflict use_column
+declare
+  _payload json := coalesce(payload::json, '{}');
+  _text text := _payload;
+  _run_at timestamptz := coalesce(run_at, now());
+  _max_attempts int := coalesce(max_attempts, 25);
+  _flags text[] := flags;
+  _mode text := coalesce(job_key_mode, 'replace');
+  _notified text;
+  _keyed "stowhand".live;
+  _job "stowhand".jobs;
+begin
+  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+    perform "stowhand".refuse_reserved(identifier);
+    perform "stowhand".check_job(
+      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+    _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
+                           group by f.flag order by min(f.n)), '{}');
+  end if;
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+      using errcode = 'GWBKM';
+  end if;
+  if job_key is null then
+    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+            queue_name is not null, now(), now())
+    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
+      cancel_requested
+    into _job;
+  else
+    _keyed := "stowhand".enqueue_keyed(
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, now());
+    _job := "stowhand".shown(_keyed);
+  end if;
+  _notified := pg_notify('stowhand:wake', '');
+  return _job;
+end $$;
 
 CREATE FUNCTION stowhand.add_job(identifier text, payload text, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-  select "stowhand".add_job(identifier, payload::json, queue_name, run_at, max_attempts, job_key, priority, flags,
-                          job_key_mode)
-$$;
+#variable_conflict use_column
+declare
+  _payload json := coalesce(payload::json, '{}');
+  _text text := _payload;
+  _run_at timestamptz := coalesce(run_at, now());
+  _max_attempts int := coalesce(max_attempts, 25);
+  _flags text[] := flags;
+  _mode text := coalesce(job_key_mode, 'replace');
+  _notified text;
+  _keyed "stowhand".live;
+  _job "stowhand".jobs;
+begin
+  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+    perform "stowhand".refuse_reserved(identifier);
+    perform "stowhand".check_job(
+      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+    _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
+                           group by f.flag order by min(f.n)), '{}');
+  end if;
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+      using errcode = 'GWBKM';
+  end if;
+  if job_key is null then
+    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+            queue_name is not null, now(), now())
+    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
+      cancel_requested
+    into _job;
+  else
+    _keyed := "stowhand".enqueue_keyed(
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, now());
+    _job := "stowhand".shown(_keyed);
+  end if;
+  _notified := pg_notify('stowhand:wake', '');
+  return _job;
+end $$;
 
 CREATE FUNCTION stowhand.add_jobs(specs stowhand.job_spec[], job_key_preserve_run_at boolean DEFAULT false) RETURNS SETOF stowhand.jobs
     LANGUAGE plpgsql SECURITY DEFINER
@@ -801,24 +907,20 @@ CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _
     AS $$
 declare
   _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
-  _suspicious boolean;
+  _text text;
+  _notified text;
   _job "stowhand".live;
 begin
   _payload := coalesce(_payload, '{}');
+  _text := _payload;
   _run_at := coalesce(_run_at, _at + _delay * interval '1 second', _at);
   _max_attempts := coalesce(_max_attempts, 25);
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
-  _suspicious := "stowhand".is_suspicious(_payload::text);
-  -- One look at the commonest kinds of jobs; the checks say which limit it is for the others. What this look has found
-  -- to be in order is not looked at again.
-  if (length(_task) between 1 and 128 and _max_attempts > 0 and not _suspicious and length(_payload::text) < 8192
-      and (_queue is null or length(_queue) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-      and concat(_task, _queue, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
-      and _task <> all(array['jobs:purge_completed']) and _flags is null and _max_resets is null) is not true
-  then
+  if ("stowhand".is_usual(_task, _text, _queue, _max_attempts, _key, _flags) and _max_resets is null) is not true then
     perform "stowhand".refuse_reserved(_task);
-    perform "stowhand".check_job(_task, _payload, _suspicious, _queue, _max_attempts, _key, _flags, _max_resets);
+    perform "stowhand".check_job(
+      _task, _payload, "stowhand".is_suspicious(_text), _queue, _max_attempts, _key, _flags, _max_resets);
   end if;
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
@@ -834,13 +936,6 @@ begin
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
             _at, _at)
     returning * into _job;
-  elsif _mode = 'unsafe_dedupe' then
-    insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      key, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _key, _at, _at)
-    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
-    returning * into _job;
   else
     _job := "stowhand".enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
                                    _max_resets, _at);
@@ -849,7 +944,7 @@ begin
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
   end if;
-  perform pg_notify('stowhand:wake', '');
+  _notified := pg_notify('stowhand:wake', '');  -- PERFORM would be a statement, which costs ten times as much
   return _job;
 end $$;
 
@@ -905,6 +1000,15 @@ CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _
 declare
   _job "stowhand".live;
 begin
+  if _mode = 'unsafe_dedupe' then
+    insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                      key, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _key, _at, _at)
+    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
+    returning * into _job;
+    return _job;
+  end if;
   loop
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       key, created_at, updated_at)
@@ -1484,6 +1588,16 @@ CREATE FUNCTION stowhand.is_suspicious(_text text) RETURNS boolean
     AS $$
   select _text ~ E'\\\\u|[eE][-+]?[0-9]{3}|[0-9]{20}'
     or length(_text) > 128 and length(_text) - length(replace(replace(_text, '[', ''), '{', '')) > 64
+$$;
+
+CREATE FUNCTION stowhand.is_usual(_task text, _payload text, _queue text, _max_attempts integer, _key text, _flags text[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
+    and not "stowhand".is_suspicious(_payload)
+    and (_queue is null or length(_queue) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
+    and concat(_task, _queue, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+    and _task <> all(array['jobs:purge_completed']) and _flags is null
 $$;
 
 CREATE FUNCTION stowhand.judge_reset(_resets integer, _max_resets integer, _max_attempts integer, OUT state text, OUT error text) RETURNS record

@@ -20,10 +20,14 @@ _FUNCTION = re.compile(
 )
 _BREAKING = "-- breaking"
 FUNCTIONS = (
-    *("time", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "administer", "cron"),
-    *("flows", "operate", "figures", "maintain", "shared_name", "finish", "grants"),
+    *("time", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "add_job", "administer"),
+    *("cron", "flows", "operate", "figures", "maintain", "shared_name", "finish", "grants"),
 )
 """In this order: SQL functions are checked when they are made."""
+
+
+PAYLOADS = ("json default '{}'", "jsonb", "text")
+"""Of ``add_job``, which is made for each."""
 
 
 class Migration:
@@ -63,7 +67,11 @@ def digest(body: str) -> str:
 def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -> list[str]:
     """The texts of the functions, with the schema's name filled in."""
     folder = _HERE / "functions"
-    return [_filled(folder / f"{name}.sql", fillings) for name in names]
+    return [
+        _filled(folder / f"{name}.sql", fillings | {"payload": payload})
+        for name in names
+        for payload in (PAYLOADS if name == "add_job" else PAYLOADS[:1])
+    ]
 
 
 def read_text(name: str, fillings: dict[str, str]) -> str:

@@ -110,6 +110,19 @@ begin
   end if;
 end $$;
 
+-- One look at the commonest kinds of jobs; the checks above say which limit it is for the others. What this look has found to
+-- be in order is not looked at again. PostgreSQL puts it into the caller's expression, so arguments are to be variables.
+create or replace function {schema}.is_usual(
+  _task text, _payload text, _queue text, _max_attempts int, _key text, _flags text[]
+) returns boolean
+language sql immutable as $$
+  select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
+    and not {schema}.is_suspicious(_payload)
+    and (_queue is null or length(_queue) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
+    and concat(_task, _queue, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+    and _task <> all({reserved}) and _flags is null
+$$;
+
 create or replace function {schema}.enqueue(
   _task text, _payload json default null, _queue text default null, _run_at timestamptz default null,
   _delay double precision default null, _max_attempts int default null, _key text default null,
@@ -119,24 +132,20 @@ create or replace function {schema}.enqueue(
 language plpgsql {definer} as $$
 declare
   _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
-  _suspicious boolean;
+  _text text;
+  _notified text;
   _job {schema}.live;
 begin
   _payload := coalesce(_payload, '{}');
+  _text := _payload;
   _run_at := coalesce(_run_at, _at + _delay * interval '1 second', _at);
   _max_attempts := coalesce(_max_attempts, {max_attempts});
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
-  _suspicious := {schema}.is_suspicious(_payload::text);
-  -- One look at the commonest kinds of jobs; the checks say which limit it is for the others. What this look has found
-  -- to be in order is not looked at again.
-  if (length(_task) between 1 and 128 and _max_attempts > 0 and not _suspicious and length(_payload::text) < 8192
-      and (_queue is null or length(_queue) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-      and concat(_task, _queue, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
-      and _task <> all({reserved}) and _flags is null and _max_resets is null) is not true
-  then
+  if ({schema}.is_usual(_task, _text, _queue, _max_attempts, _key, _flags) and _max_resets is null) is not true then
     perform {schema}.refuse_reserved(_task);
-    perform {schema}.check_job(_task, _payload, _suspicious, _queue, _max_attempts, _key, _flags, _max_resets);
+    perform {schema}.check_job(
+      _task, _payload, {schema}.is_suspicious(_text), _queue, _max_attempts, _key, _flags, _max_resets);
   end if;
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
@@ -152,13 +161,6 @@ begin
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
             _at, _at)
     returning * into _job;
-  elsif _mode = 'unsafe_dedupe' then
-    insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      key, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _key, _at, _at)
-    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
-    returning * into _job;
   else
     _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
                                    _max_resets, _at);
@@ -167,11 +169,11 @@ begin
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
   end if;
-  perform pg_notify({channel}, '');
+  _notified := pg_notify({channel}, '');  -- PERFORM would be a statement, which costs ten times as much
   return _job;
 end $$;
 
--- replace and preserve_run_at. The loop ends: it goes round only when the key's holder was running and has just been
+-- unsafe_dedupe; and replace and preserve_run_at. The loop ends: it goes round only when the key's holder was running and has just been
 -- made to let go of the key, or let go of it by itself; and the conflict clause waits for the transaction that holds the row.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
@@ -181,6 +183,15 @@ language plpgsql as $$
 declare
   _job {schema}.live;
 begin
+  if _mode = 'unsafe_dedupe' then
+    insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                      key, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+            _key, _at, _at)
+    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
+    returning * into _job;
+    return _job;
+  end if;
   loop
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       key, created_at, updated_at)

@@ -11,40 +11,6 @@ language sql immutable as $$
     _job.cancel_requested)::{schema}.jobs
 $$;
 
-create or replace function {schema}.add_job(
-  identifier text, payload json default '{}', queue_name text default null, run_at timestamptz default null,
-  max_attempts int default null, job_key text default null, priority int default null, flags text[] default null,
-  job_key_mode text default 'replace'
-) returns {schema}.jobs
-language plpgsql {definer} as $$
-begin
-  return {schema}.shown({schema}.enqueue(
-    add_job.identifier, add_job.payload, add_job.queue_name, add_job.run_at, null, add_job.max_attempts,
-    add_job.job_key, add_job.priority, add_job.flags, add_job.job_key_mode));
-end $$;
-
--- A payload of type jsonb. With two candidates, a literal would fit both and be refused as ambiguous; of three it takes
--- `text`, which PostgreSQL prefers for what has no type yet.
-create or replace function {schema}.add_job(
-  identifier text, payload jsonb, queue_name text default null, run_at timestamptz default null,
-  max_attempts int default null, job_key text default null, priority int default null, flags text[] default null,
-  job_key_mode text default 'replace'
-) returns {schema}.jobs
-language sql {definer} as $$
-  select {schema}.add_job(identifier, payload::json, queue_name, run_at, max_attempts, job_key, priority, flags,
-                          job_key_mode)
-$$;
-
-create or replace function {schema}.add_job(
-  identifier text, payload text, queue_name text default null, run_at timestamptz default null,
-  max_attempts int default null, job_key text default null, priority int default null, flags text[] default null,
-  job_key_mode text default 'replace'
-) returns {schema}.jobs
-language sql {definer} as $$
-  select {schema}.add_job(identifier, payload::json, queue_name, run_at, max_attempts, job_key, priority, flags,
-                          job_key_mode)
-$$;
-
 -- Many at once, or none; the jobs in the order of the specs.
 create or replace function {schema}.add_jobs(
   specs {schema}.job_spec[], job_key_preserve_run_at boolean default false

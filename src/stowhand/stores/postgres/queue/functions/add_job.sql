@@ -1,0 +1,50 @@
+-- Made three times (texts.py): for a payload of json, of jsonb, and of text. With two candidates, a literal would fit both and be
+-- refused as ambiguous; of three it takes `text`, which PostgreSQL prefers for what has no type yet.
+--
+-- As `enqueue`, in a body of its own: of a call from a trigger, a second function that takes its owner's rights, and a row of
+-- `live` that becomes one of `jobs`, were a third.
+create or replace function {schema}.add_job(
+  identifier text, payload {payload}, queue_name text default null, run_at timestamptz default null,
+  max_attempts int default null, job_key text default null, priority int default null, flags text[] default null,
+  job_key_mode text default 'replace'
+) returns {schema}.jobs
+language plpgsql {definer} as $$
+#variable_conflict use_column
+declare
+  _payload json := coalesce(payload::json, '{}');
+  _text text := _payload;
+  _run_at timestamptz := coalesce(run_at, now());
+  _max_attempts int := coalesce(max_attempts, {max_attempts});
+  _flags text[] := flags;
+  _mode text := coalesce(job_key_mode, 'replace');
+  _notified text;
+  _keyed {schema}.live;
+  _job {schema}.jobs;
+begin
+  if {schema}.is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+    perform {schema}.refuse_reserved(identifier);
+    perform {schema}.check_job(
+      identifier, _payload, {schema}.is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+    _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
+                           group by f.flag order by min(f.n)), '{}');
+  end if;
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+      using errcode = 'GWBKM';
+  end if;
+  if job_key is null then
+    insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+            queue_name is not null, now(), now())
+    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
+      cancel_requested
+    into _job;
+  else
+    _keyed := {schema}.enqueue_keyed(
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, now());
+    _job := {schema}.shown(_keyed);
+  end if;
+  _notified := pg_notify({channel}, '');
+  return _job;
+end $$;
