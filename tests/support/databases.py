@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -24,9 +25,14 @@ OFTEN = 60
 
 @dataclass
 class Used:
-    """A database that may be lent again."""
+    """A database that may be lent again.
+
+    Its connection stays open beside those of the tests: a new one would read all that it looks at from the catalogs
+    (33 ms of processor time, 8 on one that has). No test counts connections that do not bear the package's names.
+    """
 
     url: str
+    connection: psycopg.Connection[Any]
     snapshot: Snapshot
     times: int = 0
 
@@ -76,16 +82,18 @@ class Databases:
         try:
             yield used.url
             used.times += 1
-            again = used.times < OFTEN and used.snapshot.restore(used.url)
+            again = used.times < OFTEN and used.snapshot.restore(used.connection)
         finally:
             if again:
                 spare.append(used)
             else:
+                used.connection.close()
                 self.drop_database(used.url)
 
     def _make(self, setup: Setup | None) -> Used:
         url = self.create_database(template=self.template(setup))
-        return Used(url, Snapshot.of(url))
+        connection = psycopg.connect(url, autocommit=True)
+        return Used(url, connection, Snapshot.of(connection))
 
     def template(self, setup: Setup | None) -> str | None:
         """The name of a database prepared by `setup`, made once per server: migrations are paid once."""
@@ -99,13 +107,19 @@ class Databases:
 
     def drop_templates(self) -> None:
         """For a server that outlives the test run."""
-        for spare in self._spare.values():
-            for used in spare:
-                self.drop_database(used.url)
-        self._spare.clear()
+        for url in self.close_connections():
+            self.drop_database(url)
         for name in self._templates.values():
             self.drop_database(self.url(name))
         self._templates.clear()
+
+    def close_connections(self) -> list[str]:
+        """Those to databases that might have been lent again; their URLs."""
+        spare = [used for spare in self._spare.values() for used in spare]
+        self._spare.clear()
+        for used in spare:
+            used.connection.close()
+        return [used.url for used in spare]
 
     def _execute(self, statement: str, *names: str) -> None:
         identifiers = [sql.Identifier(name) for name in names]

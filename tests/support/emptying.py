@@ -78,23 +78,21 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Of the tables that are not empty."""
 
     @classmethod
-    def of(cls, url: str) -> Self:
-        with psycopg.connect(url, autocommit=True) as connection:
-            tables = _tables(connection)
-            return cls(
-                schemas=_schemas(connection),
-                sequences=_sequences(connection),
-                catalogs=_newest(connection, CATALOGS),
-                database=connection.execute(DATABASE).fetchall(),
-                figures=_figures(tables),
-                rows={name: found for name, *_ in tables if (found := _newest(connection, [name]))[0][1]},
-            )
+    def of(cls, connection: psycopg.Connection[Any]) -> Self:
+        tables = _tables(connection)
+        return cls(
+            schemas=_schemas(connection),
+            sequences=_sequences(connection),
+            catalogs=_newest(connection, CATALOGS),
+            database=connection.execute(DATABASE).fetchall(),
+            figures=_figures(tables),
+            rows={name: found for name, *_ in tables if (found := _newest(connection, [name]))[0][1]},
+        )
 
-    def restore(self, url: str) -> bool:
-        """Cut everyone off and remove what is new. False: more than that has changed, or this login may not."""
+    def restore(self, connection: psycopg.Connection[Any]) -> bool:
+        """Cut everyone else off and remove what is new. False: more than that has changed, or this login may not."""
         try:
-            with psycopg.connect(url, autocommit=True) as connection:
-                return _cut_off(connection) and self._restored(connection)
+            return _cut_off(connection) and self._restored(connection)
         except (psycopg.errors.InsufficientPrivilege, psycopg.OperationalError):
             return False
 
@@ -106,7 +104,8 @@ class Snapshot(msgspec.Struct, frozen=True):
             return False
         if (_newest(connection, CATALOGS), connection.execute(DATABASE).fetchall()) != (self.catalogs, self.database):
             return False
-        for name in self.figures.keys() - self.rows.keys():
+        written = {name for name, size, *_ in tables if size}
+        for name in written - self.rows.keys():
             connection.execute(sql.SQL("delete from {}").format(sql.SQL(name)))
         for name, last, called in self.sequences:
             connection.execute("select setval(%s, %s, %s)", [name, last, called])

@@ -110,6 +110,7 @@ class PostgresServer(Databases):
     def close(self) -> None:
         """Stop at once and remove every file of this server."""
         atexit.unregister(self.close)
+        self.close_connections()
         self.stop("immediate")
         self._place.remove()
 
