@@ -2,8 +2,9 @@
 
     claims    a claim of one record and its settlement, in one table with few rows and in tables where something is in
               the way; they take turns, so that whatever else the machine does falls on all. What counts is the ratio.
-    drains    records per second of one worker, on a table, on one with transactional handlers, on our own queue, and
-              within a budget: by its column, which the claim sums; by a condition, one record at a time
+    drains    records per second of one worker, on a table, on one with transactional handlers (each in a transaction of
+              its own, and several in one), on our own queue, and within a budget: by its column, which the claim
+              sums; by a condition, one record at a time
 
 One durable PostgreSQL is started for the run, and nothing is left behind.
 """
@@ -17,7 +18,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import click
 
@@ -138,7 +139,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         budget: Budget[Any] = Budget(concurrency, cost=lambda record: record["size"], column=column)
         return await table(False, budget.around(nothing))
 
-    async def table(transactional: bool, handler: Any = None) -> Drained:
+    async def table(transactional: bool | Literal["batch"], handler: Any = None) -> Drained:
         url = server.create_database()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(full_ddl(Plan(shape=read_shape("jobs", None, {}))).encode())
@@ -161,6 +162,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         "our own queue": queue,
         "a table": lambda: table(False),
         "a table, transactional": lambda: table(True),
+        "a table, in batches": lambda: table("batch"),
         "a budget's column": lambda: budgeted("size"),
         "a budget's condition": lambda: budgeted(lambda left: Where("size", "<=", left)),
     }

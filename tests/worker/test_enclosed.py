@@ -40,6 +40,8 @@ class Enclosing(FaultyStore):
 
 
 class Enclosed:
+    is_shared = False
+
     def __init__(self, store: Enclosing, attempt: Attempt[Any]) -> None:
         self.store, self.attempt = store, attempt
 

@@ -9,7 +9,8 @@ answered   by the store: post_handle's turn, then the slot may be filled
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from stowhand.errors import StoreError
@@ -48,6 +49,7 @@ class Executor:
         self._heartbeater = heartbeater
         self._supervisor = basis.supervisor
         self._changes = basis.changes
+        self._duty = basis.duty
         self._isolate = isolate
         self._events = basis.events
         self._clock = basis.clock
@@ -61,6 +63,8 @@ class Executor:
         """A slot has taken the job."""
         claim = held.claim
         held.attempt = Attempt(claim, self._clock.monotonic(), self._logger)
+        if held.alone:
+            control_of(held.attempt).alone = True
         if self._events.wants(JobStarted):
             waited = _waited(claim.record)
             self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))
@@ -82,8 +86,8 @@ class Executor:
             held.timeout = timeout
             held.timer = clock.call_later(max(timeout - spent, 0), lambda: held.stop(Stop.TIMEOUT, clock.monotonic()))
 
-    def ended(self, held: Held, end: End) -> None:
-        """The handler has ended, and no slot runs it any more. What follows, in order."""
+    def ended(self, held: Held, end: End, again: Callable[[Held], None]) -> None:
+        """The handler has ended, and no slot runs it any more. What follows, in order. ``again``: gives it a slot."""
         attempt, lease, task = held.attempt, held.claim.lease, held.claim.task
         assert attempt is not None
         control = control_of(attempt)
@@ -97,7 +101,8 @@ class Executor:
         control.ended = True
         if control.detached:
             self._events.emit(ThreadAbandoned(self._worker, lease.job_id, task))
-        if control.transaction is not None or control.hooked is not None:
+        transaction = control.transaction
+        if control.hooked is not None or _holds_slot(transaction):
             self.occupying.add(attempt)
         if held.stop_reason is Stop.LOST:
             end = Stop.LOST  # even if it ended well all the same
@@ -105,7 +110,8 @@ class Executor:
             self._leave_unrecorded(held, attempt, end)
         else:
             on_answered = self._answered if attempt in self.occupying else None
-            self._settler.add(Ended(held, self._judge.settle(attempt, end), on_answered))
+            on_undone = None if transaction is None else partial(self._undone, held, attempt, again)
+            self._settler.add(Ended(held, self._judge.settle(attempt, end), on_answered, on_undone))
         if held.suspect:
             self._changes.wake()  # ordinary jobs may run again
         self._changes.recount()
@@ -146,6 +152,15 @@ class Executor:
                 self._heartbeater.give_back([held], "the worker stopped before its handler had ended")
         self._answered(attempt)
 
+    def _undone(self, held: Held, attempt: Attempt[Any], again: Callable[[Held], None]) -> None:
+        """The transaction that it shared was undone: it runs again, alone, before all else."""
+        if self._duty.is_stopping:
+            self._leave(held, attempt, Stop.RETURNED)
+            return
+        self._answered(attempt)
+        if self._leases.put_back(held):
+            again(held)
+
     def _answered(self, attempt: Attempt[Any]) -> None:
         """The store has answered, or there is nothing to record: post_handle's turn. Then its slot may be filled."""
         control = control_of(attempt)
@@ -171,6 +186,10 @@ class Executor:
         if self._events.wants(JobSaid):
             return AttemptLogger(self._events.emit, self._worker, claim.task, claim.lease.job_id)
         return AttemptLogger.mute()
+
+
+def _holds_slot(transaction: Transaction | None) -> bool:
+    return transaction is not None and not transaction.is_shared
 
 
 def _waited(record: object) -> float | None:

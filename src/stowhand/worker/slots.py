@@ -116,6 +116,9 @@ class Slots:
             for _ in range(len(self.ready) if self._last_waited else 1):
                 self._wake()
 
+    def _again(self, held: Held) -> None:
+        self.add([held], first=True)
+
     def stop_all(self, why: Stop) -> None:
         """Cancel every running handler."""
         for slot in self._slots:
@@ -194,7 +197,7 @@ class Slots:
         if slot.task is not None and slot.task.cancelling():
             return self._end_uncancelled(slot, held, end)
         self._free(slot, held)
-        self._executor.ended(held, end)
+        self._executor.ended(held, end, self._again)
         return None
 
     async def _finish(self, slot: Slot, held: Held, rest: Awaitable[object]) -> None:
@@ -205,7 +208,7 @@ class Slots:
         except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
             if self._supervisor.is_closed:
                 self._free(slot, held)
-                self._executor.ended(held, Stop.RETURNED)
+                self._executor.ended(held, Stop.RETURNED, self._again)
                 raise  # the slot itself is being ended
             end = end_of(error, held)
         await self._end_uncancelled(slot, held, end)
@@ -220,7 +223,7 @@ class Slots:
                     slot.task.uncancel()
         finally:
             self._free(slot, held)
-        self._executor.ended(held, end)
+        self._executor.ended(held, end, self._again)
 
     def _free(self, slot: Slot, held: Held) -> None:
         """The slot is free again."""

@@ -132,7 +132,10 @@ class AttemptTools(Protocol):
 
 
 class AttemptTransaction(Transaction, AttemptTools, Protocol):
-    """An attempt's own transaction, and what its handler may do there besides using the connection."""
+    """An attempt's transaction, and what its handler may do there besides using the connection."""
+
+    async def leave(self, *, failed: bool) -> None:
+        """The handler has ended, and how is to follow; ``failed``: it raised."""
 
 
 class Backend(AttemptTools, Protocol):
@@ -177,7 +180,8 @@ class Backend(AttemptTools, Protocol):
         """As ``Store.heartbeats``."""
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
-        """A transaction that holds the attempt's record locked: its connection, and how it ends. Raises LeaseLost."""
+        """A transaction for the attempt, which no other shares unless the options say so: its connection, and how it
+        ends. Raises LeaseLost."""
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""

@@ -84,6 +84,17 @@ class HeldTransaction:
 
         ``stalled``: seconds without a statement after which the server ends the transaction.
         """
+        begun = await self._begin([lock, _UNHURRIED, f"savepoint {self._savepoint}"], values, stalled)
+        begun.nextset()
+        return await begun.fetchone()
+
+    async def begin_unlocked(self, stalled: float) -> None:
+        """As ``begin``, for no record yet. ``write`` and ``commit_written`` end it, or ``roll_back``."""
+        await self._begin([_UNHURRIED], {}, stalled)
+
+    async def _begin(
+        self, rest: Sequence[bytes | str], values: Mapping[str, object], stalled: float
+    ) -> psycopg.AsyncClientCursor[Row]:
         await self._connection.set_autocommit(True)  # BEGIN and COMMIT are ours to say
         known = ", ".join(f"pg_catalog.current_setting('{name}')" for name in RESTORED)
         level = self._connection.isolation_level
@@ -92,12 +103,30 @@ class HeldTransaction:
         )
         look = f"select pg_catalog.txid_current(), {known}, {_limits(stalled)}"
         async with asyncio.timeout(LOCK_PATIENCE + PATIENCE):
-            begun = await self._run([begin, look, lock, _UNHURRIED, f"savepoint {self._savepoint}"], values)
+            begun = await self._run([begin, look, *rest], values)
             begun.nextset()
             self._transaction, *settings = await begun.fetchone() or ()
             self._settings = {f"set_{at}": value for at, value in enumerate(settings[: len(RESTORED)])}
-            begun.nextset()
-            return await begun.fetchone()
+            return begun
+
+    def lend(self, owner: str) -> AttemptConnection:
+        """Another connection for a handler, of the same transaction."""
+        self.handler_connection.end()
+        self.handler_connection = AttemptConnection(self._connection, owner)
+        return self.handler_connection
+
+    async def is_fit_for_another(self) -> bool:
+        """After a handler: nothing of it still runs, and the transaction can go on. Ends its connection."""
+        self.handler_connection.end()
+        if self._pinging:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await self._connection.lock.acquire()
+                self._connection.lock.release()
+        if self._connection.closed or self._connection.lock.locked() or not self.handler_connection.is_quiet:
+            return False
+        pgconn = self._connection.pgconn
+        return (pgconn.pipeline_status, pgconn.transaction_status) == (PipelineStatus.OFF, TransactionStatus.INTRANS)
 
     def keep_alive(self, clock: Clock, every: float) -> None:
         """Send something that often, so that the server does not take the transaction for abandoned."""
@@ -147,11 +176,7 @@ class HeldTransaction:
             await self._undo()
             raise psycopg.errors.InFailedSqlTransaction(FAILED)
         else:
-            ours = (f"pg_catalog.set_config('{name}', %(set_{at})s, true)" for at, name in enumerate(RESTORED))
-            # An error when it is not our transaction any more. What is deferred would fail at COMMIT, and take the
-            # lock with it.
-            same = f"select 1 / (pg_catalog.txid_current() = {self._transaction})::int"
-            first = [f"select {', '.join(ours)}", same, "set constraints all immediate"]
+            first = self._ours()
         try:
             reply = await self._run(
                 [*first, *marking, "commit", *([AS_NEW] if reset else [])], {**values, **self._settings}
@@ -166,6 +191,30 @@ class HeldTransaction:
                 raise Gone(FAILED)
         self._as_new = reset
         return marked
+
+    def _ours(self) -> list[str]:
+        """Before statements of ours. What is deferred would fail at COMMIT, and take the lock with it."""
+        ours = (f"pg_catalog.set_config('{name}', %(set_{at})s, true)" for at, name in enumerate(RESTORED))
+        # An error when it is not our transaction any more.
+        same = f"select 1 / (pg_catalog.txid_current() = {self._transaction})::int"
+        return [f"select {', '.join(ours)}", same, "set constraints all immediate"]
+
+    async def write(self, statement: bytes, values: Mapping[str, object]) -> list[Row]:
+        """Run one of ours behind all that handlers did, and go on. Raises what psycopg raises."""
+        reply = await self._run([*self._ours(), statement], {**values, **self._settings})
+        while reply.nextset():
+            pass
+        return await reply.fetchall() if reply.description else []
+
+    async def commit_written(self, *, reset: bool) -> None:
+        """COMMIT, after ``write``. Raises InDoubt, Gone. ``reset``: leave the connection as if it were new."""
+        try:
+            reply = await self._run(["commit", *([AS_NEW] if reset else [])])
+        except (psycopg.Error, OSError) as error:
+            raise InDoubt(trouble.first_line(error)) from None
+        if reply.statusmessage != "COMMIT":
+            raise Gone(FAILED)
+        self._as_new = reset
 
     async def _judge(self, error: BaseException, undo: bool) -> None:
         """Raises Gone or InDoubt, by the error; else the record is still locked, without the handler's work."""

@@ -31,7 +31,11 @@ class TablePlan:
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
         """At least one."""
         values = self.settle_values(entries)
-        return Query(self._context.statement("settle"), values, lambda row: (self._pair(row), State(row[2])))
+        return Query(self._context.statement("settle"), values, self.read_settled)
+
+    def read_settled(self, row: Row) -> tuple[Pair, State]:
+        """Of the statement ``settle``."""
+        return self._pair(row), State(row[2])
 
     def settle_values(self, entries: Sequence[Entry]) -> Mapping[str, object]:
         """Of the statement ``settle``."""

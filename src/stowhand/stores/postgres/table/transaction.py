@@ -18,7 +18,7 @@ was lost with its connection is recorded as an error, by the ordinary way, with 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -69,7 +69,7 @@ class AttemptTransactions:
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[AttemptConnection, RecordTransaction]:
         """The handler's connection, and the transaction. Raises LeaseLost, StoreUnreachable."""
-        lease, held = attempt.lease, await self._hold(attempt.lease)
+        lease, held = attempt.lease, await self.hold(attempt.lease)
         try:
             with self.context.translated():
                 lock = self.context.statement("lock"), self.context.values(**mark_of(lease))
@@ -91,7 +91,8 @@ class AttemptTransactions:
         held.keep_alive(self.clock, self.context.options.stalled / 3)
         return held.handler_connection, RecordTransaction(self, attempt, held)
 
-    async def _hold(self, lease: Lease) -> HeldTransaction:
+    async def hold(self, lease: Lease) -> HeldTransaction:
+        """A connection on which none has begun yet. Raises StoreUnreachable."""
         with self.context.translated():
             async with AsyncExitStack() as stack:
                 try:
@@ -103,6 +104,24 @@ class AttemptTransactions:
                     await self._pool.close()  # what is idle may be in the way
                     raise
                 return HeldTransaction(stack.pop_all(), connection, f"record {lease.job_id}")
+
+    async def settle_outside(
+        self, lease: Lease, settlement: Settlement, logs: Sequence[str], *, repeat: bool = False
+    ) -> Reply:
+        """The ordinary way. A record stays locked until the server has noticed that its transaction is over."""
+        end = self.clock.monotonic() + self.context.options.stalled
+        while True:
+            try:
+                if logs:
+                    await self.write_logs(lease, logs)
+                (reply,) = await self.settlements.settle([(lease, settlement)], repeat=repeat)
+                if reply is not Verdict.BUSY or self.clock.monotonic() > end:
+                    return reply
+            except StoreUnreachable:
+                if self.clock.monotonic() > end:
+                    raise
+                repeat = True
+            await self.clock.sleep(PAUSE)
 
     async def close(self) -> None:
         """End what is still open (a handler that will not end must not hold its record for ever); hang up."""
@@ -135,12 +154,15 @@ def _canceled(attempt: Attempt[Any]) -> Settlement:
 class RecordTransaction:
     """How it ends, and what a handler may do in it beside using the connection."""
 
+    is_shared = False
+
     def __init__(self, transactions: AttemptTransactions, attempt: Attempt[Any], held: HeldTransaction) -> None:
         self._transactions, self._attempt, self._clock = transactions, attempt, transactions.clock
         self._held: HeldTransaction | None = held
         transactions.open.add(self)
-        self.asking = PostgresAsking(transactions.context, self._session)
-        self._logs: list[str] = []
+        tools = HandlerTools(transactions.context, attempt.lease, lambda: self._held)
+        self.asking, self.add_log, self.update_log = tools.asking, tools.add_log, tools.update_log
+        self._logs = tools.logs
         self._doubtful: tuple[Settlement, str] | None = None
         """COMMIT was sent with this one, and no answer came that says enough; why."""
         self._instead_of: Settlement | None = None
@@ -177,6 +199,9 @@ class RecordTransaction:
         if self._doubtful is not None:
             return await self._resolve(*self._doubtful)
         return await self._settle_outside(self._instead_of or settlement)
+
+    async def leave(self, *, failed: bool) -> None:
+        """Nobody else shares it."""
 
     async def rollback(self) -> None:
         """Undo everything; the record is as it was when it was claimed."""
@@ -238,47 +263,43 @@ class RecordTransaction:
         return reply
 
     async def _settle_outside(self, settlement: Settlement, *, repeat: bool = False) -> Reply:
-        """The ordinary way. The record stays locked until the server has noticed that the transaction is over."""
-        lease, end = self._attempt.lease, self._clock.monotonic() + self._transactions.context.options.stalled
-        while True:
-            try:
-                if self._logs:
-                    await self._transactions.write_logs(lease, self._logs)
-                (reply,) = await self._transactions.settlements.settle([(lease, settlement)], repeat=repeat)
-                if reply is not Verdict.BUSY or self._clock.monotonic() > end:
-                    return reply
-            except StoreUnreachable:
-                if self._clock.monotonic() > end:
-                    raise
-                repeat = True
-            await self._clock.sleep(PAUSE)
+        return await self._transactions.settle_outside(self._attempt.lease, settlement, self._logs, repeat=repeat)
 
-    # -- for the handler -------------------------------------------------------------------------
+
+class HandlerTools:
+    """What a handler may do in a transaction beside using the connection; ``held`` gives none when that is over."""
+
+    def __init__(self, context: TableContext, lease: Lease, held: Callable[[], HeldTransaction | None]) -> None:
+        self._context, self._lease, self._held = context, lease, held
+        self.asking = PostgresAsking(context, self._session)
+        self.logs: list[str] = []
+        """To be written when the attempt ends, however it does."""
 
     async def add_log(self, lease: Lease, entry: str) -> int:
         """Kept until the end, and written then, however the attempt ends. Raises LogRefused."""
-        self._check_open()
-        if len(self._logs) >= ENTRIES_LIMIT:
+        self._open()
+        if len(self.logs) >= ENTRIES_LIMIT:
             raise LogRefused(f"record {lease.job_id}: an attempt has at most {ENTRIES_LIMIT} log entries")
-        self._logs.append(entry)
-        return len(self._logs)
+        self.logs.append(entry)
+        return len(self.logs)
 
     async def update_log(self, lease: Lease, number: int, entry: str) -> None:
         """Put it in the place of entry ``number`` (1, 2, …). Raises LogRefused."""
-        self._check_open()
-        if not 1 <= number <= len(self._logs):
+        self._open()
+        if not 1 <= number <= len(self.logs):
             raise LogRefused(f"record {lease.job_id}: its log has no entry {number}")
-        self._logs[number - 1] = entry
+        self.logs[number - 1] = entry
 
     @asynccontextmanager
     async def _session(self, _: str) -> AsyncIterator[Session]:
         """The transaction's own connection; what fails there leaves the transaction as it was."""
-        self._check_open()
-        assert self._held is not None
-        with self._transactions.context.translated():
-            async with self._held.session.transaction():
-                yield self._held.session
+        held = self._open()
+        with self._context.translated():
+            async with held.session.transaction():
+                yield held.session
 
-    def _check_open(self) -> None:
-        if self._held is None:
-            raise LogRefused(f"the attempt of record {self._attempt.lease.job_id} is over")
+    def _open(self) -> HeldTransaction:
+        held = self._held()
+        if held is None:
+            raise LogRefused(f"the attempt of record {self._lease.job_id} is over")
+        return held
