@@ -129,6 +129,9 @@ def _median(found: Runs, measure: str, who: str | None) -> float | None:
 GOALS: Mapping[str, tuple[tuple[str, ...], tuple[Target, ...]]] = {
     "PostgreSQL": (("queues", "bulk", "costs", "idle"), report.QUEUES),
     "callers": (("enqueue",), report.CALLERS),
+    "SQL": (("sql",), report.FROM_SQL),
+    "a serial queue": (("serial",), report.SERIAL),
+    "lent over HTTP": (("lent",), report.LENT),
     "table": (("tables",), report.TABLES),
     "others": (("bystander",), report.BYSTANDER),
     "flow": (("flows",), report.FLOWS),
@@ -184,6 +187,27 @@ CALLERS = {
     "WAL, bytes a job": "enqueue: WAL B",
     "commits a job": "enqueue: commits",
 }
+SQL = {
+    f"{what}{unit}": f"add_job, {measure}: {name}"
+    for what, measure in (("plain", "plain"), ("keyed", "keyed"), ("in a queue", "in one of ten queues"))
+    for unit, name in ((", jobs/s", "jobs/s"), (", us", "processor time of the server, us a job"))
+}
+SERIAL = {
+    "jobs/s": "serial: jobs/s",
+    "commits a job": "serial: commits",
+    "transaction ids a job": "serial: xids",
+    "WAL, bytes a job": "serial: WAL bytes",
+    "MultiXacts": "serial: multixacts",
+    "workers, us a job": "serial: worker us",
+    "server, us a job": "serial: server us",
+}
+LENT = {
+    "drain, jobs/s": "lent: drain jobs/s",
+    "worker, us a job": "lent: worker us",
+    "server in between, us a job": "lent: server us",
+    "enqueue to start, p50 ms": "lent: p50 ms",
+    "p99 ms": "lent: p99 ms",
+}
 RECORDS = {
     "drain, records/s": "drain: records/s",
     "worker, us a record": "drain: processor time of the worker, us a record",
@@ -207,6 +231,9 @@ TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
     "start": Shown("costs", START).lines,
     "idle": Shown("idle", IDLE).lines,
     "bystander": Shown("bystander", FELT, "beside").lines,
+    "sql": Shown("sql", SQL).lines,
+    "serial": Shown("serial", SERIAL, "queues").lines,
+    "lent": Shown("lent", LENT).lines,
     "tables": Shown("tables", RECORDS, "store").lines,
     "timeline": Shown("timeline", GAPS, "between").lines,
     "flows": Shown("flows", FLOW).lines,

@@ -85,7 +85,20 @@ CALLERS = (
 )
 TABLES = (
     Target("drain: records/s", "our own queue", least=0.7, ours="a table"),
-    Target("drain: records/s", None, least=2000, ours="a table, transactional"),
+    Target("drain: records/s", None, least=2000, ours="a table, in batches"),
+)
+SERIAL = (
+    Target("serial: commits", None, most=2, ours="1 queue, 1 process, 4 at once"),
+    Target("serial: multixacts", None, most=0, ours="1 queue, 1 process, 4 at once"),
+)
+FROM_SQL = (
+    Target("add_job, plain: jobs/s", "graphile-worker 0.13.0", least=0.8),
+    Target("add_job, keyed: jobs/s", "graphile-worker 0.13.0", least=0.6),
+    Target("add_job, in one of ten queues: jobs/s", "graphile-worker 0.13.0", least=1),
+)
+LENT = (
+    Target("lent: drain jobs/s", None, least=15_000, ours="here"),
+    Target("lent: p50 ms", None, most=8, ours="here"),
 )
 BULLMQ, GUILD = "bullmq", "guild-queues"
 FLOWS = (
