@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -136,8 +137,8 @@ class LendingMetrics:
 
     def judged(self, verdicts: tuple[str, ...]) -> None:
         """Settlements were answered with these verdicts."""
-        for verdict in verdicts:
-            self._verdicts.labels(verdict).inc()
+        for verdict, number in Counter(verdicts).items():
+            self._verdicts.labels(verdict).inc(number)
 
     def text(self) -> bytes:
         """All of them in the Prometheus text format."""

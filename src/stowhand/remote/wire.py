@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -67,7 +66,8 @@ class Lent(Message, frozen=True):
     lease: Lease
     authorization: str
     """Proves, with the lease, that this claim was answered to this worker. Sent with every later call about it."""
-    record: Any
+    record: msgspec.Raw
+    """JSON; as it is encoded a value of any type will do."""
     kind: str
     """``job``, ``record``, or ``unreadable`` (``record`` is the reason, a text): how ``record`` is to be read."""
     task: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from stowhand.jobs.lease import Lease
 from stowhand.remote.client import HttpStore, proofs
 from stowhand.remote.client.heartbeats import HttpHeartbeats
@@ -28,7 +30,9 @@ def test_a_store_keeps_no_proof_of_what_has_ended_for_ever() -> None:
     kept = HeldProofs()
     for number in range(proofs.ENDED + 10):
         lease = Lease(number, "t", 1)
-        kept.keep([Lent(lease=lease, authorization="a", record=None, kind="job", task="t", attempts=1, max_attempts=1)])
+        record = msgspec.Raw(b"null")
+        lent = Lent(lease=lease, authorization="a", record=record, kind="job", task="t", attempts=1, max_attempts=1)
+        kept.keep([lent])
         kept.end([(number, "t")])
     assert len(kept) == 0
     assert kept.of(Lease(0, "t", 1)).authorization == ""

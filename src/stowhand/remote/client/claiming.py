@@ -123,11 +123,11 @@ class Claiming:
         try:
             match lent.kind:
                 case "job":
-                    return msgspec.convert(lent.record, Job)
+                    return msgspec.json.decode(lent.record, type=Job)
                 case "record":
-                    return self._make(lent.record)
+                    return self._make(msgspec.json.decode(lent.record))
                 case "unreadable":
-                    return Unreadable(_one_line(str(lent.record)))
+                    return Unreadable(_one_line(str(msgspec.json.decode(lent.record))))
                 case kind:
                     return Unreadable(_one_line(f"the server lends a {kind}, which this version does not know"))
         except Exception as error:  # noqa: BLE001 - boundary: a model's validators are the user's

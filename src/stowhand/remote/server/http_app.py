@@ -135,8 +135,10 @@ class HttpApp:
         found = await self._store_server.settle(grant, sent, tells=TELLS in request.headers)
         if self._metrics is not None:
             self._metrics.judged(found.verdicts)
-        words = [f"{one.settlement.state}: {verdict}" for one, verdict in zip(sent.batch, found.verdicts, strict=True)]
-        self._audit(request, grant, [one.proof.lease.job_id for one in sent.batch], words)
+        if self._events.wants(LentChanged):
+            shown = sent.batch[:IDS_SHOWN]
+            words = [f"{one.settlement.state}: {verdict}" for one, verdict in zip(shown, found.verdicts, strict=False)]
+            self._audit(request, grant, [one.proof.lease.job_id for one in shown], words)
         return _reply(found)
 
     async def _release(self, request: Request, grant: Grant) -> Response:

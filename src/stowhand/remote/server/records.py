@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -23,7 +23,7 @@ def lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
     return Lent(
         lease=lease,
         authorization=prove(lease),
-        record=record,
+        record=cast("msgspec.Raw", record),
         kind=kind,
         task=claim.task,
         attempts=claim.attempts,

@@ -14,7 +14,7 @@ import msgspec
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.jobs.outcomes import LONGEST_DELAY
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Unwritten
@@ -36,6 +36,8 @@ MOST_FOLLOWING = 1000
 
 def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Unwritten:
     """The settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
+    if settlement == COMPLETED:  # the commonest by far: nothing in it can be wrong
+        return COMPLETED
     where = f"batch[{place}].settlement"
     if settlement.ended not in ENDINGS.get(settlement.state, ()):
         raise malformed(f"{where}: no job ends as {settlement.state} and {settlement.ended} at once")

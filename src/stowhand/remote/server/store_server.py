@@ -133,7 +133,7 @@ class StoreServer:
             judged = checked(grant, place, one.settlement)
             if (lease := self._proofs.lease(grant, one.proof)) is None:
                 continue
-            if not isinstance(judged, Unwritten):
+            if not isinstance(judged, Unwritten) and judged.then:
                 judged = await self._with_its_keys(grant, judged)
             if not isinstance(judged, Unwritten):
                 batch[place] = (lease, judged)
