@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sequence
 
+from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
+from stowhand.stores.database.sqlite_trouble import is_refusal
+from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.sqlite.queue import enqueue, guest, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.rows import to_job
@@ -21,10 +24,25 @@ class Producer:
     def __init__(self, connections: Connections, options: StoreOptions) -> None:
         self._connections = connections
         self._options = options
+        self._group_commit = GroupCommit(
+            self._alone, self._together, _is_divisible, lambda error, _: type(error)(*error.args)
+        )
 
     async def enqueue(self, job: NewJob) -> Job:
+        """Commit one job; with those that are enqueued at the same time, if it has no key."""
         job = self._options.whole(job)
+        return await (self._alone(job) if job.key is not None else self._group_commit.enqueue(job))
+
+    async def close(self) -> None:
+        """Wait for what is on its way."""
+        await self._group_commit.close()
+
+    async def _alone(self, job: NewJob) -> Job:
         return await self._connections.write(lambda tx: _add(tx, job), wakes=True)
+
+    async def _together(self, board: Board) -> list[Job]:
+        jobs = board()
+        return await self._connections.write(lambda tx: [_add(tx, job) for job in jobs], wakes=True) if jobs else []
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Commit any number in one transaction.
@@ -65,6 +83,11 @@ class Producer:
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
         """Enqueue inside the transaction of the caller's ``sqlite3.Connection``; see ``guest``."""
         return guest.enqueue_in(self._connections, connection, self._options.whole(job))
+
+
+def _is_divisible(error: Exception) -> bool:
+    """One of the jobs may be at fault: its values, or a trigger of the application's that refuses it."""
+    return isinstance(error, InvalidJob) or (error.__cause__ is not None and is_refusal(error.__cause__))
 
 
 def get(tx: Transaction, job_id: int) -> Job | None:

@@ -81,6 +81,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Close every connection. Harmless when repeated; the next use opens them again."""
+        await self.jobs.close()
         await self._connections.close()
 
     # -- work ---------------------------------------------------------------------------------------
