@@ -67,7 +67,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     flags: tuple[str, ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Job(msgspec.Struct, frozen=True, dict=True):
     """One job as its store knows it.
 
     ``payload`` and ``result`` are values, decoded at the first access, which raises UndecodablePayload for a text that
@@ -85,13 +85,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     attempts: int
     """Attempts begun, the running one included."""
     max_attempts: int
+    created_at: datetime
     resets: int = 0
     max_resets: int | None = None
     key: str | None = None
     flags: tuple[str, ...] = ()
     last_error: str | None = None
     revision: int = 0
-    created_at: datetime
     updated_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None

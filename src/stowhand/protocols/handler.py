@@ -132,7 +132,7 @@ class Attempt(Generic[R]):
         """Set when the job's cancellation was requested, its time ran out, or the worker stops."""
         self.then: list[NewJob] = []
         self._logger = logger
-        self._control = AttemptControl(claim.lease)
+        self._control: AttemptControl | None = None
         self._canceled: asyncio.Event | None = None
 
     @property
@@ -180,16 +180,17 @@ class Attempt(Generic[R]):
         Raises ConfigurationError where the store offers nothing.
         """
         control = self._control
+        if control is None or (control.store is None and control.offer is None):
+            raise ConfigurationError("this store has nothing to give to a running handler")
         if control.store is None:
-            if control.offer is None:
-                raise ConfigurationError("this store has nothing to give to a running handler")
+            assert control.offer is not None
             control.store = control.offer(self)
         return control.store
 
     @property
     def connection(self) -> Any:
         """The connection of the attempt's own transaction (psycopg's). Raises ConfigurationError where it has none."""
-        if self._control.connection is None:
+        if self._control is None or self._control.connection is None:
             raise ConfigurationError("this attempt has no transaction of its own (TableOptions: transactional=True)")
         return self._control.connection
 
@@ -216,8 +217,16 @@ class Attempt(Generic[R]):
 
 
 def control_of(attempt: Attempt[Any]) -> AttemptControl:
-    """The worker's and the store's side of an attempt."""
-    return attempt._control  # noqa: SLF001 - the one door: handlers do not meet it in their ``ctx``
+    """The worker's and the store's side of an attempt. Made when it is first asked for: most attempts need none."""
+    control = attempt._control  # noqa: SLF001 - the one door: handlers do not meet it in their ``ctx``
+    if control is None:
+        control = attempt._control = AttemptControl(attempt.claim.lease)  # noqa: SLF001 - as above
+    return control
+
+
+def known_control_of(attempt: Attempt[Any]) -> AttemptControl | None:
+    """The same; ``None`` where nobody has asked for it, so all is as it was in the beginning."""
+    return attempt._control  # noqa: SLF001 - as above
 
 
 @runtime_checkable

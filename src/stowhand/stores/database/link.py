@@ -157,9 +157,13 @@ class Dialer:
 class Link:
     """One connection, for one kind of call. Calls queue up; they do not overlap."""
 
-    def __init__(self, dialer: Dialer, role: Callable[[], str]) -> None:
+    def __init__(
+        self, dialer: Dialer, role: Callable[[], str], adapt: Callable[[psycopg.AsyncCursor[Row]], None] | None = None
+    ) -> None:
+        """``adapt``: called with the cursor of each new connection, for rows that are read otherwise than usual."""
         self._dialer = dialer
         self._role = role
+        self._adapt = adapt
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
 
@@ -185,6 +189,8 @@ class Link:
                 await self._drop()
             if self._connection is None:
                 self._connection = await self._dialer.dial(self._role())
+                if self._adapt is not None:
+                    self._adapt(self._connection.reader())
             try:
                 yield self._connection
             except BaseException as error:

@@ -13,6 +13,7 @@ import psycopg
 from psycopg.abc import AdaptContext
 from psycopg.adapt import Buffer, Loader
 from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryLoader
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -40,6 +41,14 @@ class UtcLoader(Loader):
         return moment
 
 
+class Moments(dict["int | datetime", datetime]):
+    """Moments by their numbers, each made once: of rows that are read as numbers. Others' have been made already."""
+
+    def __missing__(self, micros: int | datetime) -> datetime:
+        moment = self[micros] = micros if isinstance(micros, datetime) else _moment(micros)
+        return moment
+
+
 def _moment(micros: int) -> datetime:
     try:
         return _EPOCH + timedelta(0, 0, micros)
@@ -51,3 +60,8 @@ def read_timestamps_as_utc(target: psycopg.Connection[Any] | psycopg.AsyncConnec
                            | psycopg.AsyncCursor[Any]) -> None:  # fmt: skip
     """Register the loader on a connection, or on one cursor of a caller's connection."""
     target.adapters.register_loader("timestamptz", UtcLoader)
+
+
+def read_timestamps_as_numbers(target: psycopg.AsyncCursor[Any]) -> None:
+    """Register a loader that takes a tenth of the time, for rows of which most share their moments (``Moments``)."""
+    target.adapters.register_loader("timestamptz", Int8BinaryLoader)

@@ -17,10 +17,11 @@ from stowhand.jobs.job import Job
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Link, Row
+from stowhand.stores.database.timestamps import Moments, read_timestamps_as_numbers
 from stowhand.stores.foreign_leases import ForeignLeases, Question
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
-from stowhand.stores.postgres.queue.rows import read_claim
+from stowhand.stores.postgres.queue.rows import read_claims
 from stowhand.stores.postgres.shared.array_literals import plain_array
 from stowhand.stores.postgres.shared.listener import Listener
 
@@ -64,7 +65,7 @@ class Claims:
         self._context = context
         self._listener = listener
         self._announcement = announcement
-        self._link = Link(context.dialer, lambda: context.role("claim"))
+        self._link = Link(context.dialer, lambda: context.role("claim"), read_timestamps_as_numbers)
         self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
         """The last claim found nothing, and no notification has come since."""
@@ -106,7 +107,8 @@ class Claims:
             _, _, _, _, _, due, _, _, suspects, *_, now, _, foreign, listens = found[0]
             if there is not None:
                 self._listener.proven(listens=listens)
-            wait = None if due is None else max((due - now).total_seconds(), 0.0)
+            moments = Moments()
+            wait = None if due is None else max((moments[due] - moments[now]).total_seconds(), 0.0)
             self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
             if foreign is not None:
                 late, ends_in = foreign
@@ -115,7 +117,7 @@ class Claims:
         if found[0][0] == _UNFINISHED:
             return await self._claim(request)
         found.sort(key=_ORDER)
-        return [read_claim(row[:-2], request.worker, request.token) for row in found]
+        return read_claims([row[:-2] for row in found], request.worker, request.token)
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         cursor = self._cursor_for(request)
@@ -131,7 +133,7 @@ class Claims:
                 start, _last_free(found), jobs=len(found), took=ended - began, now=ended
             ):
                 continue
-            return [read_claim(row, request.worker, request.token) for row in found]
+            return read_claims(found, request.worker, request.token)
         return []
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
@@ -239,5 +241,5 @@ def _last_free(found: Sequence[Row]) -> Position | None:
     for row in reversed(found):
         if row[_QUEUE] is None:
             priority, run_at, job_id = _ORDER(row)
-            return priority, run_at, job_id
+            return priority, Moments()[run_at], job_id
     return None

@@ -8,6 +8,7 @@ from typing import Any
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Claim
+from stowhand.stores.database.timestamps import Moments
 
 Row = tuple[Any, ...]
 
@@ -41,36 +42,22 @@ def _columns(instead: Mapping[str, str], without: Sequence[str] = ()) -> str:
     return ", ".join(instead.get(name, name) for name in COLUMNS if name not in without)
 
 
-def read_claim(row: Row, worker: str, token: str) -> Claim[Job]:
-    """One row of the statement ``claim``. By position: every job passes here, and names take half as long again."""
-    (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags, last_error,
-     revision, created_at, updated_at, started_at, epoch) = row  # fmt: skip
-    if created_at is None:
-        created_at = run_at
-    if updated_at is None:
-        updated_at = created_at
-    job = Job(
-        id=id_,
-        task=task,
-        payload_text=payload,
-        state=_PROCESSING,
-        queue=queue,
-        priority=priority,
-        run_at=run_at,
-        attempts=attempts,
-        max_attempts=max_attempts,
-        resets=resets,
-        max_resets=max_resets,
-        key=key,
-        flags=tuple(flags) if flags else (),
-        last_error=last_error,
-        revision=revision,
-        created_at=created_at,
-        updated_at=updated_at,
-        started_at=started_at,
-        worker=worker,
-    )
-    return Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue, resets)
+def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]]:
+    """Rows of the statement ``claim``. Every job passes here: by position, for names take thrice as long, and each
+    moment is made once, for the jobs of one batch share most of theirs."""
+    moments = Moments()
+    claims = []
+    for (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+         last_error, revision, created_at, updated_at, started_at, epoch) in rows:  # fmt: skip
+        due = moments[run_at]
+        created = due if created_at is None else moments[created_at]
+        job = Job(
+            id_, task, payload, _PROCESSING, queue, priority, due, attempts, max_attempts, created, resets, max_resets,
+            key, tuple(flags) if flags else (), last_error, revision,
+            created if updated_at is None else moments[updated_at], moments[started_at], None, worker,
+        )  # fmt: skip
+        claims.append(Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue, resets))
+    return claims
 
 
 def read_job(row: Row) -> Job:

@@ -8,7 +8,7 @@ import psycopg
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database import trouble
@@ -33,9 +33,10 @@ class Settlements:
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         """Replies in the order of the batch."""
         leases = plain_leases(batch, _is_plain)
-        done = await self._complete(leases) if leases else frozenset()
-        if len(done) == len(batch):
+        completed = await self._complete(leases) if leases else []
+        if len(completed) == len(batch):
             return [Verdict.SETTLED] * len(batch)
+        done = frozenset(row[0] for row in completed)
         rest = [entry for entry in batch if entry[0].job_id not in done]
         replies = iter(await self._settler.settle(rest, repeat=repeat))
         return [Verdict.SETTLED if lease.job_id in done else next(replies) for lease, _ in batch]
@@ -44,17 +45,16 @@ class Settlements:
         """Close the connection."""
         await self._settler.close()
 
-    async def _complete(self, leases: Sequence[Lease]) -> frozenset[JobId]:
-        """All together: nothing but ids and tokens travels. None of them where the database refuses one."""
+    async def _complete(self, leases: Sequence[Lease]) -> Sequence[Row]:
+        """Their ids. All together: nothing but ids and tokens travels. None of them where the database refuses one."""
         values = (*pairs(leases), self._context.keep, self._context.now())
         with self._context.translated():
             try:
-                done = await self._settler.persist(lambda to: self._rows(to, "settle_completed", values))
+                return await self._settler.persist(lambda to: self._rows(to, "settle_completed", values))
             except psycopg.Error as error:
                 if not trouble.is_refusal(error):
                     raise
-                return frozenset()
-        return frozenset(row[0] for row in done)
+                return []
 
     async def _write(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
         """One transaction: the settlements, and what the accepted ones enqueue."""

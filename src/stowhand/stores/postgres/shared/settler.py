@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from stowhand.clock import SystemClock
@@ -20,6 +21,8 @@ from stowhand.stores.verdicts import Entry, Pair, Replies, pair, recorded
 
 T = TypeVar("T")
 Write = Callable[[Connection, Sequence[Entry]], Awaitable[Mapping[Pair, State]]]
+
+_JOB_ID = attrgetter("job_id")
 
 # A row is mostly locked by a statement of ours (a beat, a cancel, a key that moves on): gone in a moment. What takes
 # longer is an application's transaction; then the caller tries again.
@@ -112,5 +115,6 @@ def plain_leases(batch: Sequence[Entry], is_plain: Callable[[Settlement], bool])
     """
     if len({lease.job_id for lease, _ in batch}) < len(batch):
         return []
-    plain = (lease for lease, one in batch if one is COMPLETED or is_plain(one))
-    return sorted(plain, key=lambda lease: lease.job_id)
+    plain = [lease for lease, one in batch if one is COMPLETED or is_plain(one)]
+    plain.sort(key=_JOB_ID)
+    return plain
