@@ -13,7 +13,7 @@ Durations are in seconds. ``worker`` is the worker's name.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, KeysView
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from importlib import import_module
@@ -485,6 +485,11 @@ class Events:
         self._listeners.setdefault(kind, []).append(listener)
         if success:
             self._of_success.add(kind)
+
+    @property
+    def heard(self) -> KeysView[type[Event]]:
+        """Types that have a listener: a view, which later listeners change too. For what asks once a job."""
+        return self._listeners.keys()
 
     def wants(self, kind: type[Event], *, success: bool = False) -> bool:
         """Has this type a listener? ``success``: one that wants jobs that ended well, too."""

@@ -22,7 +22,8 @@ WHOLE = 1024 * 1024
 """Bytes of an error text that is still to be searched, before it is cut to what is stored."""
 
 
-_DONE = Complete()
+DONE = Complete()
+"""What most handlers return: nothing."""
 
 
 def from_returned(value: object) -> Outcome:
@@ -31,7 +32,7 @@ def from_returned(value: object) -> Outcome:
     A value that cannot be inspected (a dangling proxy, a reason whose ``__str__`` exits) is an error of the handler.
     """
     if value is None:
-        return _DONE
+        return DONE
     try:
         return _read(value)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process

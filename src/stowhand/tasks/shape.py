@@ -84,8 +84,9 @@ class Shape:
         if self.whole is not None:
             return {self.whole: value}
         arguments = msgspec.structs.asdict(value)
-        if self._defaults:
-            return {name: value for name, value in arguments.items() if value is not ABSENT}
+        for name in self._defaults:
+            if arguments[name] is ABSENT:
+                del arguments[name]
         return arguments
 
     def _read_again(self, text: str, error: UndecodablePayload) -> Any:

@@ -1,7 +1,7 @@
 """One attempt, from the claim to the pile of settlements, top to bottom.
 
-begin      a slot has taken the job
-call       what encloses the attempt, pre_handle, the handler (hooks.py); of a suspect, a child process
+begin      a slot has taken the job: what encloses the attempt, pre_handle, the handler (hooks.py), not begun yet; of a
+           suspect, a child process
 waits      for the first time: from here on its time is limited
 ended      judge what came out (judge.py), and hand it over to the settler; or give the job back, or drop it
 answered   by the store: post_handle's turn, then the slot may be filled
@@ -18,7 +18,7 @@ from stowhand.events import JobLeft, JobLost, JobSaid, JobStarted, ThreadAbandon
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Attempt, Stop, Transaction, control_of
+from stowhand.protocols.handler import Attempt, Stop, Transaction, control_of, known_control_of
 from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.store import Claim
 from stowhand.worker.basis import Basis
@@ -52,29 +52,27 @@ class Executor:
         self._duty = basis.duty
         self._isolate = isolate
         self._events = basis.events
+        self._heard = basis.events.heard
         self._clock = basis.clock
         self._worker = basis.worker
+        self._new_logger = self._logger
         self.occupying: set[Attempt[Any]] = set()
         """They have ended, and still hold their slots: for the store's answer, and for post_handle."""
         self.unfinished: list[Lease] = []
         """Leases of handlers that could not be ended. To be released only as the last write."""
 
-    def begin(self, held: Held) -> None:
-        """A slot has taken the job."""
+    def begin(self, held: Held) -> Coroutine[Any, Any, object]:
+        """A slot has taken the job. The handler and all that is around it, not begun yet."""
         claim = held.claim
-        held.attempt = Attempt(claim, self._clock.monotonic(), self._logger)
+        attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger)
         if held.alone:
-            control_of(held.attempt).alone = True
-        if self._events.wants(JobStarted):
+            control_of(attempt).alone = True
+        if JobStarted in self._heard:
             waited = _waited(claim.record)
             self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))
-
-    def call(self, held: Held) -> Coroutine[Any, Any, object]:
-        """The handler and all that is around it, not begun yet. In the attempt's own context."""
-        assert held.attempt is not None
         if held.suspect and self._isolate is not None:
-            return self._isolate(held.attempt)
-        return self._hooks.handle(held.attempt, held.claim.record)
+            return self._isolate(attempt)
+        return self._hooks.handle(attempt, claim.record)
 
     def waits(self, held: Held) -> None:
         """The handler waits for the first time. Raises what the handler's policy raises."""
@@ -88,28 +86,29 @@ class Executor:
 
     def ended(self, held: Held, end: End, again: Callable[[Held], None]) -> None:
         """The handler has ended, and no slot runs it any more. What follows, in order. ``again``: gives it a slot."""
-        attempt, lease, task = held.attempt, held.claim.lease, held.claim.task
+        attempt = held.attempt
         assert attempt is not None
-        control = control_of(attempt)
         if held.timer is not None:
             held.timer.cancel()
-        if self._events.wants(JobLeft):
-            self._events.emit(JobLeft(self._worker, lease.job_id, task))
+        if JobLeft in self._heard:
+            self._events.emit(JobLeft(self._worker, held.claim.lease.job_id, held.claim.task))
         if self._supervisor.is_closed:
             return  # it ignored its cancellation, and ends long after the worker
         self._leases.end(held)
-        control.ended = True
-        if control.detached:
-            self._events.emit(ThreadAbandoned(self._worker, lease.job_id, task))
-        transaction = control.transaction
-        if control.hooked is not None or _holds_slot(transaction):
-            self.occupying.add(attempt)
+        control, transaction = known_control_of(attempt), None
+        if control is not None:
+            control.ended = True
+            if control.detached:
+                self._events.emit(ThreadAbandoned(self._worker, held.claim.lease.job_id, held.claim.task))
+            transaction = control.transaction
+            if control.hooked is not None or _holds_slot(transaction):
+                self.occupying.add(attempt)
         if held.stop_reason is Stop.LOST:
             end = Stop.LOST  # even if it ended well all the same
         if isinstance(end, Stop):
             self._leave_unrecorded(held, attempt, end)
         else:
-            on_answered = self._answered if attempt in self.occupying else None
+            on_answered = self._answered if control is not None and attempt in self.occupying else None
             on_undone = None if transaction is None else partial(self._undone, held, attempt, again)
             self._settler.add(Ended(held, self._judge.settle(attempt, end), on_answered, on_undone))
         if held.suspect:

@@ -235,7 +235,7 @@ class Heartbeater:
             self._events.emit(Beaten(self._worker, len(due), self._clock.monotonic() - sent))
         self._sweeper.refusals.report()
         not_renewed = pulse.lost | pulse.busy | pulse.refused
-        self._leases.renewed((held for held in due if held.pair not in not_renewed), sent)
+        self._leases.renewed((held for held in due if held.claim.lease.pair not in not_renewed), sent)
         for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
             self._leases.kept_busy(held, sent + self._options.every_beat)
         for held in self._leases.find(pulse.lost):

@@ -14,7 +14,7 @@ from stowhand.events import Events, ResultDropped
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
-from stowhand.jobs.outcomes import LONGEST_DELAY, describe, from_error
+from stowhand.jobs.outcomes import DONE, LONGEST_DELAY, describe, from_error
 from stowhand.jobs.text import clean
 from stowhand.protocols.handler import Attempt, Handler, Policy, Stop, control_of
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
@@ -65,12 +65,14 @@ class Judge:
 
     def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
         """The settlement. Where a policy fails, its job waits by the natural table, and its error says so."""
+        if outcome is DONE and not attempt.then:
+            return COMPLETED  # the most common, and no policy can change it
         result = None
         if isinstance(outcome, Complete):
             if outcome.result is not None:
                 result = self._encoded(attempt.claim, outcome.result)
             elif not attempt.then:
-                return COMPLETED  # the most common, and no policy can change it
+                return COMPLETED
         try:
             return self._settle(attempt, outcome, result)
         except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text

@@ -14,12 +14,10 @@ from enum import IntEnum
 from typing import Any
 
 from stowhand.clock import Cancelable, Clock
-from stowhand.jobs.lease import Lease
+from stowhand.jobs.lease import Lease, Pair
 from stowhand.protocols.handler import Attempt, Stop, control_of
 from stowhand.protocols.store import Claim
 from stowhand.worker.changes import Changes
-
-Pair = tuple[int, str]
 
 
 class Phase(IntEnum):
@@ -42,7 +40,6 @@ class Held:
         "beaten",
         "claim",
         "deadline",
-        "pair",
         "phase",
         "seconds",
         "since",
@@ -57,8 +54,6 @@ class Held:
 
     def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
         self.claim = claim
-        self.pair: Pair = (claim.lease.job_id, claim.lease.token)
-        """By which replies about leases are matched."""
         self.suspect = suspect
         """Workers died under it before: it runs apart from the others."""
         self.waits = False
@@ -114,7 +109,9 @@ class Leases:
         self._changes = changes
         self._clock = clock
         self._margin = min(1.0, lease / 10)
-        self._held: dict[Pair, Held] = {}
+        self._held: dict[Held, None] = {}
+        """In the order of their claims. By themselves and not by their pairs: of those few replies are about any, and
+        each job would pay for its pair."""
         self._lock = threading.Lock()
         self.taken_at = float("-inf")
         """When a claim last brought anything."""
@@ -127,8 +124,8 @@ class Leases:
         deadline = sent + self._lease - self._margin
         entered = [Held(claim, sent, since, deadline, suspects) for claim in claims]
         with self._lock:
-            for held in entered:
-                self._held[held.pair] = held
+            self._held |= dict.fromkeys(entered)
+            if entered:
                 self.taken_at = since
         return entered
 
@@ -148,7 +145,7 @@ class Leases:
     def put_back(self, held: Held) -> bool:
         """Ended -> ahead: its attempt was undone, and is made once more. False: the lease is lost."""
         with self._lock:
-            if held.pair not in self._held:
+            if held not in self._held:
                 return False
             held.phase = Phase.AHEAD
             held.since = self._clock.monotonic()
@@ -161,7 +158,7 @@ class Leases:
         with self._lock:
             for held in gone:
                 held.phase = Phase.GONE
-                self._held.pop(held.pair, None)
+                self._held.pop(held, None)
 
     def lose(self, held: Held) -> None:
         """Its lease is lost, or may be given away any moment: nothing is written or renewed for it any more, and its
@@ -183,23 +180,22 @@ class Leases:
         if not self._held:
             return []
         with self._lock:
-            ahead = (held for held in self._held.values() if held.phase is Phase.AHEAD and (waiting or not held.waits))
+            ahead = (held for held in self._held if held.phase is Phase.AHEAD and (waiting or not held.waits))
             stale = [held for held in ahead if held.since <= before]
             for held in stale:
                 held.phase = Phase.GONE
-                del self._held[held.pair]
+                del self._held[held]
         return stale
 
     def oldest_ahead(self) -> float | None:
         """When the oldest that has not started was claimed; a job for which the worker makes way does not count."""
         with self._lock:
-            held = self._held.values()
-            return min((one.since for one in held if one.phase is Phase.AHEAD and not one.waits), default=None)
+            return min((one.since for one in self._held if one.phase is Phase.AHEAD and not one.waits), default=None)
 
     def due(self, now: float, every: float) -> list[Held]:
         """What to renew now: nothing until one is due, then all that are past half their time."""
         with self._lock:
-            held = list(self._held.values())
+            held = list(self._held)
         if not any(now - one.beaten >= every for one in held):
             return []
         return [one for one in held if now - one.beaten >= every / 2]
@@ -222,17 +218,19 @@ class Leases:
         if not self._held:
             return []
         with self._lock:
-            return [held for held in self._held.values() if held.deadline <= now]
+            return [held for held in self._held if held.deadline <= now]
 
     def find(self, pairs: Iterable[Pair]) -> list[Held]:
         """Those of these pairs that are still held. Replies about other leases are thereby ignored."""
+        if not (wanted := frozenset(pairs)):
+            return []
         with self._lock:
-            return [self._held[pair] for pair in pairs if pair in self._held]
+            return [held for held in self._held if held.claim.lease.pair in wanted]
 
     def all(self) -> list[Held]:
         """A copy."""
         with self._lock:
-            return list(self._held.values())
+            return list(self._held)
 
     def list_all(self) -> list[Lease]:
         """Their leases. From any thread."""

@@ -13,7 +13,7 @@ from typing import Any
 from stowhand.errors import StoreError
 from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
-from stowhand.protocols.handler import Attempt, Transaction, control_of
+from stowhand.protocols.handler import Attempt, Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Reply, Store, Unwritten, Verdict
 from stowhand.worker.basis import Basis
@@ -80,9 +80,9 @@ class Settler:
     def add(self, ended: Ended) -> None:
         """Put one on the pile."""
         attempt = ended.held.attempt
-        transaction = None if attempt is None else control_of(attempt).transaction
-        if transaction is not None:
-            self._settle_apart(ended, transaction)
+        control = None if attempt is None else known_control_of(attempt)
+        if control is not None and control.transaction is not None:
+            self._settle_apart(ended, control.transaction)
             return
         if not self._pile:
             self._arrived.set()

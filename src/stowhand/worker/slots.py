@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from typing import Any
 
-from stowhand.jobs.outcomes import from_returned
+from stowhand.jobs.outcomes import DONE, from_returned
 from stowhand.protocols.handler import Stop
 from stowhand.worker.basis import Basis
 from stowhand.worker.executor import Executor
@@ -61,6 +61,8 @@ class Slots:
         """They get their tasks as they are first needed."""
         self._last_turn = LONG_AGO
         """When the event loop last had a turn between two jobs."""
+        self._last_end = LONG_AGO
+        """When a handler last ended."""
         self._yielding = False
         self._last_waited = False
         """The last handler seen really waited: the next ones will need a slot each."""
@@ -158,7 +160,7 @@ class Slots:
                         await rest
                 if slot.waited:
                     self._last_turn = self._clock.monotonic()
-                elif self._clock.monotonic() - self._last_turn > YIELD_AFTER:
+                elif self._last_end - self._last_turn > YIELD_AFTER:
                     if self._yielding:
                         break  # the slot that yields runs the rest: one after the other, all would take the loop's turn
                     self._yielding = True
@@ -179,15 +181,14 @@ class Slots:
         slot.held = held
         slot.waited = False
         self.running += 1
-        self._executor.begin(held)
-        context = contextvars.copy_context()
         end: End
         self._executing.held = held
         try:
-            coroutine = context.run(self._executor.call, held)
+            coroutine = self._executor.begin(held)
+            context = contextvars.copy_context()
             waits_for = context.run(coroutine.send, None)
         except StopIteration as stop:
-            end = from_returned(stop.value)
+            end = DONE if stop.value is None else from_returned(stop.value)
         except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
             end = end_of(error, held)
         else:
@@ -233,7 +234,8 @@ class Slots:
         self._last_waited = slot.waited
         self.running -= 1
         self.ended += 1
-        held.seconds = self._clock.monotonic() - held.attempt.started
+        self._last_end = self._clock.monotonic()
+        held.seconds = self._last_end - held.attempt.started
         self.worked += held.seconds
 
     @types.coroutine
