@@ -232,6 +232,7 @@ def main(only: tuple[str, ...], quick: bool, postgres: int | None, file: Path | 
     """Measure what conditions cost."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped on the way out
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])  # for the worker processes
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a worker starts as it does anywhere
     state = ROOT / ".state" / "conditions"
     state.mkdir(parents=True, exist_ok=True)
     table, sizes = Table(), Sizes().quick() if quick else Sizes()

@@ -28,6 +28,7 @@ sys.path = [
     place for place in sys.path if Path(place or ".").resolve() != HERE.parent
 ]  # its peers/ would hide a module
 
+from benchmarks.report import by_column, save  # noqa: E402
 from stowhand import App  # noqa: E402
 from stowhand.cli.bench.probe import FOLDER, look  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
@@ -42,9 +43,10 @@ COLUMNS = ("drain jobs/s", "worker us", "server us", "p50 ms", "p99 ms")
 @click.option("--slots", default=24, show_default=True, help="Jobs at once.")
 @click.option("--runs", default=5, show_default=True, help="Rounds; the figures are medians.")
 @click.option("--beside", type=click.Path(exists=True, path_type=Path), help="Another checkout, in turn with this one.")
-def main(jobs: int, samples: int, slots: int, runs: int, beside: Path | None) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(jobs: int, samples: int, slots: int, runs: int, beside: Path | None, file: Path | None) -> None:
     """Measure; a line for each checkout."""
-    checkouts = {"here": HERE.parents[1]} | ({"beside": beside.resolve()} if beside else {})
+    checkouts = {"stowhand": HERE.parents[1]} | ({"beside": beside.resolve()} if beside else {})
     found: dict[str, list[list[float]]] = {name: [] for name in checkouts}
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server:
         urls = {name: server.create_database() for name in checkouts}
@@ -55,6 +57,7 @@ def main(jobs: int, samples: int, slots: int, runs: int, beside: Path | None) ->
     for name, rows in found.items():
         medians = [statistics.median(column) for column in zip(*rows, strict=True)]
         click.echo(f"{name:<10}" + "".join(f"{figure:>14,.4g}" for figure in medians))
+    save(by_column("lent", COLUMNS, found), file)
 
 
 async def _measure(checkout: Path, url: str, jobs: int, samples: int, slots: int) -> list[float]:

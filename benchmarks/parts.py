@@ -32,6 +32,7 @@ PARTS = {
     "idle": Part("peers.py --only idle --peers graphile --window 20", "--window 5", 1.5),
     "enqueue": Part("enqueue.py --seconds 1", "--seconds 0.2 --bulk 2000 --callers 1,8", 1.0),
     "timeline": Part("timeline.py --jobs 300", "--jobs 30", 0.5, repeated=False),
+    "sql": Part("sql.py --only add_job --jobs 20000", "--jobs 1000", 1.5),
     "tables": Part(
         "tables.py --finished 100000 --rounds 120 --jobs 5000",
         "--finished 2000 --ahead 100 --rounds 30 --jobs 200",
@@ -39,6 +40,7 @@ PARTS = {
     ),
     "bystander": Part("bystander.py --jobs 70000 --seconds 2", "--jobs 20000 --seconds 0.5", 2.5),
     "flows": Part("flows.py --only drain,latency --jobs 15000 --samples 100", "--jobs 1000 --samples 20", 4.5),
+    "lent": Part("lent.py --jobs 20000 --samples 150", "--jobs 500 --samples 20", 1.5),
     "sqlite": Part(
         "peers.py --sqlite --only drain,latency --jobs 10000 --samples 100", "--jobs 1000 --samples 20", 3.0
     ),

@@ -97,8 +97,8 @@ FROM_SQL = (
     Target("add_job, in one of ten queues: jobs/s", "graphile-worker 0.13.0", least=1),
 )
 LENT = (
-    Target("lent: drain jobs/s", None, least=15_000, ours="here"),
-    Target("lent: p50 ms", None, most=8, ours="here"),
+    Target("lent: drain jobs/s", None, least=15_000),
+    Target("lent: p50 ms", None, most=8),
 )
 BULLMQ, GUILD = "bullmq", "guild-queues"
 FLOWS = (

@@ -26,6 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide this package
 
 from benchmarks.contenders import NPM_PACKAGES, install  # noqa: E402
+from benchmarks.report import Runs, by_column, save  # noqa: E402
 from stowhand.jobs.job import NewJob  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
 from stowhand.stores.postgres.queue.bulk import Bulk  # noqa: E402
@@ -209,7 +210,8 @@ def wal_of(contender: Contender, jobs: int, *, keep: bool) -> tuple[float, float
 @click.option("--only", multiple=True, help="Measures whose names contain this.")
 @click.option("--beside", multiple=True, type=click.Path(exists=True), help="Another work tree with a .venv.")
 @click.option("--peer/--no-peer", default=True, show_default=True)
-def main(jobs: int, runs: int, only: tuple[str, ...], beside: tuple[str, ...], peer: bool) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(jobs: int, runs: int, only: tuple[str, ...], beside: tuple[str, ...], peer: bool, file: Path | None) -> None:
     """Print the table: a line for each measure and contender, and the ratio to the first one."""
     rates: dict[str, dict[str, list[tuple[float, float]]]] = {}
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server:
@@ -234,6 +236,11 @@ def main(jobs: int, runs: int, only: tuple[str, ...], beside: tuple[str, ...], p
             rate, work = (statistics.median(figures) for figures in zip(*each, strict=True))
             ratio = f"{plain[0] / rate:>8.2f}" + (f"{plain[1] / work:>8.2f}" if work else "")
             click.echo(f"  {name:<26}{rate:>12,.0f}" + (f"{work:>9.1f}" if work else "") + f"   ours/it{ratio}")
+    figures: Runs = {}
+    for what, found in rates.items():
+        columns = ("bytes a job",) if what.startswith("WAL") else ("jobs/s", "processor time of the server, us a job")
+        figures |= by_column(what, columns, found)
+    save(figures, file)
 
 
 if __name__ == "__main__":
