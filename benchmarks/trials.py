@@ -23,6 +23,7 @@ from benchmarks.sites import NAP, PostgresSite, Site, new_store
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.bench import probe
 from stowhand.cli.bench.measure import LOOK_EVERY, Workers
+from stowhand.clock import SystemClock
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.options import WorkerOptions
@@ -30,6 +31,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.producing import plain_values_of
+from stowhand.stores.postgres.queue.waker import LateWaker
 
 TO_START, TO_END = 120.0, 600.0
 OURS = ("noop",)
@@ -207,21 +209,29 @@ async def hold_queue(site: PostgresSite) -> str:
 
 
 async def commit(
-    site: PostgresSite, jobs: int, *, notifies: bool = True, delay: float | None = 86_400, committers: int = 8
+    site: PostgresSite,
+    jobs: int,
+    *,
+    notify: str | None = "commit",
+    delay: float | None = 86_400,
+    committers: int = 8,
 ) -> float:
-    """Jobs a second enqueued by so many at once, each in a transaction of its own, with the package's statement."""
+    """Jobs a second enqueued by so many at once, each in a transaction of its own, with the package's statement.
+
+    ``notify``: the option; ``None``: nothing does.
+    """
     site.clear()
-    home = PostgresContext(site.url, StoreOptions(pool_size=committers + RESERVED_CONNECTIONS))
+    options = StoreOptions(pool_size=committers + RESERVED_CONNECTIONS, notify=notify or "later")
+    home = PostgresContext(site.url, options)
     statement = home.statements["enqueue_plain"]
-    if not notifies:
-        head, _, tail = statement.partition(b",\n  case when")
-        assert b"pg_notify" in tail
-        statement = head + tail[tail.index(b" end\n") + 4 :]
+    waker = LateWaker(lambda: home.pool.rows("enqueue", home.statements["wake_late"]), SystemClock())
     values = plain_values_of(NewJob(task="noop", payload='{"number":12345}', delay=delay), None)
 
     async def work(count: int) -> None:
         for _ in range(count):
             await home.pool.rows("enqueue", statement, values)
+            if notify == "later":
+                waker.wake()
 
     try:
         await asyncio.gather(*(work(5) for _ in range(committers)))
@@ -229,6 +239,7 @@ async def commit(
         await asyncio.gather(*(work(jobs // committers) for _ in range(committers)))
         return jobs / (time.perf_counter() - began)
     finally:
+        await waker.close()
         await home.pool.close()
 
 

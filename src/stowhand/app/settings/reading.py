@@ -37,6 +37,7 @@ NOT_REMOTE = (
     "crontab",
     "max_pool_size",
     "listen_url",
+    "notify",
 )
 """Set where a lent store is kept, not where it is used."""
 _NO_SETTINGS = (

@@ -25,6 +25,7 @@ from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import new_job, read_job
+from stowhand.stores.postgres.queue.waker import LateWaker
 
 CHUNK = 1000
 _OF_LOCKS = (
@@ -43,6 +44,9 @@ class Producer:
         self._clock = SystemClock()
         self._inserts = True
         """This login may write the table, until it is refused once: roles other than the owner call the function."""
+        wake = context.statements["wake_late"]
+        later = context.options.notify == "later"
+        self._late_waker = LateWaker(lambda: context.pool.rows("enqueue", wake), self._clock) if later else None
         self._group_commit = GroupCommit(self._alone, self._together, _is_divisible, self._error_for)
 
     async def enqueue(self, job: NewJob) -> Job:
@@ -58,6 +62,13 @@ class Producer:
     async def close(self) -> None:
         """Wait for what is on its way."""
         await self._group_commit.close()
+        if self._late_waker is not None:
+            await self._late_waker.close()
+
+    def _wake_late(self) -> None:
+        """Jobs that have notified nobody are committed."""
+        if self._late_waker is not None:
+            self._late_waker.wake()
 
     async def _alone(self, job: NewJob) -> Job:
         plain = self._inserts and is_plain(job)
@@ -70,7 +81,10 @@ class Producer:
                 self._inserts = False
                 return await self._alone(job)
             raise self._error_for(error, job) from None
-        return new_job(job, row) if plain else read_job(row)
+        if not plain:
+            return read_job(row)
+        self._wake_late()
+        return new_job(job, row)
 
     async def _together(self, board: Board) -> Sequence[Job]:
         """The plain jobs on board, by one statement, all or none; in this order. Raises what psycopg raises."""
@@ -87,7 +101,10 @@ class Producer:
                 else:
                     name, values = "enqueue_each", Bulk(jobs).values_of_each(self._context.now())
                 found = await self.run(connection, name, values)
-            return [new_job(*pair) for pair in zip(jobs, found, strict=True)] if plain else list(map(read_job, found))
+            if not plain:
+                return list(map(read_job, found))
+            self._wake_late()
+            return [new_job(*pair) for pair in zip(jobs, found, strict=True)]
 
         try:
             return await repeated(write, self._clock)
@@ -102,10 +119,12 @@ class Producer:
         try:
             async with self._context.pool.connection("enqueue") as connection, connection.transaction():
                 ids = await self._write_all(connection, _chunks(jobs))
-                if ids:
+                if ids and self._late_waker is None:
                     await self.run(connection, "wake", ())
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._error_for(error, None) from None
+        if ids:
+            self._wake_late()
         return ids
 
     async def _write_all(self, connection: Session, chunks: AsyncIterator[list[NewJob]]) -> list[int]:

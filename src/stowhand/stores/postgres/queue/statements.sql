@@ -75,6 +75,16 @@ select {live_job}
 from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s,
   %s::int, %s::timestamptz)
 
+-- Who sleeps holds the lock (idle_announcer.py) and is notified: {in_commit}, or later (waker.py).
+-- part: wake_sleepers
+case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
+  then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
+  else pg_catalog.pg_notify({channel}, '')::text end
+
+-- name: wake_late
+-- After the commits of jobs. What it commits itself, a notification, is not worth a wait for the disk.
+select pg_catalog.set_config('synchronous_commit', 'off', true), {wake_sleepers}
+
 -- The commonest job: no key, short and plain. A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
@@ -88,9 +98,7 @@ from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int
               coalesce(%s::timestamptz, now())))
   as v(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, at)
 returning id, nullif(run_at, created_at), created_at, max_attempts,
-  case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
-    then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
-    else pg_catalog.pg_notify({channel}, '')::text end
+  case when {in_commit} then {wake_sleepers} end
 
 -- Several of those, of callers at the same time (group_commit.py): all or none, in the order given. Whether somebody
 -- sleeps is asked once, with the first row of a window over all of them, which is there when all are written.
@@ -109,10 +117,7 @@ with added as (
   returning id, run_at, created_at, max_attempts
 )
 select id, nullif(run_at, created_at), created_at, max_attempts,
-  case when row_number() over everyone = 1 and count(*) over everyone > 0 then
-    case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
-      then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
-      else pg_catalog.pg_notify({channel}, '')::text end end
+  case when {in_commit} and row_number() over everyone = 1 and count(*) over everyone > 0 then {wake_sleepers} end
 from added window everyone as (rows between unbounded preceding and unbounded following)
 
 -- name: enqueue_many
