@@ -349,6 +349,30 @@ def test_one_question_serves_an_idle_worker(
     run(story())
 
 
+def test_after_a_claim_that_was_not_filled_one_question_serves_too(
+    store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that comes alone costs two questions, not four; and the next one is not kept waiting behind them."""
+    monkeypatch.setattr("stowhand.stores.postgres.queue.claiming._FRESH", 100.0)
+
+    async def story() -> None:
+        async with asleep(store) as waiting:
+            sql("select stowhand.add_job('t')")
+            assert await asyncio.wait_for(waiting, 20) is True
+            assert len(await claim(store, 5)) == 1
+            store._claims._scan_cursors.clear()  # on a slow machine the claim was as slow as one of a sick table
+            asked_there = store._listener._proven_at
+            assert await claim(store, 5, ours=()) == []
+            assert store._listener._proven_at == asked_there, "it is not idle yet"
+            await store._claims._link.close()
+            assert await claim(store, suspects=True) == []
+            assert await store.next_due(None) == 86_400.0, "nothing within a day"
+            assert not store._claims._link.connected, "neither had to be asked"
+        await store.close()
+
+    run(story())
+
+
 def test_a_poll_goes_over_the_connection_that_listens_and_proves_it(store: PostgresStore, sql: Sql, run: Any) -> None:
     """One question for both; notifications that come along with its answer are heard."""
 

@@ -2,7 +2,8 @@
 
 An idle worker asks for jobs, for suspects, and when the next job is due, again and again. Unless a notification has
 woken it, the first of these questions is the function ``poll`` (functions/idle.sql), whose answer serves all three. It
-goes over the connection that listens, and so proves that one too, unless that has an address of its own.
+goes over the connection that listens, and so proves that one too, unless that has an address of its own. So is the
+claim after one that was not filled: there is probably nothing more.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Claims:
         self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
         """The last claim found nothing, and no notification has come since."""
+        self._unfilled = False
+        """It found fewer than were asked for."""
         self._polls_there = context.listen_dialer is context.dialer
         """The listening connection has the same login, which may claim."""
         self._answer = _NO_ANSWER
@@ -83,14 +86,16 @@ class Claims:
             return []
         if request.suspects:
             return await self._claim(request)
-        claims = await (self._poll if self._idle and self._listener.is_listening else self._claim)(request)
+        polls = self._unfilled and self._listener.is_listening and not self._starts_behind(request)
+        claims = await (self._poll if polls else self._claim)(request)
         self._idle = not claims
+        self._unfilled = len(claims) < request.limit
         self._announcement.claimed(len(claims))
         return claims
 
     def notified(self) -> None:
         """There may be work: the next claim is to be quick."""
-        self._idle = False
+        self._idle = self._unfilled = False
 
     async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         asked = self._foreign_leases.take()
@@ -101,7 +106,7 @@ class Claims:
         )
         statement = self._context.statements["poll"]
         with self._context.translated():
-            there = await self._listener.ask(statement, values) if self._polls_there else None
+            there = await self._listener.ask(statement, values) if self._idle and self._polls_there else None
             found = there if there is not None else await self._link.rows(statement, values)
         if found[0][0] == _NOTHING:
             _, _, _, _, _, due, _, _, suspects, *_, now, _, foreign, listens = found[0]
@@ -167,6 +172,11 @@ class Claims:
         """The last poll has just answered for these tasks."""
         return self._answer.tasks == tasks and stopwatch() - self._answer.at < _FRESH
 
+    def _starts_behind(self, request: ClaimRequest) -> bool:
+        """The way from the beginning is long at present, and a poll goes it."""
+        cursor = self._cursor_for(request)
+        return not self._idle and cursor is not None and cursor.is_behind
+
     def _cursor_for(self, request: ClaimRequest) -> ScanCursor | None:
         """One per set of tasks. None for a claim with conditions: it may pass over what the next one may take."""
         if request.suspects or request.forbidden_flags or self._context.now() is not None:
@@ -208,6 +218,11 @@ class ScanCursor:
     def __init__(self) -> None:
         self._position: Position | None = None
         self._rescan_at = 0.0
+
+    @property
+    def is_behind(self) -> bool:
+        """Claims may start behind a position."""
+        return self._position is not None
 
     def start(self, now: float) -> Position | None:
         """Where the next claim begins; ``None``: at the beginning."""
