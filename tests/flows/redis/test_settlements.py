@@ -317,3 +317,48 @@ def test_a_cut_connection_is_unreachable_and_the_repeat_is_known(plain_harness: 
     (verdict,) = plain_harness.run(twice())
     assert verdict in (Verdict.SETTLED, Verdict.ALREADY_SETTLED)
     assert plain_harness.where(lease.job_id) == ["second waiting"]
+
+
+ALL = 40
+COUNTED = (
+    "hmget",
+    "set",
+    "hset",
+    "hdel",
+    "lrem",
+    "pexpire",
+    "time",
+    "lpop",
+    "lrange",
+    "mget",
+    "del",
+    "rpush",
+    "exists",
+)
+
+
+@pytest.mark.parametrize(("queue", "following"), [("first", "second"), ("second", None)])
+def test_an_execution_costs_few_commands(harness: Harness, queue: str, following: str | None) -> None:
+    """Those in scripts too. What a batch has in common (lists, locks, its mark) is one command for all of it."""
+
+    def counted() -> int:
+        found = harness.client.info("commandstats")
+        return sum(found[f"cmdstat_{name}"]["calls"] for name in COUNTED if f"cmdstat_{name}" in found)
+
+    harness.add_many(ALL, queue, n=1, createdAtTimestamp=1)
+    before = counted()
+    claims = harness.claim(queue, ALL)
+    batch = [(claim.lease, ended(following)) for claim in claims]
+    assert harness.run(harness.store(queue).settle(batch)) == [Verdict.SETTLED] * ALL
+    keeps = int(harness.keys.lasting and following is None)  # what has ended lasts so long
+    # Claimed: its fields, its lock. Settled: its fields, what is left behind.
+    assert counted() - before <= ALL * (4 + keeps) + 30
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (0, 1, 3, 2), (2, 3), (0, 3, 1)])
+def test_what_ends_is_out_of_processing_wherever_it_stood(harness: Harness, order: tuple[int, ...]) -> None:
+    leases = [harness.start() for _ in range(5)]
+    batch = [(leases[place], ended("second")) for place in order]
+    assert harness.run(harness.store().settle(batch)) == [Verdict.SETTLED] * len(order)
+    assert harness.ids("second") == [leases[place].job_id for place in order]
+    assert harness.ids(kind="processing") == [lease.job_id for at, lease in enumerate(leases) if at not in order]

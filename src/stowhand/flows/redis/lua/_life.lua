@@ -44,12 +44,19 @@ local function release_children(hash, queues)
 end
 
 -- It has ended: from now on it is kept for the flow's ``key_life``. A child is kept as long as its parent, unless that
--- is gone. ``lists``, ``queues``: the fields LISTS and QUEUES of its hash.
-local function ended(hash, lists, queues)
+-- is gone. ``lists``, ``queues``: the fields LISTS and QUEUES of its hash. ``fields``: the last ones, {name, value, …}, not
+-- so many that they would not go into one call.
+local function ended(hash, lists, queues, fields)
+  fields = fields or {}
+  if queue.lasting then
+    fields[#fields + 1], fields[#fields + 2] = 'endedAtTimestamp', string.format('%d', now_ms())
+  end
+  if #fields > 0 then
+    redis.call('HSET', hash, unpack(fields))
+  end
   if not queue.lasting then
     return
   end
-  redis.call('HSET', hash, 'endedAtTimestamp', string.format('%d', now_ms()))
   redis.call('PEXPIRE', hash, queue.key_life)
   if lists then
     release_lookups(lists)

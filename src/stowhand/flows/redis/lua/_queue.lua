@@ -8,9 +8,13 @@ local SUSPECT = 2 -- a job reset this often runs apart
 local LEASED = '+:' -- in a lock that outlives its lease, between worker and token
 local HOUR = 3600000 -- milliseconds
 
+local moment -- asked once: a script is one step
 local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  if not moment then
+    local time = redis.call('TIME')
+    moment = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  return moment
 end
 
 -- A value that may be anything, as a number from 0.

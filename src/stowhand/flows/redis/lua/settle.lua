@@ -52,8 +52,12 @@ end
 local outcomes = {}
 
 function outcomes.complete(index, entry, hash, base, row)
-  put(hash, entry[5])
   local target = targets[entry[4]]
+  if not target and not queue.parent and #entry[5] < CHUNK then
+    ended(hash, row[8], row[9], entry[5])
+    return
+  end
+  put(hash, entry[5])
   if target then
     local name, bases = unpack(target)
     local before = queue.ranked and math.floor(tonumber(row[2] or 1) or 1) or 1
@@ -61,7 +65,9 @@ function outcomes.complete(index, entry, hash, base, row)
     if queue.ranked and after ~= before then
       redis.call('HSET', hash, 'priority', after)
     end
-    redis.call('HDEL', hash, 'retries:' .. name) -- it may have been there before
+    if row[10] then
+      redis.call('HDEL', hash, 'retries:' .. name) -- it has been there before
+    end
     push(bases[after] .. ':waiting', index)
   elseif queue.parent then
     tell_parent(hash, row[4])
@@ -134,6 +140,45 @@ end
 
 local known, freed, left = {}, {}, {}
 
+-- What was claimed together stands together in processing, mostly at its head, and mostly ends together: the ids at the
+-- head of each list, and how many of them are to be taken out in one command. The very first is taken out at once: where
+-- memory is full, a server lets a script write only once it has removed something.
+local heads, has_removed = {}, false
+
+local function take_heads(processing)
+  local head = heads[processing]
+  if head.taken > 0 then
+    redis.call('LPOP', processing, head.taken)
+    head.taken = 0
+  end
+end
+
+local function take_out(id, priority)
+  if #entries == 1 then
+    return take_from_processing(id, priority, 1)
+  end
+  local likely = base_of(queue.bases, priority)
+  local processing = likely .. ':processing'
+  if not heads[processing] then
+    heads[processing] = { ids = redis.call('LRANGE', processing, 0, #entries - 1), at = 1, taken = 0 }
+  end
+  local head = heads[processing]
+  if head.ids[head.at] == id then
+    head.at = head.at + 1
+    if has_removed then
+      head.taken = head.taken + 1
+    else
+      has_removed = redis.call('LPOP', processing)
+    end
+    return likely
+  end
+  for each, other in pairs(heads) do
+    take_heads(each)
+    other.at = #entries + 1 -- from here on one by one: where the rest stands is not known any more
+  end
+  return take_from_processing(id, priority, 1)
+end
+
 -- What cannot be written fails that job, and no other. Where that is refused too, it stays in processing under its lock.
 local function give_up(index, trouble)
   local id, from = ids[index], left[index]
@@ -150,10 +195,12 @@ for index, entry in ipairs(entries) do
   local id = entry[1]
   known[index] = 'L'
   if is_ours(locks[index], entry[2]) then
+    local target = entry[3] == 'complete' and targets[entry[4]]
     local row, hidden = fields_of(
-      id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId', LISTS, QUEUES
+      id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId', LISTS, QUEUES,
+      target and 'retries:' .. target[1] or RETRIES
     )
-    local base = not hidden and take_from_processing(id, row and row[2], 1)
+    local base = not hidden and take_out(id, row and row[2])
     if base and row then
       local hash = queue.hashes .. id
       known[index], left[index] = 'S', { base = base, parent = row[4], lists = row[8], queues = row[9] }
@@ -170,6 +217,9 @@ for index, entry in ipairs(entries) do
   elseif redis.call('EXISTS', queue.hashes .. id) == 0 then
     known[index] = 'G'
   end
+end
+for processing in pairs(heads) do
+  take_heads(processing)
 end
 for _, list in ipairs(lists) do
   for from = 1, #pushes[list], CHUNK do
