@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from functools import cache
-from importlib import metadata
 
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList
 from stowhand.protocols.store import Heartbeats
@@ -69,4 +68,6 @@ class Registration:
 
 @cache
 def _version() -> str:
+    from importlib import metadata  # reads mail headers and archives: a fifth of what an import of App takes
+
     return metadata.version("stowhand")
