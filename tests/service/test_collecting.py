@@ -1,0 +1,34 @@
+"""A worker process of ours collects garbage less often; what its tasks have chosen stays."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from stowhand.service.process import YOUNG, collect_less
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+def test_what_is_loaded_is_looked_at_no_more() -> None:
+    gc.set_threshold(700, 10, 10)
+    collect_less()
+    assert gc.get_threshold()[0] == YOUNG
+    assert gc.get_freeze_count() > 10_000
+
+
+@pytest.mark.parametrize("first", [0, 50_000])
+def test_a_choice_of_the_tasks_stays(first: int) -> None:
+    gc.set_threshold(first)
+    collect_less()
+    assert gc.get_threshold()[0] == first
