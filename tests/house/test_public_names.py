@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 from collections.abc import Callable
 
 import stowhand
@@ -23,6 +21,7 @@ from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.context import Context
 from stowhand.tasks.registry import TaskOptions
 from stowhand.worker.worker import Worker
+from tests.support.imported import modules_after
 from tests.support.sources import ROOT, package_sources
 
 PUBLIC = [
@@ -122,15 +121,14 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_importing_the_package_imports_no_driver() -> None:
-    script = "import sys, stowhand; stowhand.App, stowhand.Worker; print(*sorted(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"psycopg", "sqlite3", "pydantic", "rich"} & set(loaded)
+    loaded = modules_after("import stowhand; stowhand.App, stowhand.Worker")
+    assert "stowhand.worker.worker" in loaded
+    assert not {"psycopg", "sqlite3", "pydantic", "rich"} & loaded
 
 
 def test_importing_the_package_imports_no_other_module_of_it() -> None:
-    script = "import sys, stowhand; print(*(name for name in sys.modules if name.startswith('stowhand.')))"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert loaded.split() == []
+    loaded = modules_after("import stowhand")
+    assert [name for name in loaded if name.split(".")[0] == "stowhand"] == ["stowhand"]
 
 
 def test_a_room_that_is_not_public_imports_nothing_by_itself() -> None:
