@@ -2,7 +2,7 @@
 
 The benchmarks run one after another, as parts; each writes its figures as JSON, which are put into results.json as soon
 as it has ended. A part that fails is named, and keeps the figures that it had. Without anything else on the machine all
-of it takes about twenty minutes on two cores.
+of it takes 20 to 25 minutes on two cores.
 """
 
 from __future__ import annotations

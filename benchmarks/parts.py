@@ -28,8 +28,8 @@ PARTS = {
         "peers.py --only drain,latency --jobs 30000 --samples 150", "--jobs 2000 --many 2000 --samples 20", 5.0
     ),
     "bulk": Part("peers.py --only many,one --peers graphile --many 50000 --one 1000", "--many 2000 --one 100", 1.5),
-    "costs": Part("peers.py --only costs,start --peers graphile,pgqueuer", "--counted 2000", 2.0),
-    "idle": Part("peers.py --only idle --peers graphile --window 20", "--window 5", 1.5),
+    "costs": Part("peers.py --only costs,start --peers graphile,pgqueuer", "--counted 2000", 2.5),
+    "idle": Part("peers.py --only idle --peers graphile --window 60", "--window 5", 2.5),
     "enqueue": Part("enqueue.py --seconds 1", "--seconds 0.2 --bulk 2000 --callers 1,8", 1.0),
     "timeline": Part("timeline.py --jobs 300", "--jobs 30", 0.5, repeated=False),
     "sql": Part("sql.py --only add_job --jobs 20000", "--jobs 1000", 1.5),
@@ -39,10 +39,8 @@ PARTS = {
         2.0,
     ),
     "bystander": Part("bystander.py --jobs 70000 --seconds 2", "--jobs 20000 --seconds 0.5", 2.5),
-    "flows": Part("flows.py --only drain,latency --jobs 15000 --samples 100", "--jobs 1000 --samples 20", 4.5),
+    "flows": Part("flows.py --only drain --jobs 12000", "--jobs 1000", 3.0),
     "lent": Part("lent.py --jobs 20000 --samples 150", "--jobs 500 --samples 20", 1.5),
-    "sqlite": Part(
-        "peers.py --sqlite --only drain,latency --jobs 10000 --samples 100", "--jobs 1000 --samples 20", 3.0
-    ),
+    "sqlite": Part("peers.py --sqlite --only drain,latency --jobs 10000 --samples 60", "--jobs 1000 --samples 20", 2.5),
 }
 """In the order in which they are measured: what matters most comes first."""

@@ -218,7 +218,6 @@ FLOW = {
     "2 processes, jobs/s": "drain, 2 processes, jobs/s",
     "workers, us a job": "drain, 1 process, processor time of the workers, us a job",
     "server, us a job": "drain, 1 process, processor time of the server, us a job",
-    "start, p50 ms": "enqueue to start, p50, ms",
 }
 TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
     "goals": goals,

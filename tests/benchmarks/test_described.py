@@ -20,5 +20,5 @@ def test_a_part_of_the_page_is_a_benchmark_that_writes_its_figures() -> None:
 
 def test_a_part_is_run_as_often_as_is_asked_for() -> None:
     assert PARTS["costs"].line(3, quick=False) == "peers.py --only costs,start --peers graphile,pgqueuer --runs 3"
-    assert PARTS["idle"].line(1, quick=True).endswith("--window 20 --window 5 --runs 1")
+    assert PARTS["idle"].line(1, quick=True).endswith("--window 60 --window 5 --runs 1")
     assert PARTS["timeline"].line(5, quick=False) == "timeline.py --jobs 300"
