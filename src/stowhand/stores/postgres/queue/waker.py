@@ -17,7 +17,7 @@ import psycopg
 from stowhand.clock import Clock
 from stowhand.errors import StoreError
 
-PAUSE = 0.005
+PAUSE = 0.02
 """Seconds from one wake-up to the next."""
 LAST = 5.0
 """Seconds that closing waits for the last wake-up."""
