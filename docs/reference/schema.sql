@@ -710,6 +710,48 @@ begin
   return _closed;
 end $$;
 
+CREATE FUNCTION stowhand.complete(_ids bigint[], _tokens uuid[], _keep boolean, _at timestamp with time zone, OUT mine bigint[], OUT names text[], OUT held bigint[], OUT held_by uuid[]) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _gone bigint;
+begin
+  select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into mine, names
+    from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+      select l.id, l.queue from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
+      for update skip locked) j;
+  if names is not null then
+    names := "stowhand".closed_queues(names);
+    if cardinality(names) > 0 then
+      mine := array(select l.id from "stowhand".live l where l.id = any(mine) and (l.queue = any(names)) is not true);
+    end if;
+  end if;
+  if _keep then
+    with gone as (
+      delete from "stowhand".live j where j.id = any(mine) returning j.*
+    ), kept as (
+      insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+        max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+        updated_at, cancel_requested)
+      select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
+        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
+        g.created_at, g.updated_at, g.cancel_requested
+      from gone g
+    )
+    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
+        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
+      from gone g;
+  else
+    with gone as (
+      delete from "stowhand".live j where j.id = any(mine) returning j.id, j.queue, j.token
+    )
+    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
+        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
+      from gone g;
+  end if;
+  if _gone < cardinality(mine) then perform "stowhand".check_written(_gone, cardinality(mine)); end if;
+end $$;
+
 CREATE FUNCTION stowhand.complete_all(_ids bigint[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1581,6 +1623,37 @@ begin
   loop
     perform "stowhand".refresh_hint(_left, _at);
   end loop;
+end $$;
+
+CREATE FUNCTION stowhand.is_overtaken(_priority integer, _at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _next record;
+  _after int := -2147483648;
+begin
+  loop
+    select j.priority, j.run_at into _next from "stowhand".live j
+      where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+        and j.priority >= _after and j.priority < _priority
+      order by j.priority, j.run_at, j.id limit 1;
+    exit when not found;
+    if _next.run_at <= _at then return true; end if;
+    _after := _next.priority + 1;
+  end loop;
+  _after := -2147483648;
+  loop
+    select j.priority, j.run_at into _next from "stowhand".live j
+      where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+        and j.priority >= _after and j.priority < _priority
+      order by j.priority, j.run_at, j.id limit 1;
+    exit when not found;
+    if _next.run_at <= _at then return true; end if;
+    _after := _next.priority + 1;
+  end loop;
+  return exists (
+    select from "stowhand".queues q
+    where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
 end $$;
 
 CREATE FUNCTION stowhand.is_suspicious(_text text) RETURNS boolean
@@ -2784,6 +2857,54 @@ begin
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
 
+CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _done record;
+  _heads bigint[];
+  _taken text[];
+begin
+  -- As in `claim`, and before any row is locked: `abandon` of this token takes its lock first and rows afterwards.
+  perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
+  _done := "stowhand".complete(_ids, _tokens, _keep, _at);
+  settled := _done.mine;
+  return next;
+  if _done.names is null then return; end if;
+  if not exists (select from "stowhand".dead_tokens d where d.token = _token) then
+    _heads := "stowhand".successors(_done.names, _done.held, _done.held_by, _limit, _tasks, _forbidden, _at);
+  end if;
+  if cardinality(_heads) > 0 then
+    return query
+    update "stowhand".live j
+      set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
+          token = _token, settled_token = null, worker = _worker,
+          lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+      where j.id = any(_heads)
+      returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts,
+        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at,
+        j.epoch, j.started_at;
+    select array_agg(j.queue), array_agg(j.id) into _taken, _heads from "stowhand".live j
+      where j.id = any(_heads) and j.token = _token;
+    update "stowhand".queues q set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token
+      where q.name = any(_taken);
+  end if;
+  -- Those that have a new holder are left alone by it, and nobody is woken for them.
+  if (_taken @> _done.names) is not true then
+    perform "stowhand".free_queues(_done.names, _done.held, _done.held_by, _at);
+  end if;
+end $$;
+
 CREATE FUNCTION stowhand.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2797,48 +2918,13 @@ CREATE FUNCTION stowhand.settle_completed(_ids bigint[], _tokens uuid[], _keep b
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
-  _mine bigint[];
-  _names text[];
-  _held bigint[];
-  _by uuid[];
-  _gone bigint;
+  _done record;
 begin
-  select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into _mine, _names
-    from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.id, l.queue from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
-      for update skip locked) j;
-  if _names is not null then
-    _names := "stowhand".closed_queues(_names);
-    if cardinality(_names) > 0 then
-      _mine := array(select l.id from "stowhand".live l where l.id = any(_mine) and (l.queue = any(_names)) is not true);
-    end if;
+  _done := "stowhand".complete(_ids, _tokens, _keep, _at);
+  if _done.names is not null then
+    perform "stowhand".free_queues(_done.names, _done.held, _done.held_by, _at);
   end if;
-  if _keep then
-    with gone as (
-      delete from "stowhand".live j where j.id = any(_mine) returning j.*
-    ), kept as (
-      insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-        max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-        updated_at, cancel_requested)
-      select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
-        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
-        g.created_at, g.updated_at, g.cancel_requested
-      from gone g
-    )
-    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
-      from gone g;
-  else
-    with gone as (
-      delete from "stowhand".live j where j.id = any(_mine) returning j.id, j.queue, j.token
-    )
-    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
-      from gone g;
-  end if;
-  if _gone < cardinality(_mine) then perform "stowhand".check_written(_gone, cardinality(_mine)); end if;
-  if _names is not null then perform "stowhand".free_queues(_names, _held, _by, _at); end if;
-  return query select unnest(_mine);
+  return query select unnest(_done.mine);
 end $$;
 
 CREATE FUNCTION stowhand.share_of(_size numeric, _pages integer) RETURNS double precision
@@ -2923,6 +3009,32 @@ begin
       round(coalesce(sum(r.errored), 0))::bigint, round(coalesce(sum(r.due), 0))::bigint,
       round(coalesce(sum(r.processing), 0))::bigint, round(coalesce(sum(r.failed), 0))::bigint, bool_and(r.exact)
     from ranked r group by r.what, r.shown, case when r.shown then r.name end;
+end $$;
+
+CREATE FUNCTION stowhand.successors(_names text[], _held bigint[], _held_by uuid[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _heads bigint[] := '{}';
+  _head bigint;
+  _name text;
+begin
+  if exists (select from "stowhand".pauses) then
+    _tasks := "stowhand".unpaused(_tasks);
+    if cardinality(_tasks) = 0 then return _heads; end if;
+  end if;
+  for _name in
+    select q.name from unnest(_names, _held, _held_by) as f(name, id, token) cross join lateral (
+      select w.name from "stowhand".queues w
+      where w.name = f.name and w.holder_id = f.id and w.holder_token = f.token and w.paused_at is null offset 0) q
+  loop
+    exit when cardinality(_heads) >= _limit;
+    _head := "stowhand".take_head(_name, _tasks, _forbidden, _at);
+    continue when _head is null
+      or "stowhand".is_overtaken((select j.priority from "stowhand".live j where j.id = _head), _at);
+    _heads := _heads || _head;
+  end loop;
+  return _heads;
 end $$;
 
 CREATE FUNCTION stowhand.take_back(_jobs stowhand.live[], _keep boolean, _at timestamp with time zone) RETURNS stowhand.verdict[]

@@ -13,11 +13,12 @@ import msgspec
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
+from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
 from stowhand.protocols.operating import Ages, QueueRow
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
-from stowhand.protocols.store import ClaimRequest, Heartbeats
-from stowhand.testing import FakeClock
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats
+from stowhand.testing import FakeClock, MemoryStore
+from tests.support.chaining import settle_and_claim
 
 LEASE = 10.0
 WORKERS = ("w1", "w2", "w3")
@@ -68,9 +69,11 @@ Doing = Callable[[Twin], Awaitable[Callable[[], object]]]
 class Operations:
     """Draws operations; knows what has been born and leased so far."""
 
-    def __init__(self, seed: int, clock: FakeClock) -> None:
+    def __init__(self, seed: int, clock: FakeClock, *, chains: bool = False) -> None:
+        """``chains``: some settlements claim too, which only two of the stores can be told to."""
         self._random = Random(seed)
         self._clock = clock
+        self._chains = chains
         self.leases: list[tuple[Ordinal, str, int]] = []
         self.attempts: dict[tuple[Ordinal, str], tuple[int, int]] = {}
         self.born = 0
@@ -97,6 +100,8 @@ class Operations:
             self.purge: 1,
             self.pass_time: 3,
         }
+        if self._chains:
+            chances |= {self.enqueue: 30, self.claim: 20, self.settle_and_claim: 40}
         (chosen,) = self._random.choices(list(chances), list(chances.values()))
         return chosen()
 
@@ -131,29 +136,51 @@ class Operations:
         return f"enqueue_many {jobs}", do
 
     def claim(self) -> tuple[str, Doing]:
-        request = ClaimRequest(
+        request = self._request(suspects=self._random.random() < 0.25)
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            claims = await twin.store.claim(request)
+            return lambda: self._claimed(twin, claims)
+
+        return f"claim {request}", do
+
+    def settle_and_claim(self) -> tuple[str, Doing]:
+        leases = self.leases[-1:] if self._random.random() < 0.7 else self._some_leases(1)
+        request = self._request(suspects=False)
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            batch = [(twin.lease(held), COMPLETED) for held in leases]
+            if (together := twin.store.capabilities.settle_and_claim) is not None:
+                replies, claims = await together(batch, request)
+            else:
+                assert isinstance(twin.store, MemoryStore)
+                replies, claims = settle_and_claim(twin.store, batch, request)
+            return lambda: (list(replies), self._claimed(twin, claims))
+
+        return f"settle_and_claim {leases} {request}", do
+
+    def _request(self, *, suspects: bool) -> ClaimRequest:
+        return ClaimRequest(
             worker=self._random.choice(WORKERS),
             token=self._stale_token() or str(uuid.UUID(int=self._random.getrandbits(128), version=4)),
             limit=self._random.randint(1, 4),
             lease=LEASE,
             tasks=self._random.choice([None, None, TASKS, ("a",), ("b", "c")]),
             forbidden_flags=self._random.choice([(), (), ("f",), ("f", "g")]),
-            suspects=self._random.random() < 0.25,
+            suspects=suspects,
         )
 
-        async def do(twin: Twin) -> Callable[[], object]:
-            claims = await twin.store.claim(request)
-            for claim in claims:
-                held = (twin.ordinals[claim.lease.job_id], claim.lease.token, claim.lease.epoch)
-                if held not in self.leases:
-                    self.leases.append(held)
-                    self.attempts[held[:2]] = (claim.attempts, claim.max_attempts)
-            return lambda: [
-                (twin.ordinals[each.lease.job_id], each.lease.epoch, each.attempts, each.task, each.queue)
-                for each in claims
-            ]
-
-        return f"claim {request}", do
+    def _claimed(self, twin: Twin, claims: Sequence[Claim[Job]]) -> object:
+        """What was claimed, in words that all twins share; remembered, so that it is settled, or lost, later."""
+        for claim in claims:
+            held = (twin.ordinals[claim.lease.job_id], claim.lease.token, claim.lease.epoch)
+            if held not in self.leases:
+                self.leases.append(held)
+                self.attempts[held[:2]] = (claim.attempts, claim.max_attempts)
+        return [
+            (twin.ordinals[each.lease.job_id], each.lease.epoch, each.attempts, each.task, each.queue)
+            for each in claims
+        ]
 
     def settle(self) -> tuple[str, Doing]:
         leases = self._some_leases(3)
@@ -345,7 +372,7 @@ class Operations:
         return NewJob(
             task=choose(TASKS),
             payload=choose(["{}", '{"n": 1}', "[1]", "[2, 3]", "null"]),
-            queue=choose([None, None, "q", "r"]),
+            queue=choose(["q", "q", "q", "r"] if self._chains else [None, None, "q", "r"]),
             priority=choose([0, 0, -1, 2**31 - 1]),
             run_at=choose([None, None, None, self._clock.now() - timedelta(seconds=7)]) if key is None else None,
             delay=choose([None, 4.0]) if key is not None else None,

@@ -40,6 +40,14 @@ def test_every_store_lives_the_same_life(
     run(live([MemoryBackend(), file, differential_database], seed), timeout=100)
 
 
+@pytest.mark.parametrize("seed", [1, 8])
+def test_settlements_that_claim_do_what_their_specification_does(
+    seed: int, run: Run, differential_database: PostgresBackend
+) -> None:
+    differential_database.empty()
+    run(live([MemoryBackend(), differential_database], seed, chains=True), timeout=100)
+
+
 @pytest.fixture(scope="module")
 def differential_database(postgres_server: Databases) -> Any:
     url = postgres_server.create_database()
@@ -52,10 +60,10 @@ def differential_database(postgres_server: Databases) -> Any:
     postgres_server.drop_database(url)
 
 
-async def live(places: list[Backend], seed: int) -> None:
+async def live(places: list[Backend], seed: int, *, chains: bool = False) -> None:
     clock = FakeClock()
     options = StoreOptions(pinned=clock.now)
-    operations = Operations(seed, clock)
+    operations = Operations(seed, clock, chains=chains)
     told: deque[str] = deque(maxlen=40)
     async with AsyncExitStack() as stack:
         twins = [await open_twin(place, options, stack) for place in places]

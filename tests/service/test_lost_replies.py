@@ -148,6 +148,51 @@ def test_a_settlement_whose_reply_was_lost_is_repeated_and_counts_once(
     run(scenario(), 60)
 
 
+def test_what_a_settlement_claimed_without_a_reply_is_given_up_and_the_queue_goes_on_in_order(
+    run: Run, proxy: Proxy, postgres_url: str
+) -> None:
+    async def scenario() -> None:
+        async with working(postgres_url, proxy.url, lease=60.0) as bench:
+            bench.may_end.clear()
+            jobs = [(await bench.direct.jobs.enqueue(NewJob(task="t", queue="q"))).id for _ in range(3)]
+            await bench.until(lambda: bench.runs == jobs[:1])
+            proxy.lose_next_reply("settle", to=b"settle_and_claim")
+            bench.may_end.set()
+            await bench.until(lambda: len(bench.heard(JobEnded)) == 3)  # long before a lease has ended
+            assert proxy.lost.is_set()
+            assert bench.runs == jobs, "each ran once"
+            assert [event.doing for event in bench.heard(StoreTrouble)] == ["settle"]
+            for job_id in jobs:
+                found = await bench.job(job_id)
+                assert (found.state, found.attempts, found.resets) == (State.COMPLETED, 1, 0)
+
+    run(scenario(), 60)
+
+
+def test_a_settlement_that_claims_and_arrives_late_takes_nothing(run: Run, proxy: Proxy, postgres_url: str) -> None:
+    async def scenario() -> None:
+        async with working(postgres_url, proxy.url, lease=60.0) as bench:
+            bench.may_end.clear()
+            jobs = [(await bench.direct.jobs.enqueue(NewJob(task="t", queue="q"))).id for _ in range(3)]
+            await bench.until(lambda: bench.runs == jobs[:1])
+            go = proxy.hold_next_request("settle", to=b"settle_and_claim")
+            bench.may_end.set()
+            await bench.until(proxy.held.is_set)
+            bench.may_end.clear()
+            await bench.until(lambda: bench.runs == jobs[:2])  # settled by the repeat, and claimed
+            go.set()
+            assert await asyncio.to_thread(proxy.let_through.wait, 25)
+            second, third = [await bench.job(job_id) for job_id in jobs[1:]]
+            assert (second.state, second.attempts) == (State.PROCESSING, 1)
+            assert (third.state, third.attempts) == (State.QUEUED, 0)
+            bench.may_end.set()
+            await bench.until(lambda: [event.job_id for event in bench.heard(JobEnded)] == jobs)
+            assert bench.runs == jobs
+            assert not bench.heard(JobLost)
+
+    run(scenario(), 60)
+
+
 def test_a_heartbeat_connection_that_dies_without_a_word_costs_no_lease(
     run: Run, proxy: Proxy, postgres_url: str
 ) -> None:

@@ -157,6 +157,20 @@ DOING = {
 PARTS = tuple(DOING)
 
 
+class SettleAndClaim(Protocol):
+    """Settling that claims in the same transaction."""
+
+    async def __call__(
+        self, batch: Sequence[tuple[Lease, Settlement]], request: ClaimRequest
+    ) -> tuple[Sequence[Reply], Sequence[Claim[Any]]]:
+        """As ``Store.settle``; and of each serial queue that this call frees the next job, under the request's token.
+
+        Nothing is claimed of a queue whose holder this call did not settle, of a paused one, or while something more
+        urgent is due. A claim that cannot be written leaves the settlements as they are. Raises StoreUnreachable when
+        the outcome is not known: first the token is abandoned, then ``Store.settle`` repeated.
+        """
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a store declares of itself, once and for good."""
 
@@ -166,6 +180,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """A server keeps the jobs and lends them: what recurs is scheduled beside it, and the schema is its own."""
     table: str | None = None
     """The table whose records these are; ``None``: they are jobs."""
+    settle_and_claim: SettleAndClaim | None = None
+    """Passes a serial queue from one job to its next without a claim of its own; ``None``: each is claimed."""
     absent: Mapping[str, str] = {}
     """By each part (queue_store.py) that is ``None``: why, and what to do instead."""
 

@@ -28,12 +28,12 @@ class ClaimSize:
         self._worked = 0.0
         self._measured_at = basis.clock.monotonic()
 
-    def limit(self) -> int:
-        """How many to claim now."""
+    def limit(self, *, promised: bool = False) -> int:
+        """How many to claim now. ``promised``: those too that settlements under way may claim (successors.py)."""
         limit = int(min(self._one() if self._one_by_one else self._many(), self.left))
         if self._hooks.holds_slots and limit < self._load.underway:
             return 0  # more slots are about to fall free than are free: one claim for all of them
-        return limit
+        return limit if promised else max(limit - self._load.promised, 0)
 
     def _one(self) -> int:
         """When the last record has run to its first wait, and its pre_handle has returned: so it has been counted."""

@@ -56,6 +56,10 @@ class Claims:
         self._failures = 0
         self._foresaw_at = float("-inf")
         """When a claim last asked for foreign leases."""
+        self._limit = 0
+        """Of the last claim."""
+        self.ordinary = 0
+        """Claims so far that were answered, those of suspects apart."""
         self.call = Call(basis.clock)
 
     async def claim(
@@ -85,6 +89,7 @@ class Claims:
         if self._events.wants(Claiming):
             self._events.emit(Claiming(self._worker, limit))
         sent = self._clock.monotonic()
+        self._limit = limit
         try:
             with self.call:
                 claims = await self._store.claim(request)
@@ -94,6 +99,7 @@ class Claims:
                 raise  # the worker stops and waits no longer for the reply
             await self._recover(error)
             return []
+        self.ordinary += not suspects
         if self._events.wants(Claimed):
             self._events.emit(Claimed(self._worker, len(claims), self.call.seconds))
         if self._failures:
@@ -101,6 +107,16 @@ class Claims:
             self._failures = 0
         since = self._clock.monotonic()
         return self._leases.take(claims, sent=sent, since=since, suspects=suspects) if claims else []
+
+    @property
+    def asking(self) -> int:
+        """How many jobs the claim that is on its way may bring."""
+        return 0 if self.call.since is None else self._limit
+
+    @property
+    def fails(self) -> bool:
+        """The last claim did; the next one waits for a beat."""
+        return self._failures > 0
 
     @property
     def rations(self) -> bool:

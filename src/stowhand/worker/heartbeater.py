@@ -12,6 +12,7 @@ the worker's loop watches (``Worker._guard``).
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from stowhand.clock import Clock, Ticker
@@ -72,6 +73,7 @@ class Heartbeater:
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._lost_tokens: list[str] = []
+        self._on_dead: dict[str, Callable[[], None]] = {}
         self._crashed: list[Lease] = []
         self._failures = 0
         self._refused_since: float | None = None
@@ -121,7 +123,15 @@ class Heartbeater:
         with self._lock:
             self._lost_tokens.append(token)
             if len(self._lost_tokens) > TOKENS:
-                del self._lost_tokens[0]
+                self._on_dead.pop(self._lost_tokens.pop(0), None)
+
+    def abandon_now(self, token: str, on_dead: Callable[[], None]) -> None:
+        """The same, at once. ``on_dead``: called on the worker's loop when the token can claim nothing more; not of one
+        that is forgotten."""
+        with self._lock:
+            self._on_dead[token] = on_dead
+        self.abandon(token)
+        self.hurry()
 
     def child_crashed(self, lease: Lease) -> None:
         """The child process that ran this job died."""
@@ -256,7 +266,10 @@ class Heartbeater:
             with self._lock:
                 self._crashed.pop(0)
         for token in tuple(self._lost_tokens):
-            if await self._heartbeats.abandon(token):
+            is_done = await self._heartbeats.abandon(token)
+            if (on_dead := self._on_dead.pop(token, None)) is not None:
+                self._changes.from_thread(on_dead)
+            if is_done:
                 with self._lock:  # it may have been forgotten meanwhile
                     self._lost_tokens = [one for one in self._lost_tokens if one != token]
         for _ in range(len(self._returns)):

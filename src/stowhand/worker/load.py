@@ -40,6 +40,11 @@ class Load:
         return self._settler.underway
 
     @property
+    def promised(self) -> int:
+        """How many jobs the settlements that are under way may claim."""
+        return self._settler.promised if self._settler.chains else 0
+
+    @property
     def is_unrecorded(self) -> bool:
         """Something has ended, and its end is not recorded yet."""
         return bool(self._settler.backlog or self._supervisor.pending)

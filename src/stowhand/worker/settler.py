@@ -7,8 +7,8 @@ a job is settled at once; under load the batches grow by themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any
 
 from stowhand.errors import StoreError
 from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
@@ -21,9 +21,14 @@ from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.liveness import Call
 
+if TYPE_CHECKING:
+    from stowhand.worker.successors import Successors
+
 BATCH = 500
 _OK = COMPLETED.ended
 BUSY_PAUSE = 0.25
+FEW = 16
+"""Settlements in one call beyond which claims are worth a call of their own."""
 
 
 class Ended:
@@ -59,10 +64,14 @@ class Settler:
         leases: Leases,
         judge: Judge,
         basis: Basis,
+        *,
+        chains: bool,
     ) -> None:
+        """``chains``: a settlement may claim the next job of its queue (successors.py)."""
         self._store = store
         self._leases = leases
         self._judge = judge
+        self.chains = chains
         self._changes = basis.changes
         self._supervisor = basis.supervisor
         self._events = basis.events
@@ -114,11 +123,18 @@ class Settler:
         return len(self._pile) + len(self._in_flight)
 
     @property
+    def promised(self) -> int:
+        """How many jobs these may claim: slots that the claimer leaves to them."""
+        if self._failures:
+            return 0
+        return sum(_queued(batch) for batch in (self._pile, self._in_flight) if len(batch) <= FEW)
+
+    @property
     def backlog(self) -> int:
         """Ended and not yet recorded."""
         return len(self._pile) + len(self._in_flight) + len(self._apart)
 
-    async def run(self) -> None:
+    async def run(self, successors: Successors) -> None:
         """Settle until cancelled; what no store has recorded by then is reported."""
         try:
             while True:
@@ -127,7 +143,7 @@ class Settler:
                 while self._pile:
                     self._in_flight = self._pile[:BATCH]
                     self._pile = self._pile[BATCH:]
-                    await self._record(self._in_flight)
+                    await self._record(self._in_flight, successors)
                     self._in_flight = []
                 self._changes.look_again()
         finally:
@@ -143,33 +159,48 @@ class Settler:
             claim = ended.held.claim
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended))
 
-    async def _record(self, batch: list[Ended]) -> None:
+    async def _record(self, batch: list[Ended], successors: Successors) -> None:
         """Until the store has answered: after a lost reply the call is repeated, which the fence makes harmless."""
         pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
+        repeat = any(ended.repeat for ended in batch)
+        queued = _queued(batch) if self.chains and not repeat else 0
+        request = successors.request(pairs, queued) if queued else None
+        goes_on: Container[str | None] = ()
         while True:
+            is_dead: asyncio.Event | None = None
             try:
-                with self.call:
-                    replies = await self._store.settle(pairs, repeat=any(ended.repeat for ended in batch))
+                if request is not None:
+                    replies, goes_on = await successors.settle(pairs, request, self.call)
+                else:
+                    with self.call:
+                        replies = await self._store.settle(pairs, repeat=repeat)
             except StoreError as error:
+                if request is not None:
+                    is_dead, request = successors.abandon(request), None
+                repeat = True
                 for ended in batch:
                     ended.repeat = True
                 await self._pause(error)
+                if is_dead is not None:
+                    await is_dead.wait()
                 continue
             if self._failures:
                 self._events.emit(StoreRecovered(self._worker, "settle", self._failures))
                 self._failures = 0
             if self._events.wants(Settled):
                 self._events.emit(Settled(self._worker, len(batch), self.call.seconds))
-            self._answer(batch, replies)
+            self._answer(batch, replies, goes_on)
             return
 
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
+        self._changes.look_again()  # slots that were left to settlements are the claimer's now
         pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
 
-    def _answer(self, batch: list[Ended], replies: Sequence[Reply]) -> None:
+    def _answer(self, batch: list[Ended], replies: Sequence[Reply], goes_on: Container[str | None] = ()) -> None:
+        """``goes_on``: queues whose next job this worker holds already."""
         answered: list[Held] = []
         busy: list[Ended] = []
         claimable = False
@@ -189,7 +220,7 @@ class Settler:
                 self._unsettled(ended, reply)
                 continue
             self.settled += 1
-            claimable = claimable or _makes_claimable(ended)
+            claimable = claimable or _makes_claimable(ended, goes_on)
             if report and (report_success or ended.settlement.ended is not _OK):
                 self._events.emit(self._job_ended(ended))
         self._leases.drop(answered)
@@ -246,9 +277,14 @@ class Settler:
         )
 
 
-def _makes_claimable(ended: Ended) -> bool:
+def _queued(batch: Sequence[Ended]) -> int:
+    """How many of them are of a serial queue."""
+    return sum(ended.held.claim.queue is not None for ended in batch)
+
+
+def _makes_claimable(ended: Ended, goes_on: Container[str | None]) -> bool:
     """Its queue, the job itself, or jobs enqueued along with it."""
     settlement = ended.settlement
     if settlement is COMPLETED:
-        return ended.held.claim.queue is not None
+        return ended.held.claim.queue is not None and ended.held.claim.queue not in goes_on
     return ended.held.claim.queue is not None or not settlement.state.terminal or bool(settlement.then)

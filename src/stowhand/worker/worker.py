@@ -53,6 +53,7 @@ from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.registration import Registration
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
+from stowhand.worker.successors import Successors
 from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.suspects import Suspects
 from stowhand.worker.wakeups import Wakeups
@@ -123,17 +124,21 @@ class Worker:
         self._registration = registration = Registration(heartbeats, basis)
         self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, registration, basis)
 
-        self._settler = settler = Settler(store, leases, judge, basis)
         hooks = Hooks(handler, store, basis)
+        admission = Admission(handler, basis)
+        decides = admission.one_by_one or hooks.holds_slots or options.fair
+        chain = None if decides else store.capabilities.settle_and_claim
+        self._settler = settler = Settler(store, leases, judge, basis, chains=chain is not None)
         self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, host.isolate, basis)
         self._slots = slots = Slots(executor, leases, executing, basis)
         self._load = load = Load(slots, executor, settler, heartbeater, basis)
 
-        admission = Admission(handler, basis)
         claims = Claims(store, leases, heartbeater, load, basis)
         claim_size = ClaimSize(slots, load, hooks, basis, one_by_one=admission.one_by_one)
         can_isolate = host.isolate is not None
         suspects = Suspects(slots, load, leases, heartbeater, basis, can_isolate=can_isolate)
+        succession = (claims, claim_size, suspects, slots, load, leases, heartbeater, basis)
+        self._settling = partial(settler.run, Successors(chain, *succession))
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
         self._wakeups = Wakeups(store, basis, polls=terms is not None and terms.polls)
 
@@ -160,7 +165,7 @@ class Worker:
             async with asyncio.TaskGroup() as group:
                 watch = self._supervisor.watch
                 claiming = self._claiming = group.create_task(watch(self._claimer.run))
-                loops = (self._settler.run, self._wakeups.run, self._guard)
+                loops = (self._settling, self._wakeups.run, self._guard)
                 others = [group.create_task(watch(loop)) for loop in loops]
                 if self.options.max_active_time is not None:
                     self._clock.call_later(self.options.max_active_time, self._duty.end)

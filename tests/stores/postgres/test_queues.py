@@ -16,7 +16,7 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Heartbeats, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.verbs import claim, take
+from tests.stores.postgres.verbs import ask, claim, take
 
 # Every waiting job of a free queue can be found: by itself, or by its queue's hint, no later than it is due.
 UNFINDABLE = """
@@ -148,6 +148,18 @@ async def end(store: PostgresStore, heartbeats: Heartbeats, leases: Sequence[Lea
             pass
 
 
+async def go_on(store: PostgresStore, leases: list[Lease], limit: int) -> list[Lease]:
+    """The same, each queue going on to its next job in the same call, up to the limit: the leases of these."""
+    settle_and_claim = store.capabilities.settle_and_claim
+    assert settle_and_claim is not None
+    following: list[Lease] = []
+    while leases:
+        replies, claims = await settle_and_claim([(lease, COMPLETED) for lease in leases], ask(limit))
+        following += [each.lease for each in claims]
+        leases = [lease for lease, reply in zip(leases, replies, strict=True) if reply is Verdict.BUSY]
+    return following
+
+
 @pytest.fixture
 def always_too_many_names(sql: Sql) -> Iterator[None]:
     """Claims absorb scouts, as among more than a hundred queues."""
@@ -178,7 +190,7 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
     async def one(store: PostgresStore, random: random.Random) -> None:
         heartbeats = store.heartbeats()
         for _ in range(25):
-            match random.randrange(6):
+            match random.randrange(7):
                 case 0:
                     await store.jobs.enqueue_many(
                         NewJob(task=random.choice("tu"), queue=f"q{random.randrange(4)}", priority=random.randrange(3))
@@ -188,6 +200,10 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
                     await store.jobs.enqueue(
                         NewJob(task="t", queue=f"q{random.randrange(4)}", key=f"k{random.randrange(3)}")
                     )
+                case 2:
+                    claims = await claim(store, random.randrange(1, 5))
+                    following = await go_on(store, [each.lease for each in claims], random.randrange(1, 5))
+                    await end(store, heartbeats, following, random.choice([COMPLETED, None]))
                 case _:
                     claims = await claim(store, random.randrange(1, 5))
                     how = random.choice([COMPLETED, RETRY_AT_ONCE, None])

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from stowhand.jobs import limits
-from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lease import Lease
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.store import Reply, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row, rows
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.plan import QueuePlan
 from stowhand.stores.postgres.queue.producing import CHUNK, values_of
-from stowhand.stores.postgres.queue.rows import pairs
+from stowhand.stores.postgres.queue.rows import pairs, read_claims
 from stowhand.stores.postgres.shared.settler import Settler, plain_leases
 from stowhand.stores.verdicts import Entry, Pair, pair
 
@@ -37,13 +37,42 @@ class Settlements:
         if len(completed) == len(batch):
             return [Verdict.SETTLED] * len(batch)
         done = frozenset(row[0] for row in completed)
-        rest = [entry for entry in batch if entry[0].job_id not in done]
-        replies = iter(await self._settler.settle(rest, repeat=repeat))
-        return [Verdict.SETTLED if lease.job_id in done else next(replies) for lease, _ in batch]
+        return await self._settle_rest(batch, done, repeat=repeat)
+
+    async def settle_and_claim(
+        self, batch: Sequence[Entry], request: ClaimRequest
+    ) -> tuple[Sequence[Reply], Sequence[Claim[Job]]]:
+        """Claims only along with a batch that is completed in one statement. That one is sent once: a claim whose
+        reply is lost is not repeated but abandoned, by the caller."""
+        leases = plain_leases(batch, _is_plain)
+        if len(leases) < len(batch):
+            return await self.settle(batch, repeat=False), ()
+        values = (
+            *(*pairs(leases), self._context.keep, request.worker, request.token, request.limit, request.lease),
+            None if request.tasks is None else list(request.tasks),
+            *(list(request.forbidden_flags) or None, self._context.now()),
+        )
+        with self._context.translated():
+            try:
+                first, *claimed = await self._settler.once(lambda to: self._rows(to, "settle_and_claim", values))
+            except psycopg.Error as error:
+                if trouble.ends_connection(error):
+                    raise
+                return await self.settle(batch, repeat=False), ()  # the server has undone all of it
+        claims = read_claims([row[1:] for row in claimed], request.worker, request.token)
+        done = frozenset(first[0] or ())
+        if len(done) == len(batch):
+            return [Verdict.SETTLED] * len(batch), claims
+        return await self._settle_rest(batch, done, repeat=False), claims
 
     async def close(self) -> None:
         """Close the connection."""
         await self._settler.close()
+
+    async def _settle_rest(self, batch: Sequence[Entry], done: frozenset[JobId], *, repeat: bool) -> Sequence[Reply]:
+        rest = [entry for entry in batch if entry[0].job_id not in done]
+        replies = iter(await self._settler.settle(rest, repeat=repeat))
+        return [Verdict.SETTLED if lease.job_id in done else next(replies) for lease, _ in batch]
 
     async def _complete(self, leases: Sequence[Lease]) -> Sequence[Row]:
         """Their ids. All together: nothing but ids and tokens travels. None of them where the database refuses one."""

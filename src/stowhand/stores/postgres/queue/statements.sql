@@ -18,6 +18,11 @@ from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s
 -- name: settle_completed
 select * from {schema}.settle_completed(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
 
+-- name: settle_and_claim
+select settled, {claimed_job}
+from {schema}.settle_and_claim(%s::bigint[], %s::uuid[], %s, %s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[],
+  %s::timestamptz)
+
 -- name: settle
 select id, token::text, state from {schema}.settle(%s::bigint[], %s::uuid[], %s::text[], %s::float8[], %s::bool[], %s::text[],
   %s::text[], %s::text[], %s, %s::timestamptz)

@@ -31,7 +31,6 @@ _BEHIND_POOLER = "behind a pooler no notification arrives: give a direct address
 class PostgresStore:
     """Jobs in a schema of a PostgreSQL database. Nothing is connected before it is used."""
 
-    capabilities = Capabilities()
     terms = None
     enclosing = None
 
@@ -40,6 +39,7 @@ class PostgresStore:
         self._context = context
         self.notices = Notices()
         self._settlements = Settlements(context)
+        self.capabilities = Capabilities(settle_and_claim=self._settlements.settle_and_claim)
         announcement = IdleAnnouncement(context)
         self._listener = Listener(
             context.listen_dialer,

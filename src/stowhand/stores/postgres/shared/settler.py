@@ -66,11 +66,12 @@ class Settler:
     async def persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         """Repeated a few times after errors by which nothing was done (a deadlock, a server shutting down)."""
 
-        async def act() -> T:
-            async with self._link.connection() as connection:
-                return await action(connection)
+        return await repeated(lambda: self.once(action), self._clock)
 
-        return await repeated(act, self._clock)
+    async def once(self, action: Callable[[Connection], Awaitable[T]]) -> T:
+        """For what must not be repeated."""
+        async with self._link.connection() as connection:
+            return await action(connection)
 
     async def run(self, connection: Connection, query: Query[T]) -> list[T]:
         """What the query finds."""

@@ -56,6 +56,7 @@ begin
       ('foreign_leases', 'worker'),
       ('settle', 'worker'),
       ('settle_completed', 'worker'),
+      ('settle_and_claim', 'worker'),
       ('look', 'worker'),
       ('beat', 'worker'),
       ('release', 'worker'),

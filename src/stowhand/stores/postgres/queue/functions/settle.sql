@@ -86,31 +86,29 @@ begin
   end if;
 end $$;
 
--- The commonest settlement: completed, nothing to add. Gives the ids that were settled.
-create or replace function {schema}.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null)
-returns setof bigint
-language plpgsql {definer} {index_plans} as $$
+-- The commonest settlement: completed, nothing to add. Gives the ids that were settled, and of those in queues, whose
+-- rows are locked now, what would free these (null: none is in a queue).
+create or replace function {schema}.complete(
+  _ids bigint[], _tokens uuid[], _keep boolean, _at timestamptz,
+  out mine bigint[], out names text[], out held bigint[], out held_by uuid[]
+)
+language plpgsql as $$
 declare
-  _at timestamptz := {schema}.at(_now);
-  _mine bigint[];
-  _names text[];
-  _held bigint[];
-  _by uuid[];
   _gone bigint;
 begin
-  select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into _mine, _names
+  select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into mine, names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
       select l.id, l.queue from {schema}.live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
-  if _names is not null then
-    _names := {schema}.closed_queues(_names);
-    if cardinality(_names) > 0 then
-      _mine := array(select l.id from {schema}.live l where l.id = any(_mine) and (l.queue = any(_names)) is not true);
+  if names is not null then
+    names := {schema}.closed_queues(names);
+    if cardinality(names) > 0 then
+      mine := array(select l.id from {schema}.live l where l.id = any(mine) and (l.queue = any(names)) is not true);
     end if;
   end if;
   if _keep then
     with gone as (
-      delete from {schema}.live j where j.id = any(_mine) returning j.*
+      delete from {schema}.live j where j.id = any(mine) returning j.*
     ), kept as (
       insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
         max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
@@ -121,19 +119,142 @@ begin
       from gone g
     )
     select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
+        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
       from gone g;
   else
     with gone as (
-      delete from {schema}.live j where j.id = any(_mine) returning j.id, j.queue, j.token
+      delete from {schema}.live j where j.id = any(mine) returning j.id, j.queue, j.token
     )
     select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into _names, _held, _by, _gone
+        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
       from gone g;
   end if;
-  if _gone < cardinality(_mine) then perform {schema}.check_written(_gone, cardinality(_mine)); end if;
-  if _names is not null then perform {schema}.free_queues(_names, _held, _by, _at); end if;
-  return query select unnest(_mine);
+  if _gone < cardinality(mine) then perform {schema}.check_written(_gone, cardinality(mine)); end if;
+end $$;
+
+create or replace function {schema}.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null)
+returns setof bigint
+language plpgsql {definer} {index_plans} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+  _done record;
+begin
+  _done := {schema}.complete(_ids, _tokens, _keep, _at);
+  if _done.names is not null then
+    perform {schema}.free_queues(_done.names, _done.held, _done.held_by, _at);
+  end if;
+  return query select unnest(_done.mine);
+end $$;
+
+-- Is anything due that is more urgent than this priority? A step for each priority, whatever waits that is not due. Of any
+-- task, and of queues that are held too: where it errs, a claim decides.
+create or replace function {schema}.is_overtaken(_priority int, _at timestamptz) returns boolean
+language plpgsql stable as $$
+declare
+  _next record;
+  _after int := -2147483648;
+begin
+  loop
+    select j.priority, j.run_at into _next from {schema}.live j
+      where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+        and j.priority >= _after and j.priority < _priority
+      order by j.priority, j.run_at, j.id limit 1;
+    exit when not found;
+    if _next.run_at <= _at then return true; end if;
+    _after := _next.priority + 1;
+  end loop;
+  _after := -2147483648;
+  loop
+    select j.priority, j.run_at into _next from {schema}.live j
+      where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+        and j.priority >= _after and j.priority < _priority
+      order by j.priority, j.run_at, j.id limit 1;
+    exit when not found;
+    if _next.run_at <= _at then return true; end if;
+    _after := _next.priority + 1;
+  end loop;
+  return exists (
+    select from {schema}.queues q
+    where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
+end $$;
+
+-- The next job of each of these queues, if this very lease holds it and it is not paused: at most `_limit`, locked. The
+-- queues' rows are locked.
+create or replace function {schema}.successors(
+  _names text[], _held bigint[], _held_by uuid[], _limit int, _tasks text[], _forbidden text[], _at timestamptz
+) returns bigint[]
+language plpgsql as $$
+declare
+  _heads bigint[] := '{}';
+  _head bigint;
+  _name text;
+begin
+  if exists (select from {schema}.pauses) then
+    _tasks := {schema}.unpaused(_tasks);
+    if cardinality(_tasks) = 0 then return _heads; end if;
+  end if;
+  for _name in
+    select q.name from unnest(_names, _held, _held_by) as f(name, id, token) cross join lateral (
+      select w.name from {schema}.queues w
+      where w.name = f.name and w.holder_id = f.id and w.holder_token = f.token and w.paused_at is null offset 0) q
+  loop
+    exit when cardinality(_heads) >= _limit;
+    _head := {schema}.take_head(_name, _tasks, _forbidden, _at);
+    continue when _head is null
+      or {schema}.is_overtaken((select j.priority from {schema}.live j where j.id = _head), _at);
+    _heads := _heads || _head;
+  end loop;
+  return _heads;
+end $$;
+
+-- The same settlement, and in its transaction a claim: of the queues that it frees, the next jobs, at most `_limit`,
+-- which are processing under `_token` now. The first row gives the ids that were settled, each other one a job. It
+-- commits durably: a queue is held. What it cannot claim must not undo what it settles, and a savepoint would make
+-- MultiXacts, so an error undoes both, and the caller settles without a claim.
+create or replace function {schema}.settle_and_claim(
+  _ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit int, _lease double precision,
+  _tasks text[], _forbidden text[], _now timestamptz default null
+) returns table (
+  settled bigint[], id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int,
+  max_attempts int, resets int, max_resets int, key text, flags text[], last_error text, revision int,
+  created_at timestamptz, updated_at timestamptz, epoch bigint, started_at timestamptz
+)
+language plpgsql {definer} {index_plans} as $$
+#variable_conflict use_column
+declare
+  _at timestamptz := {schema}.at(_now);
+  _done record;
+  _heads bigint[];
+  _taken text[];
+begin
+  -- As in `claim`, and before any row is locked: `abandon` of this token takes its lock first and rows afterwards.
+  perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
+  _done := {schema}.complete(_ids, _tokens, _keep, _at);
+  settled := _done.mine;
+  return next;
+  if _done.names is null then return; end if;
+  if not exists (select from {schema}.dead_tokens d where d.token = _token) then
+    _heads := {schema}.successors(_done.names, _done.held, _done.held_by, _limit, _tasks, _forbidden, _at);
+  end if;
+  if cardinality(_heads) > 0 then
+    return query
+    update {schema}.live j
+      set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
+          token = _token, settled_token = null, worker = _worker,
+          lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+      where j.id = any(_heads)
+      returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts,
+        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at,
+        j.epoch, j.started_at;
+    select array_agg(j.queue), array_agg(j.id) into _taken, _heads from {schema}.live j
+      where j.id = any(_heads) and j.token = _token;
+    update {schema}.queues q set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token
+      where q.name = any(_taken);
+  end if;
+  -- Those that have a new holder are left alone by it, and nobody is woken for them.
+  if (_taken @> _done.names) is not true then
+    perform {schema}.free_queues(_done.names, _done.held, _done.held_by, _at);
+  end if;
 end $$;
 
 -- Move rows out of the live table, as `completed` or `canceled`.

@@ -1,0 +1,1 @@
+-- Settlements may claim what follows: a function that workers of this version call (functions/settle.sql).
