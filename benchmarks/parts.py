@@ -33,6 +33,7 @@ PARTS = {
     "enqueue": Part("enqueue.py --seconds 1", "--seconds 0.2 --bulk 2000 --callers 1,8", 1.0),
     "timeline": Part("timeline.py --jobs 300", "--jobs 30", 0.5, repeated=False),
     "sql": Part("sql.py --only add_job --jobs 20000", "--jobs 1000", 1.5),
+    "serial": Part("serial.py --jobs 600 --case 1:1:4 --case 3:4:4 --case 50:4:4", "--jobs 60", 2.0),
     "tables": Part(
         "tables.py --finished 100000 --rounds 120 --jobs 5000",
         "--finished 2000 --ahead 100 --rounds 30 --jobs 200",

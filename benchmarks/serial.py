@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide a module
 
+from benchmarks.report import by_column, save  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -167,9 +168,11 @@ def server_time(server: PostgresServer) -> float:
 @click.option("--jobs", default=2000, show_default=True, help="In each run.")
 @click.option("--runs", default=5, show_default=True, help="Of each case.")
 @click.option("--case", "cases", multiple=True, help="queues:processes:jobs at once, as 1:1:4; all.")
-def main(trees: tuple[Path, ...], jobs: int, runs: int, cases: tuple[str, ...]) -> None:
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Where the figures of all runs are written.")
+def main(trees: tuple[Path, ...], jobs: int, runs: int, cases: tuple[str, ...], file: Path | None) -> None:
     """Drain serial queues."""
     trees = tuple(tree.resolve() for tree in trees) or (ROOT,)
+    here: dict[str, list[Figures]] = {}
     wanted = [(int(a), int(b), int(c)) for a, b, c in (one.split(":") for one in cases)] or CASES
     print(f"{'queues':>6} {'procs':>5} {'at once':>7}  " + " ".join(f"{name:>10}" for name in FIGURES), "  tree")
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB", autovacuum="off") as server:
@@ -178,10 +181,15 @@ def main(trees: tuple[Path, ...], jobs: int, runs: int, cases: tuple[str, ...]) 
             for run in range(runs):
                 for tree in trees if run % 2 == 0 else reversed(trees):
                     found[tree].append(measure(server, tree, case, jobs))
+            of = "1 queue" if case[0] == 1 else f"{case[0]} queues"
+            by = "1 process" if case[1] == 1 else f"{case[1]} processes"
+            name = f"{of}, {by}, {case[2]} at once"
+            here |= {name if tree == trees[0] else f"{name}, {tree.name}": each for tree, each in found.items()}
             for tree, figures in found.items():
                 medians = [statistics.median(column) for column in zip(*figures, strict=True)]
                 shown = " ".join(f"{value:>10,.{2 if value < 100 else 0}f}" for value in medians)
                 print(f"{case[0]:>6} {case[1]:>5} {case[2]:>7}  {shown}   {tree.name}", flush=True)
+    save(by_column("serial", FIGURES, here), file)
 
 
 if __name__ == "__main__":
