@@ -95,6 +95,30 @@ def test_a_loop_that_ends_in_the_middle_leaves_nothing_behind_for_the_next(run: 
     assert held[0].statements == [["a"], ["b", "c"], ["e"], ["f"]]
 
 
+def test_closing_does_not_wait_for_what_a_loop_left_undone_that_is_no_more(run: Run) -> None:
+    held: list[Sent] = []
+
+    async def leave() -> None:
+        held.append(Sent())
+        for task in "abc":
+            held[0].call(task)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def close() -> None:
+        async with asyncio.timeout(5):
+            await held[0].commits.close()
+
+    loop = asyncio.new_event_loop()  # and its tasks are not canceled, as `run` would
+    loop.run_until_complete(leave())
+    left = asyncio.all_tasks(loop)
+    run(close())
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.close()
+
+
 def test_a_call_on_another_loop_than_those_on_their_way_goes_by_itself(run: Run) -> None:
     async def story() -> None:
         sent = Sent()

@@ -68,9 +68,10 @@ class GroupCommit:
         return await call.made
 
     async def close(self) -> None:
-        """Wait for what is on its way: each statement has a deadline."""
-        while self._groups:
-            await asyncio.wait(self._groups)
+        """Wait for what is on its way: each statement has a deadline. What another loop left undone stays undone."""
+        loop = asyncio.get_running_loop()
+        while groups := [group for group in self._groups if group.get_loop() is loop]:
+            await asyncio.wait(groups)
 
     def _start(self) -> None:
         while self._waiting and self._waiting[0].made.done():
