@@ -17,6 +17,7 @@ from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.stores.postgres.table import shared_transaction
+from stowhand.stores.postgres.table.held_transaction import HeldTransaction
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import WRITE, AttemptHarness, judged, opened, soon
@@ -280,6 +281,30 @@ def test_a_timeout_is_recorded_at_once_and_the_others_run_again(
         assert await ward.states() == {"completed": 5, "errored": 1}
         assert ward.calls[3] == 1
         assert await ward.done() == [1, 2, 4, 5, 6]
+
+    batch(run, shared_url, scene, job_timeout=2.0)
+
+
+def test_one_whose_time_ends_while_its_connection_is_looked_at_keeps_nobody_waiting(
+    run: Run, shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_transaction, "SOON", 0.005)
+    looks, look = 0, HeldTransaction.is_fit_for_another
+
+    async def stuck(held: HeldTransaction) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await asyncio.sleep(60)  # a ping under way, on a network that stands still
+        return await look(held)
+
+    monkeypatch.setattr(HeldTransaction, "is_fit_for_another", stuck)
+
+    async def scene(ward: Ward) -> None:
+        async with asyncio.timeout(30):
+            await ward.work(nothing, 3)
+        assert await ward.states() == {"completed": 2, "errored": 1}
+        assert len(await ward.done()) == 2
 
     batch(run, shared_url, scene, job_timeout=2.0)
 

@@ -164,15 +164,18 @@ class SharedTransaction:
         return self.held.lend(f"record {attempt.lease.job_id}"), share
 
     async def leave(self, *, failed: bool) -> None:
-        """The handler that works in it has ended."""
-        if failed or not await self.held.is_fit_for_another():
-            self._broken = True
-        self._working = None
-        if self.takes_more:
-            self._among.offer(self)
-        else:
-            self._among.replace()
-        self.look()
+        """The handler that works in it has ended. Canceled, too: the others would wait for it for ever."""
+        fit = False
+        try:
+            fit = not failed and await self.held.is_fit_for_another()
+        finally:
+            self._broken = self._broken or not fit
+            self._working = None
+            if self.takes_more:
+                self._among.offer(self)
+            else:
+                self._among.replace()
+            self.look()
 
     def keep_place(self) -> None:
         """For an attempt that begins as soon as its task has its turn: until then it does not end."""
