@@ -270,9 +270,7 @@ def is_plain(job: NewJob) -> bool:
     """Nothing about it needs the schema's own checks: no key, no escape in its payload, no limit near."""
     return (
         job.key is None
-        and (
-            not job.flags or (len(job.flags) <= FLAGS_LIMIT and all(0 < len(flag) <= FLAG_LIMIT for flag in job.flags))
-        )
+        and (not job.flags or _are_short(job.flags))
         and job.key_mode is KeyMode.REPLACE
         and 0 < len(job.task) <= TASK_LIMIT
         and job.task not in RESERVED
