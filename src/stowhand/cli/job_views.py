@@ -80,8 +80,11 @@ def job_json(job: Job) -> str:
 
 
 def _fields(job: Job) -> dict[str, Any]:
-    """By the names that people know: the texts, for what cannot be read is shown too."""
-    return {name.removesuffix("_text"): value for name, value in msgspec.structs.asdict(job).items()}
+    """By the names that people know: the texts, for what cannot be read is shown too. Moments stand together."""
+    facts = {name.removesuffix("_text"): value for name, value in msgspec.structs.asdict(job).items()}
+    names = [name for name in facts if name != "created_at"]
+    names.insert(names.index("updated_at"), "created_at")
+    return {name: facts[name] for name in names}
 
 
 def _cells(job: Job) -> tuple[str, ...]:
