@@ -71,6 +71,9 @@ async def at_work(path: Path) -> AsyncIterator[AtWork]:
     await stage.store.open()
     running = asyncio.create_task(stage.worker.run())
     try:
+        # All its connections are open: one that came between the two steps of `restore` would begin another -wal.
+        while not await stage.store.inspect.workers():
+            await asyncio.sleep(0.01)
         yield stage
     finally:
         stage.worker.stop(now=True)
