@@ -85,7 +85,7 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
 
 
 def _mended(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:
-    yield "Another program, or a hand, had changed the schema."
+    yield "The schema was not as this version makes it: another program or a hand changed it, or an upgrade was cut."
     for what in altered:
         yield f"  {what}: {'this cannot be mended here' if what in left else 'made good'}"
 

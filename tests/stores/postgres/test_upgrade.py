@@ -158,7 +158,8 @@ def test_an_upgrade_that_is_cut_off_in_the_middle_leaves_all_as_it_was(empty_url
 
     async def story() -> None:
         store = PostgresStore(empty_url)
-        script = (await store.schema.plan()).removesuffix("commit;")
+        script, _, afterwards = (await store.schema.plan()).partition("\ncommit;")
+        assert "validate constraint lawful" in afterwards, "jobs may come between the plan and its run"
         with psycopg.connect(empty_url, autocommit=True) as cut:
             cut.execute(script.encode())
             assert cut.execute("select id from stowhand.migrations").fetchall() == [(1_000_000,)]

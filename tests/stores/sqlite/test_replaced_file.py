@@ -72,7 +72,7 @@ async def at_work(path: Path) -> AsyncIterator[AtWork]:
     running = asyncio.create_task(stage.worker.run())
     try:
         # All its connections are open: one that came between the two steps of `restore` would begin another -wal.
-        while not await stage.store.inspect.workers():
+        while not await stage.store.inspect.workers():  # noqa: ASYNC110 - of a thread of its own
             await asyncio.sleep(0.01)
         yield stage
     finally:

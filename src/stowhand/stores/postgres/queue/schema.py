@@ -209,10 +209,7 @@ class Installer:
 
         ``applied``: those that are. A proof that was cut off is due again.
         """
-        if not applied:
-            return []
-        question = "has_jobs" if applied[-1][0] < LAWFUL_SINCE else "is_unproved"
-        if not await self._is_true(connection, question):
+        if not applied or (applied[-1][0] >= LAWFUL_SINCE and not await self._is_true(connection, "is_unproved")):
             return []
         return [*await self._act_as_owner(connection), self._text("prove_live")]
 

@@ -353,9 +353,6 @@ order by c.relname
 select exists (select from pg_catalog.pg_constraint n
   where n.conrelid = pg_catalog.to_regclass({schema_name} || '.live') and n.conname = 'lawful' and not n.convalidated)
 
--- name: has_jobs
-select exists (select from {schema}.live)
-
 -- name: prove_live
 alter table {schema}.live validate constraint lawful
 
