@@ -23,7 +23,7 @@ from tests.conftest import Run
 AT = datetime(2030, 1, 1, 4, tzinfo=UTC)
 
 
-Rollup = Task[[int], Coroutine[Any, Any, None]]
+Rollup = Task[[int], None, Coroutine[Any, Any, None]]
 
 
 @pytest.fixture

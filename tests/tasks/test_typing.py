@@ -1,10 +1,13 @@
-"""Type checkers complain about wrong arguments, and about nothing else: mypy is run on a program."""
+"""Type checkers complain about wrong arguments, and about nothing else: they are run on programs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.checkers import expected, under_mypy
+import pytest
+
+from tests.support.checkers import expected, under_mypy, under_pyright
 
 PROGRAM = """
 from __future__ import annotations
@@ -76,6 +79,69 @@ async def wrong(context: Context) -> None:
 
 def test_a_checker_complains_about_wrong_arguments_and_about_nothing_else(tmp_path: Path) -> None:
     found, wanted = under_mypy(PROGRAM, tmp_path), expected(PROGRAM)
+    assert found.keys() == wanted.keys(), found
+    for number, kinds in found.items():
+        assert kinds <= wanted[number], found
+
+
+RESULTS = """
+from __future__ import annotations
+from collections.abc import Coroutine
+from typing import Any
+from stowhand import App, Context
+from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
+
+app = App("sqlite:///queue.db")
+
+@app.task
+async def count(path: str) -> int:
+    return len(path)
+
+@app.task(timeout=5)
+async def look(context: Context, path: str) -> list[str]:
+    return [path]
+
+@app.task
+def weigh(path: str) -> float:
+    return 1.5
+
+@app.task(queue="q")
+def sort(context: Context, path: str) -> None: ...
+
+class Shelf:
+    async def put(self, path: str) -> bool:
+        return True
+
+put = app.task(name="put")(Shelf().put)
+
+async def right() -> None:
+    a: Task[[str], int, Coroutine[Any, Any, int]] = count
+    b: ContextTask[[str], list[str], Coroutine[Any, Any, list[str]]] = look
+    c: ConfiguredTask[[str], int] = count.options(delay=3)
+    d: ConfiguredTask[[str], list[str]] = look.options(delay=3).options(priority=1)
+    e: ConfiguredTask[[str], float] = weigh.options(delay=3)
+    f: ConfiguredTask[[str], None] = sort.options(delay=3)
+    g: ConfiguredTask[[str], bool] = put.options(delay=3)
+    h: int = await count("x")
+    i: float = weigh("x")
+    j: ConfiguredTask[..., object] = look
+    k: ConfiguredTask[[str], int | None] = count
+
+async def wrong() -> None:
+    a: ConfiguredTask[[str], str] = count.options(delay=3)  # E assignment reportAssignmentType
+    b: ConfiguredTask[[str], str] = look.options(delay=3)  # E assignment reportAssignmentType
+    c: ConfiguredTask[[str], Coroutine[Any, Any, int]] = count  # E assignment reportAssignmentType
+    d: ConfiguredTask[[int], float] = weigh.options(delay=3)  # E arg-type assignment reportAssignmentType
+    e: int = count("x")  # E assignment reportAssignmentType
+    f: str = weigh("x")  # E assignment reportAssignmentType
+"""
+
+
+@pytest.mark.parametrize("complaints", [under_mypy, under_pyright])
+def test_a_task_and_its_options_keep_what_awaiting_the_function_gives(
+    complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
+) -> None:
+    found, wanted = complaints(RESULTS, tmp_path), expected(RESULTS)
     assert found.keys() == wanted.keys(), found
     for number, kinds in found.items():
         assert kinds <= wanted[number], found

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
@@ -89,9 +99,15 @@ class App:
     # -- declaring -------------------------------------------------------------------------------
 
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # the more exact one stands first
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> ContextTask[P, R, Coroutine[Any, Any, R]]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R, R]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
     def task(
         self, function: None = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
@@ -104,7 +120,7 @@ class App:
         Raises ConfigurationError, DuplicateTask.
         """
 
-        def declare(function: Callable[..., Any]) -> Task[..., Any] | ContextTask[..., Any]:
+        def declare(function: Callable[..., Any]) -> Task[..., Any, Any] | ContextTask[..., Any, Any]:
             definition = define(function, name, cast("TaskOptions", options))
             self.registry.add(definition)
             kind = ContextTask if definition.shape.injected.context is not None else Task
@@ -127,7 +143,7 @@ class App:
     def cron(
         self,
         pattern: str | Match,
-        task: ConfiguredTask[...] | str,
+        task: ConfiguredTask[..., object] | str,
         payload: Mapping[str, object] | None = None,
         *,
         identifier: str | None = None,
@@ -314,9 +330,15 @@ class Declaring(Protocol):
     """What ``app.task(…)`` with options gives: a decorator."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # as above
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> ContextTask[P, R, Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
 def _check_each(jobs: Iterable[NewJob], check: Callable[[NewJob], NewJob]) -> Iterator[NewJob]:

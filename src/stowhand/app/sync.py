@@ -32,7 +32,7 @@ class Sync:
         self._app = app
         self._portal = Portal(app.close)
 
-    def enqueue(self, task: ConfiguredTask[P], /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self, task: ConfiguredTask[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """As ``Task.enqueue``.
 
         app.sync.enqueue(send, "x")

@@ -141,7 +141,7 @@ def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, 
 
 def declare_item(
     pattern: str | Match,
-    task: ConfiguredTask[...] | str,
+    task: ConfiguredTask[..., object] | str,
     payload: Mapping[str, object] | None,
     identifier: str | None,
     tz: str | None,

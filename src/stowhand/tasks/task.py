@@ -16,6 +16,9 @@ from stowhand.tasks.registry import TaskDefinition
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+"""What a task's job comes to: of an ``async def``, what awaiting it gives."""
+Called_co = TypeVar("Called_co", covariant=True)
+"""What calling the function gives here and now: of an ``async def``, a coroutine."""
 
 
 class TaskProducer(Enqueuer, Transactions, Protocol):
@@ -42,7 +45,7 @@ class AsyncConnection(Protocol):
         """Never called by us."""
 
 
-class ConfiguredTask(Generic[P]):
+class ConfiguredTask(Generic[P, R_co]):
     """A task together with the options that its next jobs will have."""
 
     def __init__(self, definition: TaskDefinition, producer: TaskProducer, template: NewJob | None = None) -> None:
@@ -73,7 +76,7 @@ class ConfiguredTask(Generic[P]):
         """
         return await self._producer.enqueue(self.new_job(*args, **kwargs))
 
-    def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P]:
+    def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P, R_co]:
         """The same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
         return ConfiguredTask(self._definition, self._producer, apply_options(self._template, options))
 
@@ -113,21 +116,21 @@ class ConfiguredTask(Generic[P]):
         return msgspec.structs.replace(self._template, payload=self._definition.shape.write_value(payload))
 
 
-class Task(ConfiguredTask[P], Generic[P, R_co]):
+class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):
     """A function declared as a task. Calling it calls the function, here and now."""
 
     def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
         super().__init__(definition, producer)
         _pass_for(self, definition.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        return cast("R_co", self._definition.function(*args, **kwargs))
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Called_co:
+        return cast("Called_co", self._definition.function(*args, **kwargs))
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"
 
 
-class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
+class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):
     """A task whose first parameter is a Context: given by the caller in a direct call, never enqueued."""
 
     def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
@@ -136,7 +139,7 @@ class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
 
     if TYPE_CHECKING:
 
-        def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+        def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> Called_co: ...
     else:
         # By position or by name, wherever the function has it: what a type cannot say stays possible.
         __call__ = Task.__call__
@@ -145,7 +148,7 @@ class ContextTask(ConfiguredTask[P], Generic[P, R_co]):
         return f"<task {self.name!r}>"
 
 
-def _pass_for(task: ConfiguredTask[...], function: object) -> None:
+def _pass_for(task: ConfiguredTask[..., object], function: object) -> None:
     """Let a task show its function's name, words and attributes, but for those that a task has itself: the attributes
     of an object, or of another App's task, are what it works with."""
     functools.update_wrapper(cast("Callable[..., object]", task), cast("Callable[..., object]", function), updated=())
