@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 
-import probe
-
-from stowhand.app.app import adopt_store
-from stowhand.app.own_store import ResolvedStore
-from stowhand.app.settings.settings import StoreSettings
-from stowhand.cli.bench.tasks import app, noop
-from stowhand.protocols.store import DAY, StoreOptions
-from stowhand.stores.opening import open_store
-
 HISTORY = os.environ.get("STOWHAND_HISTORY")
+if sys.argv[1] == "worker":  # before the imports: a worker's start does not pay for those of another program
+    command = ["-m", "stowhand.cli", "worker", "--app", "stowhand.cli.bench.tasks:app", "--jobs", "24"]
+    command += ["--history", "1d" if HISTORY else "none", "--log-level", "error"]
+    os.execv(sys.executable, [sys.executable, *command])
+
+import asyncio  # noqa: E402
+
+import probe  # noqa: E402
+
+from stowhand.app.app import adopt_store  # noqa: E402
+from stowhand.app.own_store import ResolvedStore  # noqa: E402
+from stowhand.app.settings.settings import StoreSettings  # noqa: E402
+from stowhand.cli.bench.tasks import app, noop  # noqa: E402
+from stowhand.protocols.store import DAY, StoreOptions  # noqa: E402
+from stowhand.stores.opening import open_store  # noqa: E402
+
 STORE = StoreSettings(
     connection=ResolvedStore(os.environ["STOWHAND_CONNECTION"], "the benchmark"),
     options=StoreOptions(history=DAY if HISTORY else None, synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL")),
@@ -57,8 +63,4 @@ async def main(verb: str, count: int) -> None:
                 await {"one": one, "many": many}[verb](count)
 
 
-if sys.argv[1] == "worker":
-    command = ["-m", "stowhand.cli", "worker", "--app", "stowhand.cli.bench.tasks:app", "--jobs", "24"]
-    command += ["--history", "1d" if HISTORY else "none", "--log-level", "error"]
-    os.execv(sys.executable, [sys.executable, *command])
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))

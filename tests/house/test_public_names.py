@@ -114,6 +114,12 @@ INNER_ROOMS = {
 }
 """They import their one store or engine, so whoever imports a module of theirs loads it. May shrink, and not grow."""
 
+SELDOM = {
+    *("json5", "tomllib", "zoneinfo", "importlib.metadata", "importlib.resources", "http.server"),
+    *("stowhand.stores.memory.store", "stowhand.service.health_reporter"),
+}
+"""Each costs a start one to ten milliseconds, and is of use to few."""
+
 
 def test_every_public_name_is_there() -> None:
     for name in PUBLIC:
@@ -124,6 +130,12 @@ def test_importing_the_package_imports_no_driver() -> None:
     loaded = modules_after("import stowhand; stowhand.App, stowhand.Worker")
     assert "stowhand.worker.worker" in loaded
     assert not {"psycopg", "sqlite3", "pydantic", "rich"} & loaded
+
+
+def test_importing_the_package_imports_nothing_that_most_programs_do_without() -> None:
+    loaded = modules_after("import stowhand; stowhand.App, stowhand.Worker")
+    assert not SELDOM & loaded
+    assert "http.server" not in modules_after("import stowhand.cli.worker, stowhand.service.run")
 
 
 def test_importing_the_package_imports_no_other_module_of_it() -> None:

@@ -16,7 +16,6 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.offered import check_store, whole
 from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.memory.store import MemoryStore
 from stowhand.stores.opening import open_store
 from stowhand.stores.url import MEMORY, store_url
 
@@ -36,8 +35,7 @@ class AppStore:
         if self._options.pool is not None:
             named = _place_of(self._options.pool)
         elif self.object is not None:
-            in_memory = isinstance(self.object, MemoryStore)
-            named = MEMORY if in_memory else f"{OBJECT}:{type(self.object).__qualname__}"
+            named = _place_of_store(self.object)
         made = self.object is not None or named == MEMORY
         options = {name: getattr(self._options, name) for name in given if name not in ("pool", "preset")}
         if (preset := given.get("preset")) is not None:
@@ -94,6 +92,12 @@ def _checked(store: Any) -> QueueStore:
             f"App: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
         )
     return whole(store)
+
+
+def _place_of_store(store: QueueStore) -> str:
+    from stowhand.stores.memory.store import MemoryStore
+
+    return MEMORY if isinstance(store, MemoryStore) else f"{OBJECT}:{type(store).__qualname__}"
 
 
 def _place_of(pool: object) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import json5
-
 from stowhand.cron.fields import FIELD
 from stowhand.cron.item import CronItem, CronOptions
 from stowhand.cron.phrases import parse_phrase
@@ -124,6 +122,8 @@ def _read_payload(text: str, problems: list[str]) -> object:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         pass
+    import json5
+
     try:
         if len(text) > JSON5_LIMIT:
             raise ValueError(f"{len(text)} characters of JSON5, the limit is {JSON5_LIMIT}; write strict JSON")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
@@ -127,6 +126,8 @@ def find_zone(name: str) -> Zone:
 
 
 def _find(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo, available_timezones
+
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError):  # not there; no such key; a folder, such as "America"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakSet
 
@@ -48,6 +47,8 @@ class Traces:
 
     def __init__(self, provider: TracerProvider | None = None, *, parent: bool = False) -> None:
         try:
+            from importlib.metadata import version
+
             from opentelemetry import trace
             from opentelemetry.context import get_current
 

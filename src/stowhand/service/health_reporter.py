@@ -37,7 +37,7 @@ from stowhand.service.health import (
     stuck_processes,
     unready_processes,
 )
-from stowhand.service.notifier import Notifier, notifier
+from stowhand.service.notifier import Notifier
 from stowhand.service.process import LAST_WORDS
 from stowhand.service.process_observer import NEEDED, ProcessObserver, count
 from stowhand.service.status_server import Answer, StatusServer, verdict
@@ -53,20 +53,6 @@ SEEN_EVERY = 0.25
 STOP_MARGIN = 10.0
 """Seconds beyond the grace that a service manager is to wait: the worker has left after half of them."""
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-
-
-@contextmanager
-def watched(settings: WorkerSettings) -> Iterator[ProcessObserver]:
-    """For as long as the worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
-    manager = notifier(os.environ)
-    if settings.http is None and manager is None:
-        yield ProcessObserver()
-        return
-    with ExitStack() as stack:
-        health_reporter = HealthReporter(settings, manager)
-        stack.callback(health_reporter.close)
-        health_reporter.open()
-        yield health_reporter
 
 
 class HealthReporter(ProcessObserver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.service.notifier import notifier
 from stowhand.worker.worker import Worker
 
 NEEDED = "metrics need prometheus-client: pip install 'stowhand[metrics]'"
@@ -43,6 +44,22 @@ class ProcessObserver:
         """For as long as the supervisor has children."""
         del supervisor
         yield
+
+
+@contextmanager
+def watched(settings: WorkerSettings) -> Iterator[ProcessObserver]:
+    """For as long as the worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
+    manager = notifier(os.environ)
+    if settings.http is None and manager is None:
+        yield ProcessObserver()
+        return
+    from stowhand.service.health_reporter import HealthReporter
+
+    with ExitStack() as stack:
+        health_reporter = HealthReporter(settings, manager)
+        stack.callback(health_reporter.close)
+        health_reporter.open()
+        yield health_reporter
 
 
 def count(settings: WorkerSettings, events: Events) -> Callable[[float], None]:

@@ -20,15 +20,13 @@ from stowhand.errors import (
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
-from stowhand.service.health_reporter import watched
 from stowhand.service.loading import LoadedTasks, load_tasks
 from stowhand.service.opening import store_of
 from stowhand.service.process import finished, hand_over_at_the_end, run_process
-from stowhand.service.process_observer import ProcessObserver
+from stowhand.service.process_observer import ProcessObserver, watched
 from stowhand.service.recurring import Recurring, items_in_file
 from stowhand.service.reloading import Changes, check_watch
 from stowhand.service.signals import handle_signals, to_the_end
-from stowhand.service.status_server import StatusServer
 from stowhand.service.supervisor import Supervisor
 
 
@@ -97,6 +95,8 @@ def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandErr
 
 def _listen(settings: WorkerSettings) -> None:
     if settings.http is not None:
+        from stowhand.service.status_server import StatusServer
+
         StatusServer(settings.http, {}).close()
 
 

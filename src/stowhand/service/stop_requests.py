@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stowhand.clock import stopwatch
 from stowhand.worker.timings import USUAL
 
 
-@dataclass
 class StopRequests:
     """``count``: how many."""
 
-    within: float = USUAL.same_signal
-    count: int = 0
-    last: float = float("-inf")
+    def __init__(self, within: float = USUAL.same_signal) -> None:
+        self.count = 0
+        self._within = within
+        self._last = float("-inf")
 
     def add(self) -> bool:
         """Count one more. False when it belongs to the one before."""
         now = stopwatch()
-        if now - self.last < self.within:
+        if now - self._last < self._within:
             return False
-        self.last = now
+        self._last = now
         self.count += 1
         return True

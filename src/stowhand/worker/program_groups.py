@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from importlib.resources import files
 
 DISMISSED_WITHIN = 1.0
 """Seconds that a guardian has to end when it is dismissed."""
@@ -70,6 +69,8 @@ class Guarded:
             if self._guardian.poll() is None:
                 return
             _end(self._guardian)
+        from importlib.resources import files
+
         source = (files("stowhand.worker") / "program_guardian.py").read_text("utf-8")
         self._guarded_pid = os.getpid()
         # A service manager may signal all processes of a service; the guardian is to outlive this one. A signal that is
