@@ -273,3 +273,40 @@ def until(lines: Iterable[str], words: str) -> list[str]:
         if words in line:
             return read
     raise AssertionError(f"{words!r} was never said: {''.join(read)}")
+
+
+PASSING = """\
+import msgspec
+from stowhand import App, Context
+
+def marked(job):
+    return msgspec.structs.replace(job, priority=job.priority + 1)
+
+app = App({arguments}, on_enqueue=[marked])
+
+@app.task(priority=10)
+def charge(cents: int) -> None: ...
+
+@app.task
+async def begin(ctx: Context) -> None:
+    ctx.enqueue_after(charge.new_job(5))
+
+@app.task
+async def ask(payload, helpers):
+    await helpers.add_job("charge", {"cents": 6})
+
+app.cron("0 4 * * *", charge, {"cents": 7}, identifier="nightly")
+"""
+
+
+def test_what_an_app_lets_its_jobs_go_through_holds_for_every_command(place: Place, call: Stowhand) -> None:
+    app = place.write("'sqlite:///mine.db'", PASSING)
+    call("migrate", "--app", app)
+    assert call("add", "charge", '{"cents": 4}', "--app", app).code == 0
+    assert call("cron", "run", "nightly", "--app", app).code == 0
+    for task in ("begin", "ask"):
+        assert call("add", task, "--app", app).code == 0
+    assert call("worker", "--once", "--app", app).code == 0
+    rows = call("jobs", "list", "--state", "completed", "--json", "--app", app).rows()
+    priorities = {(row["task"], row["payload"].get("cents")): row["priority"] for row in rows}
+    assert priorities == {("begin", None): 1, ("ask", None): 1} | {("charge", cents): 11 for cents in (4, 5, 6, 7)}

@@ -98,9 +98,13 @@ def test_a_users_table_is_served(folder: Path) -> None:
 
 
 APP = """\
+import msgspec
 from stowhand import App
 
-app = App("sqlite:///mine.db")
+def marked(job):
+    return msgspec.structs.replace(job, flags=(*job.flags, job.queue))
+
+app = App("sqlite:///mine.db", on_enqueue=[marked])
 
 @app.task(queue="bank", max_attempts=3)
 def charge(cents: int) -> None: ...
@@ -115,6 +119,7 @@ def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_
         body = client.post("enqueue", jobs=[{"task": "charge", "payload": '{"cents":5}', "priority": 2}]).body
         (job,) = body["jobs"]
         assert [job[name] for name in ("queue", "max_attempts", "priority")] == ["bank", 3, 2]
+        assert job["flags"] == ["bank"], "it has passed the App's on_enqueue, with what its task declares"
         client.post("enqueue", jobs=[{"task": "charge", "payload": "{}"}]).refused(400, "invalid job")
         assert (folder / "mine.db").exists()
     finally:

@@ -200,7 +200,9 @@ async def _handle(ctx: Attempt[object], record: object) -> None: ...
 
 
 def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
-    assert _keywords(App) == ["around_thread", "include", "logger_factory", "store", "traces", "url"]
+    assert _keywords(App) == [
+        *("around_thread", "include", "logger_factory", "middleware", "on_enqueue", "store", "traces", "url")
+    ]
     assert _keywords(App.worker) == ["clock", "events"]
     assert _keywords(App.task) == ["name"]
     assert sorted(StoreKeywords.__annotations__) == sorted({*StoreOptions.__struct_fields__, "preset"} - {"pinned"})

@@ -34,15 +34,16 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.handler import Policy
+from stowhand.protocols.handler import Middleware, Policy
 from stowhand.protocols.offered import lent_connection, there
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
+from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
-from stowhand.tasks.registry import AroundThread, Registry, TaskOptions, define
+from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
 from stowhand.worker.worker import Worker
 
@@ -71,6 +72,8 @@ class App:
     ``include``: modules that declare tasks, imported by a worker before it starts: ``"shop.mail"``, or
     ``"shop.tasks.*"`` for every module of a package. ``around_thread``: gives a context manager in which each attempt
     of a ``def`` task is run, in its thread: there release what a thread must not keep from one job to the next.
+    ``middleware``: functions of a handler that give a handler, around every attempt; the first is outermost.
+    ``on_enqueue``: functions of a ``NewJob`` that give one; every job that is enqueued by way of this App passes them.
     """
 
     def __init__(
@@ -82,9 +85,11 @@ class App:
         logger_factory: LoggerFactory | None = None,
         traces: Traces | None = None,
         around_thread: AroundThread | None = None,
+        middleware: Iterable[Middleware] = (),
+        on_enqueue: Iterable[OnEnqueue] = (),
         **options: Unpack[StoreKeywords],
     ) -> None:
-        self.registry, self.traces = Registry(around_thread), traces
+        self.registry, self.traces = Registry(read_around(around_thread, middleware, on_enqueue)), traces
         self.sync = Sync(self)
         """For code without an event loop."""
         self._app_store = AppStore(url, store, options)
@@ -195,6 +200,8 @@ class App:
 
     def _check(self, job: NewJob) -> NewJob:
         checked = limits.check_options(job)
+        if self.registry.around.on_enqueue:
+            checked = self.registry.enqueued(checked)
         limits.refuse_reserved(checked)
         task = self.registry.find(checked.task)
         # What the task has just written, as ``Task.enqueue`` has it, was checked then.
@@ -298,11 +305,12 @@ class App:
         seated(store, chosen.concurrency)
         handler = task_handler(self, Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)
         self._handlers.append(handler)
+        around = self.registry.around.handler(handler)
         if items := schedulable(items, store):
-            scheduler = Scheduler(store, items, events, clock)
-            worker: Worker = RecurringWorker(scheduler, store, handler, chosen, events=events, clock=clock)
+            scheduler = Scheduler(store, items, events, clock, self.registry.enqueued)
+            worker: Worker = RecurringWorker(scheduler, store, around, chosen, events=events, clock=clock)
         else:
-            worker = Worker(store, handler, chosen, events=events, clock=clock)
+            worker = Worker(store, around, chosen, events=events, clock=clock)
         report_listening(store, events, worker.id)
         return worker
 

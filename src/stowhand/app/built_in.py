@@ -20,6 +20,7 @@ from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import DAY, LONGEST_HISTORY
+from stowhand.tasks.around import EnqueuerOfApp
 from stowhand.tasks.context import LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, define
@@ -51,7 +52,7 @@ def handler_on(
 
     return TaskHandler(
         tasks,
-        producer=store.jobs,
+        producer=EnqueuerOfApp(store.jobs, tasks.enqueued) if tasks.around.on_enqueue else store.jobs,
         logger_factory=new_logger,
         default=Policy(timeout=options.job_timeout, backoff=options.backoff),
         connect=partial(lent_connection, store),

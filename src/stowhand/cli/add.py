@@ -111,7 +111,7 @@ def command(
     text = _read_stdin() if payload == "-" else payload
     options = cast("EnqueueOptions", {k: v for k, v in said.items() if v is not None})
     built_in = task in BUILT_IN
-    job = limits.check(tasks.new_job_of_text(task, text, options), built_in=built_in)
+    job = limits.check(tasks.enqueued(tasks.new_job_of_text(task, text, options)), built_in=built_in)
 
     def add(store: QueueStore) -> Awaitable[Job]:
         return store.admin.add_built_in(job) if built_in else store.jobs.enqueue(job)

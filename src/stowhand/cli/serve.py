@@ -70,6 +70,7 @@ def command(
     """
     lent = _Lent()
     settings = settings_of(typed, lent.ask)
+    tasks = lent.tasks()
     options = _options(
         host=host,
         port=port,
@@ -78,7 +79,7 @@ def command(
         tls_cert=tls_cert,
         tls_key=tls_key,
         grace=grace,
-        declared=lent.tasks().declared,
+        declared=lambda job: tasks.enqueued(tasks.declared(job)),
     )
     asyncio.run(_serve(settings, lent, options))
     return exit_codes.OK

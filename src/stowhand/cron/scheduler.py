@@ -21,6 +21,7 @@ from stowhand.cron.agenda import Agenda, Due, in_order, next_minute, this_minute
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import InvalidJob
 from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, CronTrouble, Events
+from stowhand.jobs.job import NewJob
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.queue_store import Entered, KnownItem, QueueStore, Tick
 
@@ -38,13 +39,19 @@ class Scheduler:
     """One per process at most; more processes on one store share the work by themselves."""
 
     def __init__(
-        self, store: QueueStore, items: Iterable[ParsedItem], events: Events | None = None, clock: Clock | None = None
+        self,
+        store: QueueStore,
+        items: Iterable[ParsedItem],
+        events: Events | None = None,
+        clock: Clock | None = None,
+        enqueued: Callable[[NewJob], NewJob] | None = None,
     ) -> None:
+        """``enqueued``: what every job goes through before it is entered."""
         self._store = store
         self._events = events or Events()
         self._clock = clock or SystemClock()
         self._agenda = Agenda(items, self._item_failed)
-        self._entering = Entering(store, self._events, self._clock)
+        self._entering = Entering(store, self._events, self._clock, enqueued)
         self._seen: tuple[datetime, float] | None = None
         """What the store's clock showed, and ours at the same moment."""
         self._coming: tuple[ParsedItem, ...] | None = None
@@ -233,10 +240,13 @@ class Entering:
     It writes the ticks into the ledger of a store, and reports what became of them.
     """
 
-    def __init__(self, store: QueueStore, events: Events, clock: Clock) -> None:
+    def __init__(
+        self, store: QueueStore, events: Events, clock: Clock, enqueued: Callable[[NewJob], NewJob] | None = None
+    ) -> None:
         self._store = store
         self._events = events
         self._clock = clock
+        self._enqueued = enqueued or (lambda job: job)
         self._warned: dict[str, float] = {}
 
     async def enter(
@@ -275,8 +285,8 @@ class Entering:
     def _ticks(self, batch: Sequence[Due], *, backfilled: bool) -> Iterator[tuple[ParsedItem, Tick]]:
         for at, item in batch:
             try:
-                job = item.job(at, backfilled=backfilled)
-            except InvalidJob as error:
+                job = self._enqueued(item.job(at, backfilled=backfilled))
+            except Exception as error:  # noqa: BLE001 - boundary: the application's on_enqueue; other ticks go on
                 self._refused(item, error)
             else:
                 yield item, Tick(identifier=item.identifier, at=at, job=job, spec=item.spec, backfilled=backfilled)
@@ -298,6 +308,7 @@ class Entering:
         self._warned[identifier] = now
         return True
 
-    def _refused(self, item: ParsedItem, error: InvalidJob) -> None:
+    def _refused(self, item: ParsedItem, error: Exception) -> None:
         """Said for each tick: its job will never be."""
-        self._events.emit(CronTrouble(f"{item.identifier}: this tick is passed over: {error}", 0.0))
+        why = str(error) if isinstance(error, InvalidJob) else f"{type(error).__name__}: {error}"
+        self._events.emit(CronTrouble(f"{item.identifier}: this tick is passed over: {why}", 0.0))

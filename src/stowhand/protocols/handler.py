@@ -77,6 +77,8 @@ class AttemptControl(msgspec.Struct, eq=False):
     """It shares its transaction with no other attempt: the one that it shared was undone."""
     decided: Outcome | None = None
     """What the handler asked its store for (``requeue``): the outcome, unless the handler raises."""
+    on_enqueue: Callable[[NewJob], NewJob] | None = None
+    """What ``enqueue_after`` is given goes through it."""
     hooked: Context | None = None
     """Its hooks have begun: post_handle is to come, in this context, to which its log lines and spans belong."""
     ended: bool = False
@@ -170,6 +172,8 @@ class Attempt(Generic[R]):
         It exists if and only if the end of this attempt is recorded, whatever that end is. Raises InvalidJob. A user's
         table cannot enqueue: the attempt fails there.
         """
+        if self._control is not None and self._control.on_enqueue is not None:
+            job = self._control.on_enqueue(job)
         self.then.append(limits.check(job))
 
     @property
@@ -320,6 +324,8 @@ def handler(function: Function[S]) -> Handler[S]:
 _ASKED = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
 _PLAIN = ("policy", "encode", "retryable")
 """Not awaited."""
+HOOKS = ("pre_handle", "post_handle", *_ASKED, "on_enqueue")
+"""What a handler may have beside ``handle``. ``on_enqueue`` is an App's: jobs of ``enqueue_after`` go through it."""
 
 
 def handler_of(given: Handler[S] | Function[S]) -> Handler[S]:

@@ -44,7 +44,6 @@ from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.program import kill_programs
-from stowhand.worker.hooks import enclosed
 from stowhand.worker.internals import Host
 from stowhand.worker.timings import USUAL, Timings
 from stowhand.worker.worker import Worker, new_identity
@@ -163,10 +162,11 @@ async def _work(
         # Of several processes the supervisor schedules: it outlives them all.
         recurring = Recurring(settings, loaded, store, events) if control is None else None
         await open_to_work(store, settings.store)
-        isolate = enclosed(Quarantine(settings, name, handler).run, events, name)
+        around = loaded.registry.around.handler(handler)
+        isolate = Quarantine(settings, name, handler.is_program, around).run
         tasks = with_built_in(loaded.names, lent=settings.store.connection.is_lent)
         host = Host(isolate, _leave_when_hung(settings.worker.grace), settings.timings)
-        worker = Worker(store, handler, settings.worker_options(tasks, name), events=events, host=host)
+        worker = Worker(store, around, settings.worker_options(tasks, name), events=events, host=host)
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         leaving = partial(leave, store, worker, lambda: stopper.code)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,13 +20,12 @@ from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.outcomes import from_error, from_returned
+from stowhand.jobs.outcomes import from_error, from_returned, hopeless
 from stowhand.protocols import correlation
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Attempt, Handler, control_of
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
 from stowhand.protocols.propagation import handed_on
 from stowhand.protocols.store import Claim
-from stowhand.tasks.dispatch import TaskHandler
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0
@@ -74,16 +74,22 @@ class ChildAnswer(msgspec.Struct, frozen=True):
 
 
 class Quarantine:
-    """Runs one attempt in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own."""
+    """Runs one attempt in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own.
 
-    def __init__(self, settings: WorkerSettings, worker: str, handler: TaskHandler) -> None:
+    ``is_program``: does the task run in a process of its own already?
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, worker: str, is_program: Callable[[str], bool], handler: Handler[Job]
+    ) -> None:
         self._settings = settings.to_json()
         self._worker = worker
+        self._is_program = is_program
         self._handler = handler
 
     async def run(self, attempt: Attempt[Any]) -> object:
         """Raises ChildCrashed, ChildUnable. Cancelling kills the child: a process, unlike a thread, can be killed."""
-        if self._handler.is_program(attempt.claim.task):
+        if self._is_program(attempt.claim.task):
             # It has a process of its own already; killing a child in between would not end the program.
             return await self._handler.handle(attempt, attempt.record)
         answer, reading, writing = await _open_pipe()
@@ -167,16 +173,20 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
             return ChildAnswer("poison" if poison else "fail", error, payload=payload)
 
 
-async def attempt_in_child(handler: TaskHandler, assignment: Assignment) -> ChildAnswer:
-    """The child's side: run the handler once."""
+async def attempt_in_child(handler: Handler[Job], assignment: Assignment) -> ChildAnswer:
+    """The child's side: run the handler once. Its hooks run beside the worker; but for what judges and encodes."""
     job = assignment.job
     claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.queue)
     attempt: Attempt[Job] = Attempt(claim, 0.0)
+    control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
+    encode: Callable[[object], str] | None = getattr(handler, "encode", None)
+    retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
     result = None
     try:
         outcome = from_returned(await handler.handle(attempt, attempt.record))
-        if isinstance(outcome, Complete) and outcome.result is not None:
-            result = handler.encode(outcome.result)
+        if isinstance(outcome, Complete) and outcome.result is not None and encode is not None:
+            result = encode(outcome.result)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome; this process ends with it
-        outcome = from_error(error)
+        final = isinstance(error, Exception) and retryable is not None and not retryable(error)
+        outcome = hopeless(error) if final else from_error(error)
     return answer_of(outcome, result, tuple(attempt.then))

@@ -74,7 +74,7 @@ async def _attempt(assignment: Assignment, settings: WorkerSettings, answers: li
         handler = make_handler(loaded, settings, store, assignment.worker)
         await store.open()
         with _traced_on(assignment, loaded.traces):
-            answers.append(await attempt_in_child(handler, assignment))
+            answers.append(await attempt_in_child(loaded.registry.around.handler(handler), assignment))
     finally:
         await store.close()
 

@@ -37,7 +37,7 @@ class Recurring:
         self._tasks = with_built_in(loaded.names, lent=settings.store.connection.is_lent)
         self._was_there = False
         self._store = store
-        self.scheduler = Scheduler(store, self._read(), events)
+        self.scheduler = Scheduler(store, self._read(), events, enqueued=loaded.registry.enqueued)
         check_work(settings, loaded, len(self.scheduler.items))
 
     def reload(self) -> None:

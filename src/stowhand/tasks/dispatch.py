@@ -20,9 +20,10 @@ from stowhand.protocols.handler import Attempt, Policy, Stop, control_of
 from stowhand.protocols.queue_store import Enqueuer
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.borrower import BORROWER, Borrower
+from stowhand.tasks.around import AroundThread, OnEnqueue
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
-from stowhand.tasks.registry import AroundThread, Registry, TaskDefinition
+from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.threads import Threads
 
 LATER = 30.0
@@ -94,6 +95,11 @@ class TaskHandler:
             policy = self._policies[claim.task] = self._policy_of(self._find(claim.task))
         return policy
 
+    @property
+    def on_enqueue(self) -> OnEnqueue | None:
+        """What the jobs of ``enqueue_after`` go through; ``None``: they stay as they are."""
+        return self._registry.enqueued if self._registry.around.on_enqueue else None
+
     def replace(self, registry: Registry) -> None:
         """Run these tasks from now on. What has begun goes on; what was claimed for a task that is gone still runs."""
         self._gone |= {one.name: one for one in self._registry}
@@ -161,7 +167,7 @@ class TaskHandler:
         def left_behind() -> None:
             control_of(attempt).detached = True
 
-        if (around := self._registry.around_thread) is not None:
+        if (around := self._registry.around.thread) is not None:
             call = partial(_within, around, call)
         return await _finished(await self._threads.run(call, left_behind=left_behind))
 

@@ -7,7 +7,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any, Literal, TypedDict, cast
 
@@ -20,13 +19,13 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.callables import inmost, is_async, why_no_function
 from stowhand.retry import named
+from stowhand.tasks.around import Around
 from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.shape import Shape, shape_of
 
 Where = Literal["loop", "thread"]
 Mismatch = Literal["retry", "poison"]
-AroundThread = Callable[[], AbstractContextManager[object]]
 
 
 class RunOptions(TypedDict, total=False):
@@ -78,13 +77,13 @@ _SILENT = NewJob(task="")
 
 
 class Registry:
-    """Task definitions by name. ``around_thread``: stands around each attempt that is run in a thread, there."""
+    """Task definitions by name. ``around``: what their App puts around them."""
 
-    def __init__(self, around_thread: AroundThread | None = None) -> None:
+    def __init__(self, around: Around | None = None) -> None:
         self._definitions: dict[str, TaskDefinition] = {}
         self.find = self._definitions.get
         """By name: the definition, or ``None``."""
-        self.around_thread = around_thread
+        self.around = around or Around()
 
     def add(self, definition: TaskDefinition) -> None:
         """Raises DuplicateTask when the name is taken: but a cell of a notebook that is run again replaces its own."""
@@ -124,6 +123,19 @@ class Registry:
         definition = self.find(task)
         template = NewJob(task=task) if definition is None else definition.template
         return apply_options(msgspec.structs.replace(template, payload=payload), options)
+
+    def enqueued(self, job: NewJob) -> NewJob:
+        """The job as the App's ``on_enqueue`` makes it, checked again; a built-in task's stays as it is.
+
+        Raises what they raise, and InvalidJob.
+        """
+        if not self.around.on_enqueue or job.task in limits.RESERVED:
+            return job
+        made = limits.check(self.around.enqueued(job))
+        task = self.find(made.task)
+        if task is not None and (made.task, made.payload) != (job.task, job.payload):
+            task.shape.check(made.payload)
+        return made
 
     def declared(self, job: NewJob) -> NewJob:
         """The job with what its task declares, where the job leaves a field at its default: for enqueuers that may not

@@ -50,7 +50,8 @@ class Executor:
         self._supervisor = basis.supervisor
         self._changes = basis.changes
         self._duty = basis.duty
-        self._isolate = isolate
+        self._isolate = None if isolate is None else hooks.isolated(isolate)
+        self._on_enqueue = hooks.on_enqueue
         self._events = basis.events
         self._heard = basis.events.heard
         self._clock = basis.clock
@@ -67,6 +68,8 @@ class Executor:
         attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger)
         if held.alone:
             control_of(attempt).alone = True
+        if self._on_enqueue is not None:
+            control_of(attempt).on_enqueue = self._on_enqueue
         if JobStarted in self._heard:
             waited = _waited(claim.record)
             self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))

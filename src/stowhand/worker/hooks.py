@@ -19,10 +19,12 @@ from typing import Any
 
 from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events, HookFailed, HookRan
+from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import awaitable, describe, hopeless
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.handler import Attempt, Handler, control_of
+from stowhand.protocols.isolation import ChildCrashed, ChildUnable, Isolate
 from stowhand.protocols.store import Store
 from stowhand.worker.basis import Basis
 
@@ -53,8 +55,11 @@ class Hooks:
         run: Run = self._handle
         if is_async and not wraps and not basis.events.wants(HookRan):
             run = handler.handle if self._around is None else self._handle_prepared
+        self._wraps = wraps
         self.handle: Run = enclosed(run, basis.events, basis.worker)
         """The handler and all that is around it."""
+        self.on_enqueue: Callable[[NewJob], NewJob] | None = getattr(handler, "on_enqueue", None)
+        """What the jobs of ``enqueue_after`` go through."""
         self.has_post = self._post is not None
         self.preparing = 0
         """Attempts that have begun and whose pre_handle has not returned."""
@@ -80,8 +85,21 @@ class Hooks:
             return _unreadable(record)
         return await self._enclose(attempt, record, None if self._around is None else self._around(attempt))
 
+    def isolated(self, isolate: Isolate) -> Run:
+        """``isolate`` for the handler, which runs in the child; its hooks count on what this process holds, and run
+        here."""
+
+        async def run(attempt: Attempt[Any]) -> object:
+            return await self._enclose(attempt, attempt.record, None, lambda attempt, record: isolate(attempt))
+
+        return enclosed(run if self._wraps else isolate, self._events, self._worker)
+
     async def _enclose(
-        self, attempt: Attempt[Any], record: Any, around: AbstractAsyncContextManager[None] | None
+        self,
+        attempt: Attempt[Any],
+        record: Any,
+        around: AbstractAsyncContextManager[None] | None,
+        handle: Hook | None = None,
     ) -> object:
         self.preparing += 1
         is_prepared = False
@@ -96,14 +114,16 @@ class Hooks:
 
         try:
             if around is None:
-                return await self._inside(attempt, record, prepared)
+                return await self._inside(attempt, record, prepared, handle or self._handler.handle)
             async with AsyncExitStack() as stack:
                 if not await _entered(stack, around, attempt):
                     return Snooze(SHUT)
-                return await self._inside(attempt, record, prepared)
+                return await self._inside(attempt, record, prepared, self._handler.handle)
         except LeaseLost:
             control_of(attempt).lost = True
             raise
+        except (ChildCrashed, ChildUnable):
+            raise  # nothing that the handler has raised
         except Exception as error:
             if self._retryable is not None and not self._retryable(error):
                 return hopeless(error)
@@ -111,13 +131,13 @@ class Hooks:
         finally:
             prepared()
 
-    async def _inside(self, attempt: Attempt[Any], record: Any, prepared: Callable[[], None]) -> object:
+    async def _inside(self, attempt: Attempt[Any], record: Any, prepared: Callable[[], None], handle: Hook) -> object:
         if self.holds_slots:
             control_of(attempt).hooked = copy_context()
         if self._pre is not None:
             await self._timed("pre_handle", attempt, self._pre(attempt, record))
         prepared()
-        returned = await self._timed("handle", attempt, self._handler.handle(attempt, record))
+        returned = await self._timed("handle", attempt, handle(attempt, record))
         decided = control_of(attempt).decided
         return decided if decided is not None else returned
 

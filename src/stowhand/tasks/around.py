@@ -1,0 +1,116 @@
+"""What an App puts around the attempts of its tasks (middleware), and around what it enqueues.
+
+middleware   ``Handler -> Handler``: the first is outermost. A hook that one does not define is the inner handler's
+on_enqueue   ``NewJob -> NewJob``, in order, before the job is checked and written
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import ConfigurationError, InvalidJob, a_type
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.callables import bare, is_async
+from stowhand.protocols.handler import HOOKS, Handler, Middleware, handler_of
+from stowhand.protocols.queue_store import Enqueuer
+
+AroundThread = Callable[[], AbstractContextManager[object]]
+OnEnqueue = Callable[[NewJob], NewJob]
+
+
+class Around(msgspec.Struct, frozen=True):
+    """Of one App."""
+
+    thread: AroundThread | None = None
+    """Stands around each attempt that is run in a thread, there."""
+    middleware: tuple[Middleware, ...] = ()
+    on_enqueue: tuple[OnEnqueue, ...] = ()
+
+    def handler(self, inner: Handler) -> Handler:
+        """The handler with all middleware around it. Raises ConfigurationError where one gives no handler."""
+        for middleware in reversed(self.middleware):
+            try:
+                outer = handler_of(middleware(inner))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"App: middleware {_named(middleware)}: {error}") from None
+            inner = _Wrapped(outer, inner)
+        return inner
+
+    def enqueued(self, job: NewJob) -> NewJob:
+        """The job that every ``on_enqueue`` has had its say about. Raises what they raise, and InvalidJob."""
+        for change in self.on_enqueue:
+            made = change(job)
+            if not isinstance(made, NewJob):
+                raise InvalidJob(f"on_enqueue {_named(change)} gave {a_type(made)}; return the job, changed or not")
+            job = made
+        return job
+
+
+class _Wrapped:
+    """A middleware's handler; the hooks that it lacks are those of the handler inside."""
+
+    def __init__(self, outer: Handler, inner: Handler) -> None:
+        self.handle = outer.handle
+        for hook in HOOKS:
+            found = getattr(outer, hook, None) or getattr(inner, hook, None)
+            if found is not None:
+                setattr(self, hook, found)
+
+
+class EnqueuerOfApp:
+    """A store's producer, for what an App's tasks enqueue through their helpers."""
+
+    def __init__(self, inner: Enqueuer, enqueued: OnEnqueue) -> None:
+        self._inner = inner
+        self._enqueued = enqueued
+
+    async def enqueue(self, job: NewJob) -> Job:
+        return await self._inner.enqueue(self._enqueued(job))
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        if isinstance(jobs, AsyncIterable):
+            return await self._inner.enqueue_many(self._enqueued(job) async for job in jobs)
+        return await self._inner.enqueue_many(map(self._enqueued, jobs))
+
+    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
+        return await self._inner.add_jobs([self._enqueued(job) for job in jobs])
+
+
+def read_around(thread: AroundThread | None, middleware: object, on_enqueue: object) -> Around:
+    """The arguments of an App. Raises ConfigurationError for what cannot be called with one handler, or one job."""
+    of_handlers = _read("middleware", middleware, "a handler, and gives one: def timed(inner): …")
+    of_jobs = _read("on_enqueue", on_enqueue, "a NewJob, and gives one: def marked(job): …")
+    return Around(thread, of_handlers, of_jobs)
+
+
+def _read(option: str, given: object, takes: str) -> tuple[Any, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise ConfigurationError(f"App: {option}: {a_type(given)}; give a list of functions, {option}=[…]")
+    functions = tuple(given)
+    for one in functions:
+        if not callable(one):
+            raise ConfigurationError(f"App: {option}: {a_type(one)} in the list; each is a function that takes {takes}")
+        if is_async(one):
+            raise ConfigurationError(f"App: {option}: {_named(one)} is asynchronous; it is a plain def of {takes}")
+        if not _takes_one(one):
+            raise ConfigurationError(f"App: {option}: {_named(one)} takes other arguments; it takes {takes}")
+    return functions
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # written in C: its signature is not known
+    return True
+
+
+def _named(function: object) -> str:
+    return str(getattr(bare(function), "__qualname__", type(function).__qualname__))
