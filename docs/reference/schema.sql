@@ -228,8 +228,8 @@ begin
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
-  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
-    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
   if job_key is null then
@@ -272,8 +272,8 @@ begin
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
-  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
-    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
   if job_key is null then
@@ -316,8 +316,8 @@ begin
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
-  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
-    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
   if job_key is null then
@@ -968,8 +968,8 @@ begin
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
-  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
-    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
   if _key is null then
@@ -1052,6 +1052,10 @@ begin
     return _job;
   end if;
   loop
+    if _mode = 'unique' then
+      select * into _job from "stowhand".live l where l.key = _key and l.state <> 'failed';
+      if found then return _job; end if;
+    end if;
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
@@ -1071,9 +1075,10 @@ begin
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false,
       revision = old.revision + 1, updated_at = _at
-    where old.state <> 'processing'
+    where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
     returning * into _job;
     if found then return _job; end if;
+    continue when _mode = 'unique';  -- somebody else was first
     -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
     update "stowhand".live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
   end loop;

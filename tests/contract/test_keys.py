@@ -9,7 +9,8 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.jobs.lifecycle import turned
+from stowhand.jobs.lifecycle import COMPLETED, turned
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of
 from tests.contract.needs import needs
@@ -17,7 +18,7 @@ from tests.contract.store_harness import ERRORED, FAILED, SNOOZED, StoreHarness
 
 pytestmark = needs("jobs")
 
-REPLACE, PRESERVE, DEDUPE = KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT, KeyMode.UNSAFE_DEDUPE
+REPLACE, PRESERVE, DEDUPE, UNIQUE = KeyMode
 UPDATING = (REPLACE, PRESERVE)
 WAITING = (State.QUEUED, State.ERRORED)
 
@@ -162,6 +163,65 @@ async def test_unsafe_dedupe_moves_only_the_revision_and_its_time(harness: Store
     assert same_but_touched(got, before)
     assert await harness.job(old.id) == got
     assert len(await harness.everything()) == 1
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.PROCESSING])
+async def test_unique_gives_the_job_that_waits_or_runs_unchanged(harness: StoreHarness, state: State) -> None:
+    old = await harness.in_state(state, key="k", payload='{"n": 1}', run_at=harness.now)
+    before, image = await harness.job(old.id), await harness.image(old.id)
+    await harness.pass_time(5)
+    assert await harness.add("other", key="k", key_mode=UNIQUE, payload='{"n": 2}', priority=9) == before
+    assert await harness.image(old.id) == image
+    assert len(await harness.everything()) == 1
+
+
+async def test_unique_revives_a_failed_job_once(harness: StoreHarness) -> None:
+    old = await harness.in_state(State.FAILED, key="k", payload='{"n": 1}')
+    await harness.pass_time(5)
+    new = await harness.add(key="k", key_mode=UNIQUE, payload='{"n": 2}')
+    assert (new.id, new.state, new.attempts, new.last_error) == (old.id, State.QUEUED, 0, None)
+    assert (new.run_at, payload_of(new.payload_text), new.revision) == (harness.now, {"n": 2}, 1)
+    assert await harness.add(key="k", key_mode=UNIQUE, payload='{"n": 3}') == new
+    assert (await harness.take()).job_id == old.id
+
+
+async def test_a_unique_key_may_come_twice_in_one_call(harness: StoreHarness) -> None:
+    one, other = (NewJob(task="t", key=key, key_mode=UNIQUE) for key in "kl")
+    plain = NewJob(task="t")
+    first, _, again, last, _ = ids = await harness.store.jobs.enqueue_many([one, other, one, plain, one])
+    assert ids == [first, ids[1], first, last, first]
+    assert len(set(ids)) == 3
+    jobs = await harness.store.jobs.add_jobs([one, one, plain])
+    assert [job.id for job in jobs[:2]] == [again, again]
+    with pytest.raises(InvalidJob, match="'k' is given twice"):
+        await harness.store.jobs.enqueue_many([one, NewJob(task="t", key="k")])
+
+
+async def test_a_unique_key_names_one_live_job_while_it_is_run_and_fails(harness: StoreHarness) -> None:
+    """I14: many producers, and workers that take the job from under them."""
+    stores = [await harness.another() for _ in range(3)]
+    wanted = NewJob(task="t", key="k", key_mode=UNIQUE, max_attempts=1)
+    given: set[int] = set()
+
+    async def produce(store: QueueStore) -> None:
+        for _ in range(25):
+            job = await store.jobs.enqueue(wanted)
+            assert job.key == "k"
+            given.add(job.id)
+
+    producing = [asyncio.create_task(produce(store)) for store in stores]
+    ran: list[int] = []
+    while not all(task.done() for task in producing) or await harness.store.next_due(None) is not None:
+        claims = await harness.claim(5)
+        assert len(claims) <= 1, "at most one waits or runs"
+        for claim in claims:
+            ran.append(claim.lease.job_id)
+            how = FAILED if len(ran) % 3 == 0 else COMPLETED
+            while await harness.settle(claim.lease, how) is Verdict.BUSY:
+                pass  # a producer looks at it just now
+        await asyncio.sleep(0)
+    await asyncio.gather(*producing)
+    assert given == set(ran), "each job that was given has run"
 
 
 def same_but_touched(one: Job, other: Job) -> bool:

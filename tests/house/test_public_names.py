@@ -211,7 +211,7 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
     )
     assert sorted(TaskOptions.__annotations__) == [
         *("backoff", "delay", "executor", "flags", "key", "key_mode", "max_attempts", "max_resets", "mismatch"),
-        *("priority", "queue", "run_at", "timeout"),
+        *("priority", "queue", "run_at", "timeout", "unique"),
     ]
     assert set(CronKeywords.__annotations__) - {"backfill_period"} <= set(TaskOptions.__annotations__)
 

@@ -91,6 +91,8 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     _zone: Zone
     _job: NewJob
     """But for its payload."""
+    _finished: Callable[[NewJob], NewJob] | None = None
+    """What its task makes of a job with its payload: ``TaskDefinition.finished``."""
 
     def __repr__(self) -> str:
         return f"<ParsedItem {self.spec}>"
@@ -131,6 +133,12 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             yield to_moment(found)
             minute = found + 1
 
+    def finished_by(self, finished: Callable[[NewJob], NewJob]) -> ParsedItem:
+        """The same item; its task has the last word about each job. Raises InvalidJob where it refuses them."""
+        item = msgspec.structs.replace(self, _finished=finished)
+        item.job(to_moment(FIRST + 1), backfilled=False)
+        return item
+
     def declared(self, template: NewJob) -> ParsedItem:
         """The same item; what its jobs do not say is as the template of their task has it."""
         given = self.options
@@ -144,7 +152,8 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The job of the tick ``at``. Its options and the size of its payload were checked when it was parsed."""
         stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         payload = {**self.payload, "_cron": {"ts": stamp, "backfilled": backfilled}}
-        return msgspec.structs.replace(self._job, payload=strict_json.encode(payload), run_at=at)
+        job = msgspec.structs.replace(self._job, payload=strict_json.encode(payload), run_at=at)
+        return job if self._finished is None else self._finished(job)
 
     def _next(self, start: int, stop: int) -> int | None:
         """The first real minute that it is due at, from ``start`` on and before ``stop``."""

@@ -131,7 +131,7 @@ def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, 
             continue
         try:
             task.shape.write_value({**item.payload, "_cron": _SOME_TICK})
-            found.append(item.declared(task.template))
+            found.append(item.declared(task.template).finished_by(task.finished))
         except InvalidJob as error:
             problems.append(f"{item.place}: {error}")
     if problems:
@@ -166,9 +166,15 @@ def declare_item(
             raise ConfigurationError(f"App.cron: {error}") from None
     name = task if isinstance(task, str) else task.name
     spec = CronOptions(**{IN_PYTHON.get(option, option): value for option, value in chosen.items()})
-    return parse_app_item(
+    item = parse_app_item(
         CronItem(task=name, match=pattern, identifier=identifier, payload=payload, options=spec, tz=tz)
     )
+    if isinstance(task, str):
+        return item
+    try:
+        return item.finished_by(task.definition.finished)
+    except InvalidJob as error:
+        raise ConfigurationError(f"App.cron: {error}") from None
 
 
 def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:

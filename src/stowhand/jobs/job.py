@@ -38,6 +38,8 @@ class KeyMode(StrEnum):
     """Every detail but ``run_at`` (throttle)."""
     UNSAFE_DEDUPE = "unsafe_dedupe"
     """Nothing changes, even if the job is running or has failed."""
+    UNIQUE = "unique"
+    """Nothing changes if the job waits or is running; one that has failed takes every detail anew (once)."""
 
 
 MAX_ATTEMPTS = 25

@@ -102,6 +102,17 @@ def check_options(job: NewJob) -> NewJob:
     return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
 
 
+def refuse_repeated_key(job: NewJob, keys: dict[str, KeyMode]) -> None:
+    """Raises InvalidJob where a job before it in one call has its key: which of the two would be wanted? Of two unique
+    ones the second finds the first. ``keys``: those of the call, with their modes, to which this one is added."""
+    if job.key is None:
+        return
+    before = keys.get(job.key)
+    if before is not None and not (before == job.key_mode == KeyMode.UNIQUE):
+        raise InvalidJob(f"the key {job.key!r} is given twice in one call; nothing was written")
+    keys[job.key] = job.key_mode
+
+
 def check_details(
     *, priority: int | None, attempts: int | None, max_attempts: int | None, run_at: datetime | None
 ) -> None:

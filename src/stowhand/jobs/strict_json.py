@@ -71,6 +71,12 @@ def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> 
     raise InvalidJob(f"{what}: {trouble}")
 
 
+def canonical(value: object) -> bytes:
+    """The one text of this value, whatever the order of its keys and sets. Raises InvalidJob as ``encode`` does."""
+    encode(value, what="unique")
+    return _sorting.encode(value)
+
+
 def decode(text: str, *, limit: int = READ_LIMIT) -> Any:
     """The value of a strict JSON text. Raises nothing but UndecodablePayload."""
     return decode_with(_decoder, text, limit=limit)
@@ -164,3 +170,4 @@ def _write_other(value: Any) -> object:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_write_other)
+_sorting = msgspec.json.Encoder(enc_hook=_write_other, order="sorted")

@@ -27,8 +27,8 @@ class EnqueueOptions(TypedDict, total=False):
     """Smaller runs first. 32 bits."""
     key: str | None
     """At most one waiting job has it: a repeat updates that one. 512 characters."""
-    key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe"]
-    """What a repeat does: every detail anew, every detail but the time, or nothing."""
+    key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe", "unique"]
+    """What a repeat does: every detail anew, every detail but the time, or nothing (to one that failed, either)."""
     max_attempts: int
     max_resets: int | None
     """How often its worker may die under it."""
@@ -46,7 +46,7 @@ class TaskSpec(EnqueueOptions, total=False):
     """``queue``"""
     job_key: str | None
     """``key``"""
-    job_key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe"] | None
+    job_key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe", "unique"] | None
     """``key_mode``"""
 
 

@@ -23,6 +23,7 @@ from stowhand.tasks.around import Around
 from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.shape import Shape, shape_of
+from stowhand.tasks.unique import Unique, Uniqueness, read_unique
 
 Where = Literal["loop", "thread"]
 Mismatch = Literal["retry", "poison"]
@@ -43,7 +44,15 @@ class RunOptions(TypedDict, total=False):
     deploy another worker may take them; ``"poison"``: the job has failed."""
 
 
-class TaskOptions(EnqueueOptions, RunOptions, total=False):
+class JobRules(TypedDict, total=False):
+    """What holds for each of a task's jobs, whoever makes it where the task is known."""
+
+    unique: Unique | None
+    """At most one job waits or runs with the same ``"arguments"``, or the same value of a function of some of them: a
+    repeat gives that one, unchanged; a failed one starts anew. Not together with ``key``."""
+
+
+class TaskOptions(EnqueueOptions, RunOptions, JobRules, total=False):
     """Everything that can be declared about a task: defaults for its jobs, and how it is run."""
 
 
@@ -59,10 +68,15 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_async: bool
     timeout: float | None = None
     backoff: Backoff | None = None
+    unique: Uniqueness | None = None
     file: str | None = None
     """Of a folder: where it stands."""
     executable: bool = False
     """``function`` runs a program: it takes the attempt and the job's logger."""
+
+    def finished(self, job: NewJob) -> NewJob:
+        """One of its jobs, with what is made of its payload. Raises InvalidJob."""
+        return job if self.unique is None else self.unique.keyed(job)
 
     @property
     def origin(self) -> str:
@@ -122,7 +136,8 @@ class Registry:
     def _made(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
         definition = self.find(task)
         template = NewJob(task=task) if definition is None else definition.template
-        return apply_options(msgspec.structs.replace(template, payload=payload), options)
+        made = apply_options(msgspec.structs.replace(template, payload=payload), options)
+        return made if definition is None else definition.finished(made)
 
     def enqueued(self, job: NewJob) -> NewJob:
         """The job as the App's ``on_enqueue`` makes it, checked again; a built-in task's stays as it is.
@@ -194,7 +209,7 @@ def define(
         raise ConfigurationError(f"a task is a function; {a_type(function)} was given")
     if (why := why_no_function(function)) is not None:
         raise ConfigurationError(why if name is None else f"task {name!r}: {why}")
-    known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__)
+    known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__, *JobRules.__annotations__)
     for option in options:
         if option not in known:
             raise ConfigurationError(f"no task option {option!r}{suggest(option, known)}")
@@ -209,15 +224,20 @@ def define(
         template = apply_options(NewJob(task=chosen), jobs)
     except ValueError as error:
         raise ConfigurationError(f"task {chosen!r}: {error}") from None
+    shape = shape_of(function, chosen, positional=positional, poison=_is_poison(chosen, options.get("mismatch")))
+    unique = read_unique(options.get("unique"), chosen, shape)
+    if unique is not None and template.key is not None:
+        raise ConfigurationError(f"task {chosen!r}: unique makes the keys of its jobs: leave out key, or unique")
     return TaskDefinition(
         name=chosen,
         function=function,
-        shape=shape_of(function, chosen, positional=positional, poison=_is_poison(chosen, options.get("mismatch"))),
+        shape=shape,
         template=template,
         executor=_where(chosen, options.get("executor"), is_async=asynchronous),
         is_async=asynchronous,
         timeout=None if timeout is None else _read_timeout(chosen, timeout),
         backoff=None if backoff is None else _read_backoff(chosen, backoff),
+        unique=unique,
     )
 
 

@@ -37,6 +37,7 @@ class Shape:
         self.injected = injected
         self.injects = injected != Injected()
         """The worker fills in a parameter."""
+        self.parameters = tuple(parameters)
         self.names = tuple(one.name for one in parameters)
         self._positional = tuple(one.name for one in parameters if one.by_position)
         self._required = tuple(one.name for one in parameters if one.default is ABSENT)

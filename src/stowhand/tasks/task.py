@@ -78,12 +78,16 @@ class ConfiguredTask(Generic[P, R_co]):
 
     def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P, R_co]:
         """The same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
-        return ConfiguredTask(self._definition, self._producer, apply_options(self._template, options))
+        template, unique = apply_options(self._template, options), self._definition.unique
+        if unique is not None:
+            unique.refuse_key(template)
+        return ConfiguredTask(self._definition, self._producer, template)
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job, not enqueued: for ``app.enqueue_many`` and ``Context.enqueue_after``. Raises InvalidJob."""
         text = self._definition.shape.write(args, kwargs)
-        return msgspec.structs.replace(self._template, payload=text)
+        job = msgspec.structs.replace(self._template, payload=text)
+        return job if self._definition.unique is None else self._definition.finished(job)
 
     async def enqueue_many(self, payloads: Iterable[object] | AsyncIterable[object]) -> list[int]:
         """Enqueue a job per payload in one transaction, streamed; their ids in the order given. All of them, or none.
@@ -113,7 +117,8 @@ class ConfiguredTask(Generic[P, R_co]):
         return map(self._job_of, payloads)
 
     def _job_of(self, payload: object) -> NewJob:
-        return msgspec.structs.replace(self._template, payload=self._definition.shape.write_value(payload))
+        job = msgspec.structs.replace(self._template, payload=self._definition.shape.write_value(payload))
+        return self._definition.finished(job)
 
 
 class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):

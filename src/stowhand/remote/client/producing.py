@@ -13,7 +13,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.protocols.store import whole
 from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
@@ -98,12 +98,9 @@ class Producing:
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:
     """The jobs, and each as it will be sent. Raises InvalidJob, before anything is sent."""
     checked = [whole(limits.check(job), max_attempts) for job in jobs]
-    keys: set[str] = set()
+    keys: dict[str, KeyMode] = {}
     for job in checked:
-        if job.key is not None:
-            if job.key in keys:
-                raise InvalidJob(f"key: {job.key!r} is given twice in one call; the second would replace the first")
-            keys.add(job.key)
+        limits.refuse_repeated_key(job, keys)
     texts = [msgspec.json.encode(job) for job in checked]
     for text in texts:
         if len(text) > ROOM:

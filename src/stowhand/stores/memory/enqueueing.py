@@ -29,10 +29,9 @@ class Producer:
         return [job.id for job in await self.add_jobs(wanted)]
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        keys = [job.key for job in jobs if job.key is not None]
-        if len(keys) != len(set(keys)):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise InvalidJob(f"the key {twice!r} is given twice in one call")
+        keys: dict[str, KeyMode] = {}
+        for job in jobs:
+            limits.refuse_repeated_key(job, keys)
         with self._transaction() as rows, rows.all_or_nothing():
             return [add(rows, limits.check(job)).job() for job in jobs]
 
@@ -48,6 +47,8 @@ def add(rows: Rows, job: NewJob) -> Row:
     if holder is not None:
         if job.key_mode is KeyMode.UNSAFE_DEDUPE:
             touch(holder, rows.now)
+            return holder
+        if job.key_mode is KeyMode.UNIQUE and holder.state is not State.FAILED:
             return holder
         if holder.state is not State.PROCESSING:
             replace(holder, job, rows)

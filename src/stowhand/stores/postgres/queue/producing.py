@@ -130,11 +130,12 @@ class Producer:
     async def _write_all(self, connection: Session, chunks: AsyncIterator[list[NewJob]]) -> list[int]:
         """Each chunk is gathered while the server writes the one before."""
         ids: list[int] = []
-        keys: set[str] = set()
+        keys: dict[str, KeyMode] = {}
         writing: asyncio.Task[list[int]] | None = None
         try:
             async for chunk in chunks:
-                _refuse_repeated_keys(chunk, keys)
+                for job in chunk:
+                    limits.refuse_repeated_key(job, keys)
                 if writing is not None:
                     ids.extend(await writing)
                 writing = asyncio.create_task(self.write(connection, chunk))
@@ -151,7 +152,9 @@ class Producer:
         """All or none, by one statement; the jobs themselves, in the order given."""
         if not jobs:
             return []
-        _refuse_repeated_keys(jobs, set())
+        keys: dict[str, KeyMode] = {}
+        for job in jobs:
+            limits.refuse_repeated_key(job, keys)
         jobs = [self._context.options.whole(job) for job in jobs]
         statement, values = self._context.statements["enqueue_each"], Bulk(jobs).values_of_each(self._context.now())
         try:
@@ -342,12 +345,3 @@ async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterat
                 chunk = []
     if chunk:
         yield chunk
-
-
-def _refuse_repeated_keys(chunk: Sequence[NewJob], keys: set[str]) -> None:
-    for job in chunk:
-        if job.key is None:
-            continue
-        if job.key in keys:
-            raise InvalidJob(f"the key {job.key!r} is given twice in one call; nothing was written")
-        keys.add(job.key)

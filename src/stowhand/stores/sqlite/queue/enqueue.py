@@ -26,6 +26,8 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> int:
     if job.key_mode is KeyMode.UNSAFE_DEDUPE:
         tx.run("touch", id=job_id)
         return int(job_id)
+    if job.key_mode is KeyMode.UNIQUE and state != State.FAILED:
+        return int(job_id)
     if state == State.PROCESSING:
         # It runs on without its key; only an error finds out that it has no retries left.
         tx.run("lose_key", id=job_id, why="replaced")

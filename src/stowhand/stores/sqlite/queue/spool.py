@@ -13,8 +13,8 @@ from typing import IO
 
 import msgspec
 
-from stowhand.errors import InvalidJob
-from stowhand.jobs.job import NewJob
+from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.jobs.limits import refuse_repeated_key
 
 CHUNK = 2000
 """Jobs in memory at a time while reading back."""
@@ -29,15 +29,12 @@ class Spool:
     def __init__(self) -> None:
         self._kept: list[NewJob] = []
         self._file: IO[bytes] | None = None
-        self._keys: set[str] = set()
+        self._keys: dict[str, KeyMode] = {}
         self._encoder = msgspec.msgpack.Encoder()
 
     def put(self, job: NewJob) -> None:
-        """Raises InvalidJob for a key that was given before: which of the two would be wanted?"""
-        if job.key is not None:
-            if job.key in self._keys:
-                raise InvalidJob(f"the key {job.key!r} is given twice in one call")
-            self._keys.add(job.key)
+        """Raises InvalidJob for a key that was given before."""
+        refuse_repeated_key(job, self._keys)
         if len(self._kept) < KEPT:
             self._kept.append(job)
             return

@@ -28,8 +28,8 @@ begin
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
-  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
-    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
   if job_key is null then

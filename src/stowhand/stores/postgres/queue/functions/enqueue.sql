@@ -151,8 +151,8 @@ begin
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
-  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe') then
-    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at or unsafe_dedupe.', _mode
+  if _mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+    raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
   if _key is null then
@@ -173,8 +173,9 @@ begin
   return _job;
 end $$;
 
--- unsafe_dedupe; and replace and preserve_run_at. The loop ends: it goes round only when the key's holder was running and has just been
+-- unsafe_dedupe; and the other modes. The loop ends: it goes round only when the key's holder was running and has just been
 -- made to let go of the key, or let go of it by itself; and the conflict clause waits for the transaction that holds the row.
+-- unique: what waits or runs is looked at and not locked, so that a repeat writes nothing and waits for nobody.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
   _flags text[], _mode text, _max_resets int, _at timestamptz
@@ -193,6 +194,10 @@ begin
     return _job;
   end if;
   loop
+    if _mode = 'unique' then
+      select * into _job from {schema}.live l where l.key = _key and l.state <> 'failed';
+      if found then return _job; end if;
+    end if;
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
@@ -212,9 +217,10 @@ begin
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false,
       revision = old.revision + 1, updated_at = _at
-    where old.state <> 'processing'
+    where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
     returning * into _job;
     if found then return _job; end if;
+    continue when _mode = 'unique';  -- somebody else was first
     -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
     update {schema}.live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
   end loop;

@@ -1,0 +1,1 @@
+-- A key mode that workers of this version ask for: unique (functions/enqueue.sql).

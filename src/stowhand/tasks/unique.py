@@ -1,0 +1,111 @@
+"""``unique=``: at most one job of a task waits or runs with the same arguments, by a key that is made here.
+
+A repeat gives that very job, unchanged; one that has failed starts anew. The key says nothing of the arguments, for it
+is shown where payloads are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload, a_type, suggest
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.tasks.shape import ABSENT, Shape
+
+Unique = Literal["arguments"] | Callable[..., object]
+"""All arguments; or a function of some of them, by name, which returns what no two jobs may share."""
+_ALL = "arguments"
+
+
+class Uniqueness:
+    """Makes the keys of one task's jobs: of all arguments, or of what ``choose`` returns for those of these names."""
+
+    def __init__(self, shape: Shape, choose: Callable[..., object] | None = None, names: tuple[str, ...] = ()) -> None:
+        self._shape = shape
+        self._choose = choose
+        self._names = names
+        given = (one for one in shape.parameters if one.default is not ABSENT)
+        self._defaults = {one.name: _as_read(one.default, one.annotation) for one in given}
+
+    def refuse_key(self, job: NewJob) -> None:
+        """Raises InvalidJob for a key that was not made here, or by another version of the task."""
+        if job.key is not None and not (job.key_mode is KeyMode.UNIQUE and job.key.startswith(_prefix(job))):
+            raise InvalidJob(f"key: task {job.task!r} is unique, which makes its keys; leave out key, or unique")
+
+    def keyed(self, job: NewJob) -> NewJob:
+        """The job with its key, which is made of its payload. Raises InvalidJob."""
+        self.refuse_key(job)
+        digest = hashlib.sha256(strict_json.canonical(self._chosen(job))).hexdigest()[:32]
+        return msgspec.structs.replace(job, key=_prefix(job) + digest, key_mode=KeyMode.UNIQUE)
+
+    def _chosen(self, job: NewJob) -> object:
+        try:
+            arguments = self._defaults | self._shape.read(job.payload)
+        except (UndecodablePayload, PayloadMismatch) as error:
+            raise InvalidJob(str(error)) from None
+        whole = arguments.get(self._shape.whole or "")
+        if isinstance(whole, dict):
+            whole.pop("_cron", None)  # a crontab's: else no two of its jobs were equal
+        if self._choose is None:
+            return arguments
+        try:
+            chosen = self._choose(**{name: arguments[name] for name in self._names})
+        except Exception as error:  # the application's function
+            raise InvalidJob(f"task {job.task!r}: its function unique raised {error!r}") from error
+        if chosen is None:
+            raise InvalidJob(f"task {job.task!r}: its function unique returned None; return what no two jobs may share")
+        return chosen
+
+
+def _prefix(job: NewJob) -> str:
+    return f"unique:{job.task}:"
+
+
+def _as_read(default: object, annotation: Any) -> object:
+    """As it were if the payload said it: 1 becomes 1.0 where the parameter is a float."""
+    try:
+        return msgspec.json.decode(strict_json.encode(default), type=annotation)
+    except (msgspec.MsgspecError, InvalidJob, TypeError):
+        return default
+
+
+def read_unique(unique: object, task: str, shape: Shape) -> Uniqueness | None:
+    """What the declaration means. Raises ConfigurationError."""
+    if unique is None:
+        return None
+    if isinstance(unique, str) and unique == _ALL:
+        _refuse_defaults(task, shape)
+        return Uniqueness(shape)
+    if not callable(unique):
+        what = f"{unique!r}{suggest(unique, (_ALL,))}" if isinstance(unique, str) else a_type(unique)
+        raise ConfigurationError(f"task {task!r}: unique={what}; give 'arguments', or a function of some of them")
+    return Uniqueness(shape, unique, _named(unique, task, shape))
+
+
+def _refuse_defaults(task: str, shape: Shape) -> None:
+    for one in shape.parameters:
+        try:
+            strict_json.encode(None if one.default is ABSENT else one.default, what=f"the default of {one.name!r}")
+        except InvalidJob as error:
+            raise ConfigurationError(f"task {task!r}: unique='arguments': {error}; give a function instead") from None
+
+
+def _named(choose: Callable[..., Any], task: str, shape: Shape) -> tuple[str, ...]:
+    """Which arguments the function takes."""
+    names = []
+    for one in inspect.signature(choose).parameters.values():
+        by_name = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        if by_name and one.name in shape.names:
+            names.append(one.name)
+        elif not by_name or one.default is one.empty:
+            raise ConfigurationError(
+                f"task {task!r}: unique: the function takes {one}, which is no argument of the task; it may take some"
+                f" of: {', '.join(shape.names)}"
+            )
+    return tuple(names)
