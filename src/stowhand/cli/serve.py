@@ -25,7 +25,7 @@ from stowhand.observe.listener import LogListener
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.service import exit_codes
 from stowhand.service.opening import store_of
-from stowhand.service.process import hard_exit
+from stowhand.service.process import collect_less, hard_exit
 from stowhand.service.signals import handle_signals
 from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.loading import load_object
@@ -123,6 +123,7 @@ async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) 
             store = await _open(settings)
         else:
             await _open_valid(store, events)
+        collect_less()
         async with running(store, options, events, _metrics()) as server:
             _stop_at_signals(server)
             await server.until_stopped()

@@ -47,7 +47,7 @@ class ClaimAsked(Message, frozen=True):
     token: str
     """A uuid, new for every claim. Repeating one returns the records of the first answer that are still held."""
     limit: int
-    """An answer has 100 records at most."""
+    """An answer has 500 records at most."""
     lease: float
     """Seconds, more than 0 and at most a day."""
     tasks: tuple[str, ...] | None = None

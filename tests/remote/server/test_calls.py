@@ -164,12 +164,32 @@ def test_a_released_token_claims_nothing_more(lend: Lend) -> None:
     assert claim["lease"]["job_id"] == job_id
 
 
-def test_an_answer_has_a_hundred_records_at_most(lend: Lend) -> None:
+def test_an_answer_has_five_hundred_records_at_most_once_it_is_known_how_small_they_are(lend: Lend) -> None:
     lending = lend()
     store: Any = lending.store
-    lending.do(store.jobs.enqueue_many([NewJob(task="t")] * 101))
+    lending.do(store.jobs.enqueue_many([NewJob(task="t")] * 601))
     client = lending.client()
-    assert [len(client.claim(1000)), len(client.claim(1000))] == [100, 1]
+    assert [len(client.claim(1000)) for _ in range(3)] == [100, 500, 1]
+
+
+def test_of_large_records_only_as_many_are_claimed_as_fit_into_an_answer(
+    lend: Lend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stowhand.remote.server.claims.ANSWER_BYTES", 2 * 4096)
+    lending = lend()
+    for _ in range(8):
+        lending.add(payload=json.dumps("x" * 3000))
+    client, store = lending.client(), lending.store
+    limits: list[int] = []
+    claim = store.claim
+
+    async def noted(request: ClaimRequest) -> Any:
+        limits.append(request.limit)
+        return await claim(request)
+
+    monkeypatch.setattr(store, "claim", noted)
+    assert [len(client.claim(8)) for _ in range(4)] == [2, 2, 2, 2]
+    assert limits == [8, 2, 2, 2], "the first read six that it handed back; the others none"
 
 
 def test_records_that_would_make_an_answer_too_large_go_back_unspent(

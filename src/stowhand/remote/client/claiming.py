@@ -19,7 +19,7 @@ from stowhand.remote.client.bodies import ROOM, parts
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.client.troubles import CallRefused
-from stowhand.remote.wire import ClaimAsked, Claimed, Kind, Lent, Settlements, SettlementSent, Told, Verdicts
+from stowhand.remote.wire import ClaimAsked, Claimed, Kind, Lent, SettlementSent, Told, Verdicts
 
 REASON_LIMIT = 2048
 _CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
@@ -67,8 +67,8 @@ class Claiming:
         batch = whole_batch(batch, self._max_attempts)
         sealed = [self._sealed(lease, settlement) for lease, settlement in batch]
         replies: list[Reply] = [one if isinstance(one, Unwritten) else Verdict.LOST for one in sealed]
-        sent = [(place, *one) for place, one in enumerate(sealed) if not isinstance(one, Unwritten)]
-        for part in parts([size for _, _, size in sent]):
+        sent = [(place, one) for place, one in enumerate(sealed) if not isinstance(one, Unwritten)]
+        for part in parts([text for _, text in sent]):
             found = await self._settle([sent[at][1] for at in part], repeat=repeat)
             for at, reply in zip(part, found, strict=True):
                 replies[sent[at][0]] = reply
@@ -79,9 +79,11 @@ class Claiming:
         )
         return replies
 
-    async def _settle(self, batch: Sequence[SettlementSent], *, repeat: bool) -> list[Reply]:
+    async def _settle(self, batch: Sequence[bytes], *, repeat: bool) -> list[Reply]:
+        # As Settlements is encoded: each was, to know how long it is.
+        body = b'{"batch":[' + b",".join(batch) + b'],"repeat":' + (b"true}" if repeat else b"false}")
         try:
-            reply = await self._http.post("/v1/settle", Settlements(batch=tuple(batch), repeat=repeat), Verdicts)
+            reply = await self._http.post("/v1/settle", body, Verdicts)
         except CallRefused as refused:
             if refused.kind not in _CAUSED_BY_ONE:
                 raise
@@ -96,8 +98,8 @@ class Claiming:
         except ValueError as error:
             raise StoreError(f"{self._http.base} answers a settlement with {error}") from None
 
-    def _sealed(self, lease: Lease, settlement: Settlement) -> tuple[SettlementSent, bytes] | Unwritten:
-        """With its proof, and encoded; or the reason why it cannot be."""
+    def _sealed(self, lease: Lease, settlement: Settlement) -> bytes | Unwritten:
+        """With its proof, encoded; or the reason why it cannot be."""
         sent = SettlementSent(proof=self._proofs.of(lease), settlement=settlement)
         try:
             text = msgspec.json.encode(sent)
@@ -105,7 +107,7 @@ class Claiming:
             return Unwritten(_one_line(str(error)))
         if len(text) > ROOM:
             return Unwritten(f"it is {len(text)} bytes as a request, the server takes at most {ROOM}")
-        return sent, text
+        return text
 
     def _read(self, lent: Lent) -> Claim[Any]:
         return Claim(

@@ -59,12 +59,14 @@ class HttpCaller:
         """The answer to a GET."""
         return await self._ask("GET", path, None, answer, 0.0)
 
-    async def post(self, path: str, message: Message, answer: type[T], *, waits: float = 0.0) -> T:
-        """The answer to a message. ``waits``: seconds that the server may wait, on top of the timeout.
+    async def post(self, path: str, message: Message | bytes, answer: type[T], *, waits: float = 0.0) -> T:
+        """The answer to a message, or to one that is encoded. ``waits``: seconds that the server may wait, on top of
+        the timeout.
 
         Raises CallRefused, StoreUnreachable (NoReply where it may have been done), StoreError.
         """
-        return await self._ask("POST", path, msgspec.json.encode(message), answer, waits)
+        body = message if isinstance(message, bytes) else msgspec.json.encode(message)
+        return await self._ask("POST", path, body, answer, waits)
 
     async def close(self) -> None:
         """Close every connection. Harmless when repeated; the next call opens a new one."""

@@ -29,8 +29,10 @@ from stowhand.remote.server.wake_broadcast import POLLING, WakeBroadcast
 from stowhand.remote.wire import LONGEST_WAIT, ClaimAsked, Kind
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
-MOST_RECORDS = 100
+MOST_RECORDS = 500
 """In one answer."""
+FIRST_RECORDS = 100
+"""In the first answers, until it is known how large records are: what does not fit is read and handed back."""
 ANSWER_BYTES = 4 * 1024 * 1024
 """Bytes of the records in one answer, which must arrive within the client's timeout. The first is always sent."""
 LONGEST_LEASE = 86_400.0
@@ -64,6 +66,8 @@ class Claims:
         self._clock = clock
         self._still = still
         self._polls: Counter[str] = Counter()
+        self._most = FIRST_RECORDS
+        """As many records as fit into one answer, if they are as large as those of the last."""
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
         """What is lent now; for a repeated claim token what it was lent before and still holds. Raises Refused."""
@@ -108,7 +112,7 @@ class Claims:
         return ClaimRequest(
             worker=check_name("worker", asked.worker, NAME_LIMIT),
             token=self._proofs.store_token(grant, asked.token),
-            limit=min(asked.limit, MOST_RECORDS),
+            limit=min(asked.limit, self._most),
             lease=asked.lease,
             tasks=grant.tasks_of_claim(asked.tasks),
             forbidden_flags=read_forbidden(asked.forbidden_flags),
@@ -137,6 +141,9 @@ class Claims:
             if claims and (hung_up.done() or answer.released) and answer.calls == number:
                 await self._hand_back([claim.lease for claim in claims])
                 return []
+            if sent:
+                size = sum(len(one.body) for one in sent)
+                self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
             fits = _fitting(sent)
             self._answers.remember(request.token, sent[:fits])
             self._answers.holdings.lent((grant.id, request.worker), [one.lease for one in sent[:fits]])

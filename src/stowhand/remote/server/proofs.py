@@ -7,7 +7,6 @@ token, so that a stolen claim token is useless under another worker token. Both 
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import uuid
 from functools import lru_cache
@@ -28,7 +27,8 @@ class Proofs:
     """Makes authorizations, and checks them."""
 
     def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+        self._keyed = hmac.new(secret, digestmod="sha256")
+        """Keyed once: a copy takes half as long as the key."""
         self._known = lru_cache(KNOWN)(self._store_token)
 
     def store_token(self, grant: Grant, token: str) -> str:
@@ -57,13 +57,16 @@ class Proofs:
             return None
         if not _is_id(proof.lease.job_id):
             return None
-        right = self.prove(grant, proof.lease)
+        given = proof.lease
+        right = self.prove(grant, given)
         if not hmac.compare_digest(right.encode(), proof.authorization.encode("utf-8", "replace")):
             return None
-        return msgspec.structs.replace(proof.lease, token=token)
+        return Lease(given.job_id, token, given.epoch)
 
     def _sign(self, *parts: object) -> bytes:
-        return hmac.digest(self._secret, msgspec.json.encode(parts), hashlib.sha256)
+        signed = self._keyed.copy()
+        signed.update(msgspec.json.encode(parts))
+        return signed.digest()
 
 
 def _is_id(job_id: JobId) -> bool:

@@ -18,7 +18,7 @@ from stowhand.remote.wire import Lent
 
 def lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
     """``token``: the client's claim token. ``prove`` makes the authorization of the lease."""
-    lease = msgspec.structs.replace(claim.lease, token=token)
+    lease = Lease(claim.lease.job_id, token, claim.lease.epoch)
     kind, record = _read(claim.record)
     return Lent(
         lease=lease,
