@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from stowhand.observe.table_metrics import TableMetrics
     from stowhand.observe.traces import Traces
     from stowhand.observe.worker_metrics import WorkerMetrics
-    from stowhand.protocols.handler import Attempt, Claimable, Handler, Policy, PostHandle, PreHandle
+    from stowhand.protocols.handler import Attempt, Claimable, Handler, PostHandle, PreHandle
     from stowhand.protocols.matching import ids_of
     from stowhand.protocols.operating import Ages
     from stowhand.protocols.options import WorkerOptions
@@ -96,7 +96,8 @@ _ROOMS = {
     "observe.table_metrics": "TableMetrics",
     "observe.traces": "Traces",
     "observe.worker_metrics": "WorkerMetrics",
-    "protocols.handler": "Attempt Claimable Handler Policy PostHandle PreHandle",
+    "protocols.handler": "Attempt Claimable Handler PostHandle PreHandle",
+    "protocols.policy": "Policy",
     "protocols.matching": "ids_of",
     "protocols.operating": "Ages",
     "protocols.options": "WorkerOptions",

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
+from typing import cast
 
 from stowhand.errors import ConfigurationError, suggest
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Backoff
+from stowhand.jobs.outcomes import LONGEST_DELAY
 
+BackoffByError = Callable[[int, BaseException | None], Duration]
+"""The same, of the attempt's number and of what it raised; ``None``: it raised nothing (a timeout, a ``Retry``)."""
+AnyBackoff = Callable[[int], Duration] | BackoffByError
+"""What an application may give. Which of the two it is, its signature says."""
 Random = Callable[[], float]
 """A number in [0, 1)."""
 
@@ -74,11 +81,50 @@ SERVICE = exponential(base=30.0, factor=2.0, cap=3600.0, jitter=0.2)
 PRESETS: dict[str, Backoff] = {"natural": natural, "service": SERVICE}
 
 
-def named(policy: Backoff | str) -> Backoff:
-    """The policy: a function, or the preset of this name. Raises ConfigurationError."""
+def named(policy: AnyBackoff | str) -> AnyBackoff:
+    """The policy: a function, or the preset of this name. Raises ConfigurationError, also for a function that takes
+    other arguments than it is called with."""
     if callable(policy):
+        takes_error(policy)
         return policy
     try:
         return PRESETS[policy]
     except (KeyError, TypeError):
         raise ConfigurationError(f"no backoff named {policy!r}{suggest(policy, PRESETS)}") from None
+
+
+def wait(backoff: AnyBackoff, attempt: int, error: BaseException | None) -> float:
+    """Seconds to wait after this attempt. Raises what the function raises, and ValueError where it gives no duration.
+
+    A plain number, whatever kind of number or duration the function gave: no store has to know a ``Decimal``.
+    """
+    if takes_error(backoff):
+        given = cast("BackoffByError", backoff)(attempt, error)
+    else:
+        given = cast("Backoff", backoff)(attempt)
+    delay = seconds(given)
+    if not delay <= LONGEST_DELAY:  # in this form it refuses NaN too
+        raise ValueError(f"the backoff of attempt {attempt} gave {delay} s")
+    return delay
+
+
+def takes_error(backoff: AnyBackoff) -> bool:
+    """Whether it is called as ``backoff(attempt, error)``: it has two parameters without a default, or a second one
+    called ``error``. Raises ConfigurationError where it takes neither these nor the attempt's number alone."""
+    return backoff is not natural and _takes_error(backoff)
+
+
+def _takes_error(backoff: AnyBackoff) -> bool:
+    if inspect.iscoroutinefunction(backoff):
+        raise ConfigurationError("backoff: an async function given; it is called, not awaited: write a plain def")
+    try:
+        signature = inspect.signature(backoff)
+    except ValueError:
+        return False  # written in C: its signature is not known
+    for arguments in ((1,), (1, None)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return len(arguments) == 2 or [*signature.parameters][1:2] == ["error"]
+    raise ConfigurationError(f"backoff: takes {signature}; write backoff(attempt), or backoff(attempt, error)")

@@ -12,7 +12,8 @@ from stowhand.app.app import App, task_handler
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.protocols.handler import HOOKS, Asking, Attempt, Claimable, Handler, Policy
+from stowhand.protocols.handler import HOOKS, Asking, Attempt, Claimable, Handler
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.stores.memory.store import MemoryStore

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from stowhand import App
-from stowhand.retry import named
+from stowhand.retry import named, wait
 from tests.docs.pages import DOCS, ROOT, environment
 from tests.support.checkers import mypy
 from tests.support.databases import Databases
@@ -245,9 +245,8 @@ def test_the_crontab_can_be_checked(tmp_path: Path, postgres_url: str) -> None:
 def test_the_table_of_delays_is_the_backoff_of_a_worker(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
         rows = connection.execute((TWINS / "backoff.sql").read_bytes()).fetchall()
-    natural = named("natural")
     assert [round(delay.total_seconds(), 5) for _, delay, _ in rows] == [
-        round(natural(attempt), 5) for attempt in range(1, 25)
+        round(wait(named("natural"), attempt, None), 5) for attempt in range(1, 25)
     ]
     assert str(rows[-1][2]).startswith("3 days, 23:20:14")
 

@@ -210,8 +210,8 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
         {*WorkerOptions.__struct_fields__, *CronSources.__annotations__}
     )
     assert sorted(TaskOptions.__annotations__) == [
-        *("backoff", "delay", "executor", "flags", "key", "key_mode", "max_attempts", "max_resets", "mismatch"),
-        *("priority", "queue", "run_at", "timeout", "unique"),
+        *("backoff", "delay", "executor", "flags", "give_up_on", "key", "key_mode", "max_attempts", "max_resets"),
+        *("mismatch", "priority", "queue", "retry_on", "run_at", "timeout", "unique"),
     ]
     assert set(CronKeywords.__annotations__) - {"backfill_period"} <= set(TaskOptions.__annotations__)
 

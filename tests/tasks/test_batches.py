@@ -18,17 +18,28 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Fail, Retry, Settlement, settle
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.handler import Attempt
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.service.quarantine import answer_of
 from stowhand.tasks.batch import judge_batch
+from stowhand.tasks.retry_rules import RetryRules
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 
 
-def judge(payload: Any, returned: list[Any], warn: Callable[[str], None] = pytest.fail) -> object:
+def judge(payload: Any, returned: list[Any], warn: Callable[[str], None] = pytest.fail, **policy: Any) -> object:
     text = payload if isinstance(payload, str | None) else json.dumps(payload)
-    return from_returned(asyncio.run(judge_batch(text, returned, warn)))
+    return from_returned(asyncio.run(judge_batch(claim_of(text), Policy(**policy), returned, warn)))
+
+
+def claim_of(text: str | None) -> Claim[Job]:
+    now = datetime.now(UTC)
+    job = Job(
+        id=1, task="sum_up", payload_text=text or "", state=State.PROCESSING, queue=None, priority=0, run_at=now,
+        attempts=2, max_attempts=3, created_at=now,
+    )  # fmt: skip
+    return Claim(Lease(1, "token", 1), job, job.task, job.attempts, job.max_attempts, job.queue)
 
 
 def test_what_failed_is_left_and_the_error_lists_every_message() -> None:
@@ -52,6 +63,30 @@ def test_a_retry_or_a_fail_in_a_place_is_no_success_either() -> None:
     assert judge([1, 2], [Fail("never"), "fine"]) == Fail(
         "1 of 2 elements failed: never\nelement 1: never", payload="[1]"
     )
+
+
+def test_elements_that_the_task_gives_up_on_fail_a_job_that_has_no_others() -> None:
+    rules = RetryRules((LookupError,), (KeyError,))
+    asked: list[BaseException | None] = []
+
+    def wait(attempt: int, error: BaseException | None) -> float:
+        asked.append(error)
+        return attempt * 10.0
+
+    policy: dict[str, Any] = {"gives_up": rules.why_final, "backoff": wait}
+    assert judge([1, 2, 3], [KeyError("a"), "fine", ValueError("b")], **policy) == Fail(
+        "2 of 3 elements failed: KeyError: 'a', ValueError: b\nelement 1: KeyError: 'a'\nelement 3: ValueError: b\n"
+        "KeyError: 'a'",
+        payload="[1,3]",
+    )
+    outcome = judge([1, 2, 3], [KeyError("a"), IndexError("b"), Retry("c")], **policy)
+    assert isinstance(outcome, Retry)
+    assert (outcome.payload, outcome.after) == ("[1,2,3]", 20.0)
+    (group,) = asked
+    assert isinstance(group, ExceptionGroup)
+    assert [type(one) for one in group.exceptions] == [KeyError, IndexError]
+    assert judge([1], [Retry("c")], **policy) == Retry("1 of 1 elements failed: c\nelement 1: c", 20.0, "[1]")
+    assert asked[1] is None
 
 
 def test_a_list_without_exceptions_is_an_ordinary_result() -> None:
@@ -87,7 +122,7 @@ def test_awaitables_in_the_list_are_awaited_side_by_side() -> None:
     async def story() -> object:
         barrier = asyncio.Barrier(3)
         returned = [meet(number, barrier) for number in (1, 2, 3)]
-        return await judge_batch("[1, 2, 3]", [*returned], pytest.fail)
+        return await judge_batch(claim_of("[1, 2, 3]"), Policy(), [*returned], pytest.fail)
 
     outcome = asyncio.run(asyncio.wait_for(story(), 10))
     assert isinstance(outcome, Retry)

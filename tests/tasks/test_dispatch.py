@@ -23,7 +23,8 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Fail, Retry
 from stowhand.jobs.outcomes import from_error
-from stowhand.protocols.handler import Attempt, Handler, Policy, control_of
+from stowhand.protocols.handler import Attempt, Handler, control_of
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant, natural
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers

@@ -15,7 +15,8 @@ from stowhand.clock import Cancelable
 from stowhand.events import JobEnded, ThreadAbandoned
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete
-from stowhand.protocols.handler import Attempt, Policy, control_of
+from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Claim
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking

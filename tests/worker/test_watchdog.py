@@ -14,8 +14,9 @@ from stowhand.clock import SystemClock
 from stowhand.events import Events, JobEnded, JobLost, LoopBlocked
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START

@@ -34,8 +34,9 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.handler import Middleware, Policy
+from stowhand.protocols.handler import Middleware
 from stowhand.protocols.offered import lent_connection, there
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.around import AroundThread, OnEnqueue, read_around

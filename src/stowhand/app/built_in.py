@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from stowhand.events import Events
-from stowhand.protocols.handler import Policy
 from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import DAY, LONGEST_HISTORY
 from stowhand.tasks.around import EnqueuerOfApp

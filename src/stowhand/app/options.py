@@ -10,11 +10,11 @@ from stowhand.app.presets import preset_worker
 from stowhand.cron.sources import CronSources
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs.durations import Duration
-from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.options import Flags, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
+from stowhand.retry import AnyBackoff
 from stowhand.tasks.registry import Registry
 
 
@@ -51,7 +51,7 @@ class WorkKeywords(TypedDict, total=False):
     lease: Duration
     grace: Duration
     job_timeout: Duration | None
-    backoff: Backoff | str
+    backoff: AnyBackoff | str
     forbidden_flags: Iterable[str] | Flags | None
 
 

@@ -24,7 +24,8 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.callables import is_async
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue
-from stowhand.protocols.handler import Attempt, Policy, Stop, control_of
+from stowhand.protocols.handler import Attempt, Stop, control_of
+from stowhand.protocols.policy import Policy, with_wait
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.tasks.threads import Threads
@@ -147,7 +148,7 @@ class StepHandler:
         message = clean(_message(error))
         if isinstance(error, NonRetryable):
             return Fail(message, poison=isinstance(error, Poison))
-        return Retry(message)
+        return with_wait(Retry(message), error, job.ctx.claim, self._policy)
 
     async def _ended(self, job: FlowJob, result: object) -> Outcome:
         if isinstance(result, Retry | Fail) and result.payload is not None:

@@ -17,9 +17,10 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, a_type, suggest
 from stowhand.jobs.durations import seconds
-from stowhand.jobs.lifecycle import Backoff, allowed_resets
+from stowhand.jobs.lifecycle import allowed_resets
 from stowhand.jobs.limits import check_name
 from stowhand.protocols.option import Suggesting
+from stowhand.retry import AnyBackoff, takes_error
 
 NAME_LIMIT = 40
 """Characters of a flow's, a queue's and a limiter's name: flow, parent and child together make one task's name."""
@@ -78,8 +79,8 @@ class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
     max_retries: int = 0
     max_resets: int | None = None
     """How often a worker may die while running a job; ``None``: 5, or 0 where ``max_retries`` is 0."""
-    backoff: Backoff | None = None
-    """Seconds to wait after the n-th failure; ``None``: at once."""
+    backoff: AnyBackoff | None = None
+    """How long to wait after the n-th failure: a function of n, or of n and the error; ``None``: at once."""
     delayable: bool = False
     """Its worker function may raise ``DelayError``."""
     limiter: Limiter | None = None
@@ -108,6 +109,11 @@ class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
         backoff: object = self.backoff
         if backoff is not None and not callable(backoff):
             yield f"backoff: {a_type(backoff)} given; give a function of the attempt's number"
+        elif self.backoff is not None:
+            try:
+                takes_error(self.backoff)
+            except ConfigurationError as error:
+                yield str(error)
         for field, kind, shown in (("next_queue", str, "a queue's name"), ("priority_change", int, "a whole number")):
             yield from _by_flow(field, getattr(self, field), kind, shown)
         limiter: object = self.limiter

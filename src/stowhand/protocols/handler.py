@@ -17,7 +17,7 @@ from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Backoff, Outcome, Settlement
+from stowhand.jobs.lifecycle import Outcome, Settlement
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.callables import bare, inmost
 from stowhand.protocols.store import Claim, Reply
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 else:
     R, Given = TypeVar("R", covariant=True), TypeVar("Given", contravariant=True)
 S = TypeVar("S")
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How one record is run."""
-
-    timeout: float | None = None
-    """Seconds an attempt may take; ``None``: no limit."""
-    backoff: Backoff | None = None
-    """How long to wait after a failure; ``None``: the store's or the worker's own."""
 
 
 class Transaction(Protocol):

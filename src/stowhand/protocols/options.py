@@ -16,7 +16,7 @@ from stowhand.protocols.offered import check_store
 from stowhand.protocols.option import Names, Seconds, Suggesting, Switch, Text, Wait, Whole, read_fields
 from stowhand.protocols.store import Store, Terms
 from stowhand.retry import PRESETS as BACKOFFS
-from stowhand.retry import exponential, natural
+from stowhand.retry import AnyBackoff, exponential, natural
 
 LOOK_AHEAD_SECONDS = 0.25
 STRETCHED_POLL = 10.0
@@ -89,7 +89,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         ),
     ] = None
     backoff: Annotated[
-        Backoff,
+        AnyBackoff,
         Wait(f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS)}.", metavar="NAME"),
     ] = natural
     forbidden_flags: Annotated[

@@ -20,9 +20,10 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
-from stowhand.jobs.lifecycle import Backoff, Settlement
+from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.limits import INT32
 from stowhand.protocols.option import Option, Seconds, Suggesting, Switch, Text, Whole, read_fields
+from stowhand.retry import AnyBackoff
 
 if TYPE_CHECKING:
     from stowhand.protocols.handler import EnclosingStore
@@ -134,7 +135,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The default; the worker's own option takes precedence."""
     cancel_interval: float | None = None
     """Seconds after which a running handler hears of a cancellation, at most: heartbeats are never rarer than that."""
-    backoff: Backoff | None = None
+    backoff: AnyBackoff | None = None
     """The default; the handler's policy takes precedence."""
     polls: bool = False
     """The store sends no wake-ups by design: it is polled, and nothing is reported about it."""

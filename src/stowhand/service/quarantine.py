@@ -20,10 +20,11 @@ from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.outcomes import from_error, from_returned, hopeless
+from stowhand.jobs.outcomes import from_returned, hopeless
 from stowhand.protocols import correlation
 from stowhand.protocols.handler import Attempt, Handler, control_of
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
+from stowhand.protocols.policy import Policy, outcome_of
 from stowhand.protocols.propagation import handed_on
 from stowhand.protocols.store import Claim
 
@@ -180,6 +181,7 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment) -> Chi
     attempt: Attempt[Job] = Attempt(claim, 0.0)
     control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
     encode: Callable[[object], str] | None = getattr(handler, "encode", None)
+    policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: Policy())
     retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
     result = None
     try:
@@ -188,5 +190,5 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment) -> Chi
             result = encode(outcome.result)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome; this process ends with it
         final = isinstance(error, Exception) and retryable is not None and not retryable(error)
-        outcome = hopeless(error) if final else from_error(error)
+        outcome = hopeless(error) if final else outcome_of(error, claim, policy)
     return answer_of(outcome, result, tuple(attempt.then))

@@ -15,8 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from stowhand.errors import NonRetryable
+from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.outcomes import describe, from_returned
+from stowhand.protocols.policy import Policy, with_wait
+from stowhand.protocols.store import Claim
 
 SHOWN_FIRST = 3
 """Messages on the first line of the error, which is what lists and logs show."""
@@ -25,12 +28,13 @@ Failed = BaseException | Retry | Fail
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-async def judge_batch(payload: str | None, returned: list[object], warn: Callable[[str], None]) -> object:
-    """What a task's list means for a job with this payload: an outcome if elements failed, else the list itself.
+async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object], warn: Callable[[str], None]) -> object:
+    """What a task's list means for a job: an outcome if elements failed, else the list itself.
 
     Awaitables in it are awaited, all at once. ``warn`` is called for a list that cannot belong to the payload.
     """
-    if payload is None or not payload.lstrip().startswith("["):
+    payload = claim.record.payload_text
+    if not payload.lstrip().startswith("["):
         return returned
     results = await _settled(returned)
     elements = _elements.decode(payload)
@@ -45,9 +49,17 @@ async def judge_batch(payload: str | None, returned: list[object], warn: Callabl
         return results
     left = b"[" + b",".join(bytes(elements[number]) for number in failed) + b"]"
     words = _describe(failed, len(elements))
-    if all(isinstance(one, NonRetryable | Fail) for one in failed.values()):
+    if all(_is_final(one, policy) for one in failed.values()):
         return Fail(words, payload=left.decode())
-    return Retry(words, payload=left.decode())
+    errors = [one for one in failed.values() if isinstance(one, BaseException)]
+    group = BaseExceptionGroup(f"{len(errors)} elements failed", errors) if errors else None
+    return with_wait(Retry(words, payload=left.decode()), group, claim, policy)
+
+
+def _is_final(failed: Failed, policy: Policy) -> bool:
+    if isinstance(failed, Retry | NonRetryable | Fail):
+        return not isinstance(failed, Retry)
+    return policy.gives_up is not None and policy.gives_up(failed) is not None
 
 
 async def _settled(returned: list[object]) -> list[object]:

@@ -16,7 +16,8 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import causes
-from stowhand.protocols.handler import Attempt, Policy, Stop, control_of
+from stowhand.protocols.handler import Attempt, Stop, control_of
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import Enqueuer
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.borrower import BORROWER, Borrower
@@ -85,7 +86,9 @@ class TaskHandler:
         if self._first_connection.times:
             self._first_connection.found(attempt)
         if type(returned) is list:
-            return await judge_batch(job.payload_text, returned, lambda words: self._new_logger(job).warning(words))
+            return await judge_batch(
+                attempt.claim, self.policy(attempt.claim), returned, lambda words: self._new_logger(job).warning(words)
+            )
         return returned
 
     def policy(self, claim: Claim[Job]) -> Policy:
@@ -130,6 +133,7 @@ class TaskHandler:
         return Policy(
             timeout=definition.timeout if definition.timeout is not None else self._default.timeout,
             backoff=definition.backoff or self._default.backoff,
+            gives_up=None if definition.retry_rules is None else definition.retry_rules.why_final,
         )
 
     def _prepare(self, definition: TaskDefinition) -> Run:

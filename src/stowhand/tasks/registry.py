@@ -16,12 +16,12 @@ from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask, a_ty
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.callables import inmost, is_async, why_no_function
-from stowhand.retry import named
+from stowhand.retry import AnyBackoff, named
 from stowhand.tasks.around import Around
 from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options
+from stowhand.tasks.retry_rules import Errors, RetryRules, read_retry_rules
 from stowhand.tasks.shape import Shape, shape_of
 from stowhand.tasks.unique import Unique, Uniqueness, read_unique
 
@@ -34,8 +34,13 @@ class RunOptions(TypedDict, total=False):
 
     timeout: Duration | None
     """How long one attempt may take (seconds if a number, or a phrase: "30s")."""
-    backoff: Backoff | str | None
-    """How long to wait after attempt n has failed: a function, or ``natural``, ``service``."""
+    backoff: AnyBackoff | str | None
+    """How long to wait after attempt n has failed: a function of its number, or of that and the error, which is
+    ``None`` where it raised nothing; or ``natural``, ``service``."""
+    retry_on: Errors | None
+    """Exception types: all else that is raised fails the job at once. Causes count, as with ``NonRetryable``."""
+    give_up_on: Errors | None
+    """Exception types that fail the job at once, also where ``retry_on`` has them. Causes count."""
     executor: Where | None
     """Where it runs. ``None``: an ``async def`` on the loop, a ``def`` in a thread. A ``def`` may ask for the loop
     if it never waits."""
@@ -67,7 +72,8 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     executor: Where
     is_async: bool
     timeout: float | None = None
-    backoff: Backoff | None = None
+    backoff: AnyBackoff | None = None
+    retry_rules: RetryRules | None = None
     unique: Uniqueness | None = None
     file: str | None = None
     """Of a folder: where it stands."""
@@ -237,6 +243,7 @@ def define(
         is_async=asynchronous,
         timeout=None if timeout is None else _read_timeout(chosen, timeout),
         backoff=None if backoff is None else _read_backoff(chosen, backoff),
+        retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
         unique=unique,
     )
 
@@ -287,7 +294,7 @@ def _is_poison(name: str, asked: Mismatch | None) -> bool:
     return asked == "poison"
 
 
-def _read_backoff(name: str, backoff: Backoff | str) -> Backoff:
+def _read_backoff(name: str, backoff: AnyBackoff | str) -> AnyBackoff:
     try:
         return named(backoff)
     except ConfigurationError as error:

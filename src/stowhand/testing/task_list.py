@@ -13,11 +13,12 @@ from stowhand.errors import SchemaMissing
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended, Outcome, Snooze
-from stowhand.jobs.outcomes import from_error, from_returned
+from stowhand.jobs.outcomes import from_returned
 from stowhand.observe.job_logger import job_logger
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.policy import outcome_of
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.stores.opening import open_store
 from stowhand.tasks.dispatch import TaskHandler
@@ -110,7 +111,7 @@ class _Once:
         try:
             outcome = from_returned(await self._inner.handle(attempt, job))
         except BaseException as error:
-            self._unrecorded[job.id] = job, from_error(error), error
+            self._unrecorded[job.id] = job, outcome_of(error, attempt.claim, self.policy), error
             raise
         self._unrecorded[job.id] = job, outcome, None
         return outcome

@@ -87,6 +87,10 @@ class Executor:
             held.timeout = timeout
             held.timer = clock.call_later(max(timeout - spent, 0), lambda: held.stop(Stop.TIMEOUT, clock.monotonic()))
 
+    def end_of(self, error: BaseException, held: Held) -> End:
+        """How the handler ended that raised this."""
+        return self._judge.end_of(error, held)
+
     def ended(self, held: Held, end: End, again: Callable[[Held], None]) -> None:
         """The handler has ended, and no slot runs it any more. What follows, in order. ``again``: gives it a slot."""
         attempt = held.attempt

@@ -9,44 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from stowhand.errors import LeaseLost
 from stowhand.events import Events, ResultDropped
-from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
-from stowhand.jobs.outcomes import DONE, LONGEST_DELAY, describe, from_error
+from stowhand.jobs.outcomes import DONE, describe
 from stowhand.jobs.text import clean
-from stowhand.protocols.handler import Attempt, Handler, Policy, Stop, control_of
+from stowhand.protocols.handler import Attempt, Handler, Stop, control_of
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
+from stowhand.protocols.policy import Policy, outcome_of, undecided
 from stowhand.protocols.store import Claim
-from stowhand.retry import natural
+from stowhand.retry import natural, wait
 from stowhand.worker.leases import Held
 
 End = Outcome | Stop
 """How a handler ended. A ``Stop``: nothing is to be recorded, because of it."""
 UNWRITTEN = "its settlement could not be written"
 """How the error of an attempt begins whose settlement the store refused."""
-
-
-def end_of(error: BaseException, held: Held) -> End:
-    """How a handler ended that raised this."""
-    match held.stop_reason:
-        case None if isinstance(error, ChildCrashed):
-            return Stop.CRASHED
-        case None if isinstance(error, ChildUnable):
-            return Stop.UNABLE
-        case None if isinstance(error, LeaseLost):
-            return Stop.LOST
-        case None:
-            return from_error(error)
-        case Stop.TIMEOUT:
-            detached = held.attempt is not None and control_of(held.attempt).detached
-            thread = "; its thread cannot be stopped and its result will be ignored" if detached else ""
-            return Retry(f"timed out: the attempt took longer than {held.timeout:g} s{thread}")
-        case Stop.CANCELED:
-            return Cancel("canceled while running")
-        case stopped:
-            return stopped
 
 
 class Judge:
@@ -63,6 +44,26 @@ class Judge:
         timeout = self._policy(claim).timeout
         return timeout if timeout is not None else self._default.timeout
 
+    def end_of(self, error: BaseException, held: Held) -> End:
+        """How a handler ended that raised this."""
+        match held.stop_reason:
+            case None if isinstance(error, ChildCrashed):
+                return Stop.CRASHED
+            case None if isinstance(error, ChildUnable):
+                return Stop.UNABLE
+            case None if isinstance(error, LeaseLost):
+                return Stop.LOST
+            case None:
+                return outcome_of(error, held.claim, self._policy_of)
+            case Stop.TIMEOUT:
+                detached = held.attempt is not None and control_of(held.attempt).detached
+                thread = "; its thread cannot be stopped and its result will be ignored" if detached else ""
+                return Retry(f"timed out: the attempt took longer than {held.timeout:g} s{thread}")
+            case Stop.CANCELED:
+                return Cancel("canceled while running")
+            case stopped:
+                return stopped
+
     def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
         """The settlement. Where a policy fails, its job waits by the natural table, and its error says so."""
         if outcome is DONE and not attempt.then:
@@ -76,12 +77,10 @@ class Judge:
         try:
             return self._settle(attempt, outcome, result)
         except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text
-            text = f"(how long to wait could not be decided: {describe(trouble)})"
-            payload = None
-            if isinstance(outcome, Retry):
-                text = f"{outcome.error}\n{text}"
-                payload = outcome.payload
-            return self._settle(attempt, Retry(clean(text), payload=payload), None, natural)
+            retry = outcome if isinstance(outcome, Retry) else None
+            text = undecided(None if retry is None else retry.error, trouble)
+            payload = None if retry is None else retry.payload
+            return self._settle(attempt, Retry(text, payload=payload), None, natural)
 
     def instead(self, attempt: Attempt[Any], refused: Settlement, why: str, refusals: int) -> Settlement | None:
         """What is settled when the store has ``refused`` a settlement: an error of the attempt, retried by the rules;
@@ -103,7 +102,7 @@ class Judge:
         backoff: Callable[[int], float] | None = None,
     ) -> Settlement:
         claim = attempt.claim
-        settlement = settle(
+        return settle(
             outcome,
             attempts=claim.attempts,
             max_attempts=claim.max_attempts,
@@ -111,17 +110,18 @@ class Judge:
             result=result,
             then=tuple(attempt.then),
         )
-        if not settlement.delay <= LONGEST_DELAY:
-            raise ValueError(f"the backoff of attempt {claim.attempts} gave {settlement.delay} s")
-        return settlement
 
     def _wait(self, claim: Claim[Any], attempts: int) -> float:
         """Seconds before the next attempt. Called for a retry alone: a policy that fails changes no other settlement.
+        Nothing was raised, or its backoff does not ask for it."""
+        return wait(self._policy_of(claim).backoff or natural, attempts, None)
 
-        A plain number, whatever kind of number or duration the policy gave: no store has to know a ``Decimal``.
-        """
-        backoff = self._policy(claim).backoff or self._default.backoff or natural
-        return seconds(backoff(attempts))
+    def _policy_of(self, claim: Claim[Any]) -> Policy:
+        """Raises what the handler's policy raises."""
+        policy = self._policy(claim)
+        if policy.backoff is None and self._default.backoff is not None:
+            return msgspec.structs.replace(policy, backoff=self._default.backoff)
+        return policy
 
     def _encoded(self, claim: Claim[Any], result: object) -> str | None:
         """The result as JSON text; one that cannot be kept is dropped with an event, and the job stays completed."""

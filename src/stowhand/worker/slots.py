@@ -19,7 +19,7 @@ from stowhand.jobs.outcomes import DONE, from_returned
 from stowhand.protocols.handler import Stop
 from stowhand.worker.basis import Basis
 from stowhand.worker.executor import Executor
-from stowhand.worker.judge import End, end_of
+from stowhand.worker.judge import End
 from stowhand.worker.leases import Executing, Held, Leases
 
 YIELD_AFTER = 0.005
@@ -190,7 +190,7 @@ class Slots:
         except StopIteration as stop:
             end = DONE if stop.value is None else from_returned(stop.value)
         except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
-            end = end_of(error, held)
+            end = self._executor.end_of(error, held)
         else:
             return self._finish(slot, held, self._drive(slot, held, context, coroutine, waits_for))
         finally:
@@ -211,7 +211,7 @@ class Slots:
                 self._free(slot, held)
                 self._executor.ended(held, Stop.RETURNED, self._again)
                 raise  # the slot itself is being ended
-            end = end_of(error, held)
+            end = self._executor.end_of(error, held)
         await self._end_uncancelled(slot, held, end)
 
     async def _end_uncancelled(self, slot: Slot, held: Held, end: End) -> None:

@@ -29,9 +29,10 @@ from typing import TypeVar
 from stowhand.clock import Clock, SystemClock
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Function, Handler, Policy, Stop, handler_of
+from stowhand.protocols.handler import Function, Handler, Stop, handler_of
 from stowhand.protocols.offered import heartbeats_of
 from stowhand.protocols.options import WorkerOptions, check_made
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Store
 from stowhand.worker.admission import Admission
 from stowhand.worker.basis import Basis

@@ -17,7 +17,8 @@ from stowhand.flows.stepping import ChildHandler, StepHandler
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Outcome, Settlement
 from stowhand.protocols.flow_shape import FlowShape
-from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.testing.clock import START

@@ -29,6 +29,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.remote.client import HttpOptions, HttpStore
 from stowhand.remote.server.http_server import ServerOptions, running
+from stowhand.retry import wait
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
@@ -211,7 +212,7 @@ def test_a_worker_keeps_the_terms_of_a_lent_table_and_writes_its_logs(
         async with lent(shared_server, table) as remote:
             assert remote.terms is not None
             assert remote.terms.backoff is not None
-            assert (remote.terms.lease, remote.terms.backoff(1), remote.terms.polls) == (12, 7, True)
+            assert (remote.terms.lease, wait(remote.terms.backoff, 1, None), remote.terms.polls) == (12, 7, True)
             events = Events()
             events.on(JobEnded, ended.append)
             worker = Worker(remote, handle, WorkerOptions(once=True, lease=30.0), events=events)

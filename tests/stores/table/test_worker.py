@@ -14,8 +14,9 @@ from stowhand.clock import sleep_blocking, stopwatch, wall_clock
 from stowhand.errors import ConfigurationError, LeaseLost, NonRetryable, TableUnsuitable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReset, JobStarted
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt, Policy
+from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Heartbeats
 from stowhand.stores.table import TableStore
 from stowhand.worker.budget import Budget

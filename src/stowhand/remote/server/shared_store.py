@@ -15,6 +15,7 @@ from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
 from stowhand.protocols.store import Claim
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind, TermsOffered
+from stowhand.retry import wait
 
 QUEUE, TABLE = "queue", "table"
 ATTEMPTS = 10_000
@@ -60,7 +61,7 @@ class SharedStore:
             lease=terms.lease if terms is not None else None,
             heartbeat_interval=terms.heartbeat_interval if terms is not None else None,
             cancel_interval=terms.cancel_interval if terms is not None else None,
-            retry_after=terms.backoff(1) if terms is not None and terms.backoff is not None else None,
+            retry_after=wait(terms.backoff, 1, None) if terms is not None and terms.backoff is not None else None,
             polls=terms is not None and terms.polls,
             logs=self._enclosing is not None,
         )

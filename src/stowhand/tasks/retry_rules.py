@@ -1,0 +1,68 @@
+"""Which errors of a task are worth another attempt: ``retry_on`` and ``give_up_on``, read and asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from stowhand.errors import ConfigurationError, NoConnectionFree, NonRetryable, a_type
+from stowhand.jobs.outcomes import causes
+
+Errors = type[BaseException] | Iterable[type[BaseException]]
+"""An exception type, or several."""
+Types = tuple[type[BaseException], ...]
+
+
+class RetryRules(msgspec.Struct, frozen=True):
+    """Of one task. An error counts as all that is in its chain of causes, as with ``NonRetryable``."""
+
+    retry_on: Types | None
+    """All else fails at once; ``None``: nothing else does. A pool that has no connection is no error of the task's."""
+    give_up_on: Types
+    """These fail at once; they win."""
+
+    def why_final(self, error: BaseException) -> str | None:
+        """Why this fails the job at once; ``None``: it is tried again."""
+        chain = list(causes(error))
+        for one in chain:
+            for kind in self.give_up_on:
+                if isinstance(one, kind):
+                    return f"give_up_on has {kind.__qualname__}"
+        if self.retry_on is None or any(isinstance(one, (*self.retry_on, NoConnectionFree)) for one in chain):
+            return None
+        return f"retry_on has only {_named(self.retry_on)}"
+
+
+def read_retry_rules(retry_on: Errors | None, give_up_on: Errors | None) -> RetryRules | None:
+    """The rules; ``None``: there are none. Raises ConfigurationError."""
+    if retry_on is None and give_up_on is None:
+        return None
+    tried = None if retry_on is None else _read("retry_on", retry_on)
+    final = () if give_up_on is None else _read("give_up_on", give_up_on)
+    for kind in tried or ():
+        for other in (*final, NonRetryable):
+            if issubclass(kind, other):
+                where = "is never tried again" if other is NonRetryable else f"is in give_up_on too ({_named([other])})"
+                raise ConfigurationError(f"retry_on: {kind.__qualname__} {where}; leave it out")
+    return RetryRules(tried, final)
+
+
+def _read(option: str, given: object) -> Types:
+    kinds = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+    for kind in kinds:
+        if not isinstance(kind, type):
+            raise ConfigurationError(f"{option}: {a_type(kind)} given ({kind!r}); give exception types: {_EXAMPLE}")
+        if not issubclass(kind, BaseException):
+            raise ConfigurationError(f"{option}: {kind.__qualname__} is no exception type; give such: {_EXAMPLE}")
+    if not kinds:
+        none = "nothing would be tried again: write max_attempts=1" if option == "retry_on" else "leave it out"
+        raise ConfigurationError(f"{option}: no exception type given; {none}, or give some: {_EXAMPLE}")
+    return kinds
+
+
+_EXAMPLE = "ConnectionError, or (ConnectionError, TimeoutError)"
+
+
+def _named(kinds: Iterable[type]) -> str:
+    return ", ".join(kind.__qualname__ for kind in kinds)

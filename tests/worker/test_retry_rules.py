@@ -1,0 +1,277 @@
+"""``retry_on``, ``give_up_on`` and a backoff that looks at the error: which attempts another one follows, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from stowhand.app.app import App, task_handler
+from stowhand.errors import ConfigurationError, NoConnectionFree, NonRetryable, Poison
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.retry import exponential
+from stowhand.service.quarantine import Assignment, attempt_in_child
+from stowhand.testing import MemoryStore, run_task_list_once
+from stowhand.worker.worker import Worker
+from tests.support.checkers import expected, under_mypy, under_pyright
+from tests.worker.worker_harness import WorkerHarness, at_work
+
+
+@asynccontextmanager
+async def doing(function: Callable[..., Any], **options: Any) -> AsyncIterator[WorkerHarness]:
+    """A worker whose only task this is, called ``act``."""
+    app = App(store=MemoryStore())
+    app.task(name="act", **options)(function)
+    handler = task_handler(app)
+    async with at_work(handler) as harness:
+        yield harness
+    handler.close()
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    async def act() -> None:
+        raise error
+
+    return act
+
+
+def caused_by(inner: BaseException) -> BaseException:
+    outer = ValueError("the outer one")
+    outer.__cause__ = inner
+    return outer
+
+
+GIVEN_UP = "(not tried again: give_up_on has FileNotFoundError)"
+NOT_TRIED = "(not tried again: retry_on has only OSError)"
+
+
+@pytest.mark.parametrize(
+    ("error", "note"),
+    [
+        (ConnectionResetError("cut"), None),
+        (caused_by(ConnectionResetError("cut")), None),
+        (ExceptionGroup("several", [ValueError("a"), ConnectionResetError("cut")]), None),
+        (NoConnectionFree("a busy pool is no error of the task"), None),
+        (ValueError("wrong"), NOT_TRIED),
+        (SystemExit(3), NOT_TRIED),
+        (FileNotFoundError("gone"), GIVEN_UP),
+        (caused_by(FileNotFoundError("gone")), GIVEN_UP),
+        (ExceptionGroup("several", [ConnectionResetError("cut"), FileNotFoundError("gone")]), GIVEN_UP),
+    ],
+    ids=repr,
+)
+async def test_an_error_counts_as_all_that_caused_it_and_giving_up_wins(error: BaseException, note: str | None) -> None:
+    async with doing(raising(error), retry_on=OSError, give_up_on=[FileNotFoundError]) as harness:
+        job = await harness.does()
+        assert job.state is (State.ERRORED if note is None else State.FAILED)
+        lines = str(job.last_error).splitlines()
+        assert lines[0].startswith(type(error).__name__) or isinstance(error, ExceptionGroup | NoConnectionFree)
+        assert (lines[1] if note else None) == note
+        assert ("not tried again" in str(job.last_error)) is (note is not None)
+
+
+@pytest.mark.parametrize(("kind", "ended"), [(NonRetryable, "failed"), (Poison, "poison")])
+async def test_what_is_never_retried_is_not_retried_by_a_list(kind: type[Exception], ended: str) -> None:
+    app = App(store=MemoryStore())
+    app.task(name="act", retry_on=Exception)(raising(kind("never")))
+    await app.enqueue(NewJob(task="act"))
+    (ran,) = await run_task_list_once(await app.open(), {"act": cast("Any", raising(kind("never")))})
+    assert ran.ended == ended
+
+
+async def test_outcomes_and_arguments_of_another_version_and_timeouts_are_no_errors_of_the_task() -> None:
+    asked: list[tuple[int, BaseException | None]] = []
+
+    def backoff(attempt: int, error: BaseException | None) -> timedelta:
+        asked.append((attempt, error))
+        return timedelta(minutes=1)
+
+    async def act(how: str) -> object:
+        if how == "slow":
+            await asyncio.Event().wait()
+        return {"retry": Retry("later"), "soon": Retry("soon", after=2), "fail": Fail("never")}[how]
+
+    async with doing(act, retry_on=KeyError, backoff=backoff, timeout=5) as harness:
+        retried = await harness.does(payload='{"how":"retry"}')
+        assert (retried.state, asked) == (State.ERRORED, [(1, None)])
+        assert (await harness.does(payload='{"how":"soon"}')).state is State.ERRORED
+        assert (await harness.does(payload='{"how":"fail"}')).state is State.FAILED
+        assert len(asked) == 1, "the wait was said, or nobody waits"
+        slow = await harness.does(payload='{"how":"slow"}', seconds=6)
+        assert (slow.state, str(slow.last_error)[:9]) == (State.ERRORED, "timed out")
+        assert asked[1:] == [(1, None)] or (2, None) in asked[1:]
+        asked.clear()
+        other = await harness.does(payload='{"who":"?"}')
+        assert other.state is State.ERRORED, "another version may take it"
+        assert [type(error).__name__ for _, error in asked] == ["PayloadMismatch"]
+        await harness.clock.advance(58)
+        assert (await harness.job(other.id)).attempts == 1
+        await harness.clock.advance(3)
+        assert (await harness.job(other.id)).attempts == 2
+
+
+async def test_the_backoff_sees_what_was_raised_and_is_not_asked_when_nobody_waits() -> None:
+    asked: list[BaseException | None] = []
+
+    def backoff(attempt: int, error: BaseException | None) -> str:
+        asked.append(error)
+        return "5m" if isinstance(error, PermissionError) else "1s"
+
+    for max_attempts, count in ((2, 1), (1, 0)):
+        asked.clear()
+        async with doing(raising(PermissionError("locked")), backoff=backoff, max_attempts=max_attempts) as harness:
+            job = await harness.does(seconds=290, max_attempts=max_attempts)
+            assert (job.attempts, len(asked)) == (1, count)
+            await harness.clock.advance(12)
+            assert (await harness.job(job.id)).attempts == max_attempts
+
+
+@pytest.mark.parametrize("wrong", [lambda n, error: 1 / 0, lambda n, error: "soon", lambda n, error: float("nan")])
+async def test_a_backoff_that_fails_over_the_error_costs_the_natural_wait(wrong: Callable[..., Any]) -> None:
+    async with doing(raising(ValueError("the real reason")), backoff=wrong) as harness:
+        job = await harness.does(seconds=2)
+        assert (job.state, job.attempts) == (State.ERRORED, 1)
+        assert str(job.last_error).startswith("ValueError: the real reason")
+        assert "how long to wait could not be decided" in str(job.last_error)
+        await harness.clock.advance(1)
+        assert (await harness.job(job.id)).attempts == 2
+
+
+def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
+    app = App(store=MemoryStore())
+    options: dict[str, Any] = {"retry_on": OSError, "backoff": lambda attempt, error: f"{attempt}m"}
+    app.task(name="again", **options)(raising(OSError("cut")))
+    app.task(name="over", **options)(raising(ValueError("wrong")))
+
+    async def scenario() -> None:
+        for name, kind, seconds in (("again", "retry", 60.0), ("over", "fail", None)):
+            job = await app.enqueue(NewJob(task=name))
+            claimed = msgspec.structs.replace(job, attempts=1)
+            assignment = Assignment(msgspec.Raw(b"{}"), "w", claimed, Lease(job.id, "t", 1), 0)
+            answer = await attempt_in_child(task_handler(app), assignment)
+            assert (answer.kind, answer.seconds) == (kind, seconds)
+
+    asyncio.run(scenario())
+
+
+# -- declared ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retry_on": "OSError"}, r"retry_on: a str given \('OSError'\); give exception types: ConnectionError, or \("),
+        ({"retry_on": OSError("x")}, "retry_on: an OSError given"),
+        ({"give_up_on": (KeyError, int)}, "give_up_on: int is no exception type"),
+        ({"retry_on": ()}, "retry_on: no exception type given; nothing would be tried again: write max_attempts=1"),
+        ({"give_up_on": []}, "give_up_on: no exception type given; leave it out"),
+        ({"retry_on": ConnectionError, "give_up_on": OSError}, r"ConnectionError is in give_up_on too \(OSError\)"),
+        ({"retry_on": Poison}, "retry_on: Poison is never tried again; leave it out"),
+        ({"retry_om": OSError}, "no task option 'retry_om'; did you mean 'retry_on'"),
+        ({"backoff": lambda: 1}, r"backoff: takes \(\); write backoff\(attempt\), or backoff\(attempt, error\)"),
+        ({"backoff": lambda a, b, c: 1}, r"backoff: takes \(a, b, c\); write"),
+        ({"backoff": asyncio.sleep}, "backoff: an async function given; it is called, not awaited: write a plain def"),
+    ],
+)
+def test_wrong_rules_are_refused_when_declared(options: dict[str, Any], words: str) -> None:
+    app = App(store=MemoryStore())
+    with pytest.raises(ConfigurationError, match=words):
+        app.task(name="act", **options)(lambda: None)
+    assert len(app.registry) == 0
+
+
+def one(attempt: int, factor: float = 2.0) -> float:
+    return attempt * factor
+
+
+def two(attempt: int, error: BaseException | None = None) -> float:
+    return 7.0 if error is not None else 0.0
+
+
+class Own:
+    """An object whose equality is its own has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __call__(self, attempt: int, reason: object) -> float:
+        return 9.0 if reason is not None else 0.0
+
+
+@pytest.mark.parametrize(
+    ("backoff", "waits"), [(one, 2.0), (two, 7.0), (Own(), 9.0), (exponential(base=3.0), 3.0), (lambda *n: 5.0, 5.0)]
+)
+async def test_a_backoff_takes_the_attempt_or_the_error_too_as_its_signature_says(
+    backoff: Callable[..., Any], waits: float
+) -> None:
+    async with doing(raising(ValueError("no")), backoff=backoff) as harness:
+        job = await harness.does(seconds=waits - 0.5)
+        assert job.attempts == 1
+        await harness.clock.advance(1)
+        assert (await harness.job(job.id)).attempts == 2
+
+
+async def test_a_worker_that_is_told_to_wait_by_the_error_does_so_for_every_task() -> None:
+    app = App(store=MemoryStore())
+    app.task(name="act")(raising(ValueError("no")))
+    async with app:
+        worker: Worker = app.worker(backoff=two, once=True)
+        job: Job = await app.enqueue(NewJob(task="act"))
+        await worker.run()
+        left = await (await app.open()).jobs.get(job.id)
+        assert left is not None
+        assert left.updated_at is not None
+        assert 7 <= (left.run_at - left.updated_at).total_seconds() < 60
+
+
+PROGRAM = """
+from __future__ import annotations
+from datetime import timedelta
+from stowhand import App
+
+app = App("sqlite:///queue.db")
+
+def patience(attempt: int, error: BaseException | None) -> timedelta | float:
+    return timedelta(minutes=5) if isinstance(error, OSError) else 1.5
+
+def steady(attempt: int) -> str:
+    return "5m"
+
+def wrong(attempt: str) -> float:
+    return 1.0
+
+def many(attempt: int, error: BaseException | None, third: int) -> float:
+    return 1.0
+
+@app.task(retry_on=OSError, give_up_on=(LookupError, FileNotFoundError), backoff=patience)
+async def a() -> None: ...
+
+@app.task(retry_on=[OSError], backoff=steady)
+async def b() -> None: ...
+
+@app.task(backoff=lambda attempt: 2.0 * attempt)
+async def c() -> None: ...
+
+app.task(retry_on="OSError")  # E arg-type reportArgumentType reportCallIssue
+app.task(give_up_on=(LookupError, 3))  # E arg-type reportArgumentType reportCallIssue
+app.task(backoff=wrong)  # E arg-type reportArgumentType reportCallIssue
+app.task(backoff=many)  # E arg-type reportArgumentType reportCallIssue
+"""
+
+
+@pytest.mark.parametrize("complaints", [under_mypy, under_pyright])
+def test_a_checker_knows_exception_types_and_both_shapes_of_a_backoff(
+    complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
+) -> None:
+    found, wanted = complaints(PROGRAM, tmp_path), expected(PROGRAM)
+    assert found.keys() == wanted.keys(), found
+    for number, kinds in found.items():
+        assert kinds <= wanted[number], found
