@@ -1510,6 +1510,24 @@ begin
   return case when _state = 'processing' then 'running' else 'gone' end;
 end $$;
 
+CREATE FUNCTION stowhand.fold_throughput(_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _at timestamptz;
+begin
+  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 3));
+  _at := "stowhand".at(_now);
+  perform "stowhand".regroup_throughput(array(
+    select distinct t.begins from "stowhand".throughput t
+    where t.writer <> '' and t.begins <= _at - interval '11 minutes' order by t.begins limit 120), 60);
+  perform "stowhand".regroup_throughput(array(
+    select distinct to_timestamp(floor(extract(epoch from t.begins) / 3600) * 3600) from "stowhand".throughput t
+    where t.seconds = 60 and t.begins < to_timestamp(floor(extract(epoch from _at - interval '2 days') / 3600) * 3600)
+    order by 1 limit 24), 3600);
+  delete from "stowhand".throughput t where t.seconds = 3600 and t.begins < _at - interval '90 days';
+end $$;
+
 CREATE FUNCTION stowhand.force_unlock_workers(worker_ids text[]) RETURNS SETOF stowhand.jobs
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1752,7 +1770,7 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
-                               'failed jobs', 'workers', 'tokens', 'times'] loop
+                               'failed jobs', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform "stowhand".make_days(_at, 3);
@@ -1770,6 +1788,7 @@ begin
         when 'times' then  -- autovacuum does this too, when it comes round
           perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
             where i.inhparent = to_regclass('"stowhand"' || '.history_ended');
+        when 'throughput' then perform "stowhand".fold_throughput(_now);  -- last: workers wait for the lock that it holds
         when 'tokens' then delete from "stowhand".dead_tokens d where d.at < _at - interval '1 hour';
       end case;
     exception
@@ -2532,6 +2551,28 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.regroup_throughput(_begins timestamp with time zone[], _seconds integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+  with gone as (
+    delete from "stowhand".throughput t using unnest(_begins) as s(begins)
+      where t.seconds <= _seconds and t.begins >= s.begins and t.begins < s.begins + _seconds * interval '1 second'
+      returning s.begins, t.task, t.tally
+  ), numbers as (
+    select g.begins, g.task, e.key, sum(e.value::bigint) as number
+    from gone g cross join lateral jsonb_each_text(g.tally) as e(key, value) group by g.begins, g.task, e.key
+  ), ranked as (
+    select n.begins, n.task, row_number() over (partition by n.begins order by n.task = '', coalesce(sum(n.number) filter (
+      where n.key in ('ok', 'retry', 'failed', 'poison', 'snoozed', 'canceled')), 0) desc, n.task collate "C") as place
+    from numbers n group by n.begins, n.task
+  ), named as (
+    select n.begins, case when r.place <= 500 then n.task else '' end as task, n.key, sum(n.number) as number
+    from numbers n join ranked r on r.begins = n.begins and r.task = n.task group by 1, 2, 3
+  )
+  insert into "stowhand".throughput (seconds, begins, task, writer, tally)
+    select _seconds, n.begins, n.task, '', jsonb_object_agg(n.key, n.number) from named n group by n.begins, n.task
+$$;
+
 CREATE FUNCTION stowhand.release(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3254,6 +3295,35 @@ begin
   return true;
 end $$;
 
+CREATE FUNCTION stowhand.write_throughput(_writer text, _rows jsonb, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(minute bigint, task text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz;
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  perform pg_advisory_xact_lock_shared(hashtextextended('stowhand:wake', 3));
+  _at := "stowhand".at(_now);  -- after the lock: a fold before it looked at the clock before it
+  return query
+    with given as (
+      select g.minute, g.task, g.tally, to_timestamp(g.minute * 60) as begins
+      from jsonb_to_recordset(_rows) as g(minute bigint, task text, tally jsonb)
+    ), kept as (
+      select g.* from given g
+      where g.begins > _at - interval '11 minutes' and g.begins <= _at + interval '1 minute' and not exists (
+        select from "stowhand".throughput t
+        where t.seconds = 60 and t.begins = g.begins and t.task = g.task and t.writer = '')
+    ), written as (
+      insert into "stowhand".throughput (seconds, begins, task, writer, tally)
+        select 60, k.begins, k.task, _writer, k.tally from kept k
+        on conflict (seconds, begins, task, writer) do update set tally = excluded.tally
+    )
+    select g.minute, g.task from given g where not exists (
+      select from kept k where k.minute = g.minute and k.task = g.task);
+end $$;
+
 CREATE TABLE stowhand.applied_migrations (
     id integer NOT NULL,
     ts timestamp with time zone DEFAULT now() NOT NULL,
@@ -3375,6 +3445,15 @@ CREATE TABLE stowhand.settings (
     CONSTRAINT one_row CHECK (only_row)
 );
 
+CREATE TABLE stowhand.throughput (
+    seconds integer NOT NULL,
+    begins timestamp with time zone NOT NULL,
+    task text NOT NULL,
+    writer text NOT NULL,
+    tally jsonb NOT NULL
+)
+WITH (fillfactor='50');
+
 CREATE TABLE stowhand.ticks (
     identifier text NOT NULL,
     tick timestamp with time zone NOT NULL,
@@ -3441,6 +3520,9 @@ ALTER TABLE ONLY stowhand.queues
 ALTER TABLE ONLY stowhand.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (only_row);
 
+ALTER TABLE ONLY stowhand.throughput
+    ADD CONSTRAINT throughput_pkey PRIMARY KEY (seconds, begins, task, writer);
+
 ALTER TABLE ONLY stowhand.ticks
     ADD CONSTRAINT ticks_pkey PRIMARY KEY (identifier, tick);
 
@@ -3484,6 +3566,8 @@ CREATE INDEX live_scouts ON stowhand.live USING btree (priority, run_at, id) WHE
 CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (resets >= 2));
 
 CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
+
+CREATE INDEX throughput_unfolded ON stowhand.throughput USING btree (begins) WHERE (writer <> ''::text);
 
 CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
 

@@ -84,6 +84,7 @@ class Sync:
     oldest_due = Waited(Inspector.oldest_due)
     explain = Waited(Inspector.explain)
     figures = Waited(Inspector.figures)
+    throughput = Waited(Inspector.throughput)
     workers = Waited(Inspector.workers)
     queues = Waited(Inspector.queues)
     pauses = Waited(Inspector.pauses)

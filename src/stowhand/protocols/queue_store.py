@@ -33,6 +33,7 @@ from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.operating import Explanation, Operator, QueueRow, WorkerRow
 from stowhand.protocols.store import Store
+from stowhand.protocols.throughput import Period
 
 R = TypeVar("R")
 
@@ -131,6 +132,16 @@ class Inspector(Protocol):
 
     async def figures(self) -> Figures:
         """How many jobs are in which state, and how many ended lately; fast, however many jobs there are."""
+
+    async def throughput(
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+    ) -> Sequence[Period]:
+        """What ended from ``since`` until before ``until`` (aware), in steps of so many seconds, by time and task.
+
+        As workers have counted it (``protocols/throughput.py``): nothing before workers counted, and of the last ten
+        seconds not all. ``step``: 60 or a multiple of it; what is older than two days is kept by the hour, and comes by
+        the hour where the step is less. ``task``: of this one only. Raises InvalidJob.
+        """
 
     async def queues(self) -> Sequence[QueueRow]:
         """Queues that have live jobs or are paused, by name."""

@@ -11,6 +11,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
+from stowhand.protocols.throughput import MINUTE
 
 IDENTIFIER_LIMIT = 256
 """Characters of a crontab item's identifier."""
@@ -43,6 +44,16 @@ def validate_key(key: str) -> str:
     if not isinstance(key, str):
         raise InvalidJob(f"key: {a_type(key)}; give a string")
     return key if is_storable(key) else ""
+
+
+def validate_step(since: datetime, until: datetime, step: float) -> int:
+    """The step in whole seconds."""
+    for field, moment in (("since", since), ("until", until)):
+        if moment.tzinfo is None:
+            raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
+    if not (step >= MINUTE and step % MINUTE == 0):
+        raise InvalidJob(f"step: {step:g} s; figures are kept by the minute: give 60 or a multiple of it")
+    return int(step)
 
 
 def validate_filter(wanted: JobFilter) -> JobFilter:

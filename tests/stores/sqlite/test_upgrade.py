@@ -121,6 +121,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (6, 0),
             (7, 0),
             (8, 1),
+            (9, 0),
         ]
 
 

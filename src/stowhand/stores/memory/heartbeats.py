@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,8 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.store import Foreign, Pulse, Refusal
-from stowhand.stores.memory import leasing, operating, timetable
+from stowhand.protocols.throughput import TaskMinute
+from stowhand.stores.memory import leasing, operating, throughput, timetable
 
 if TYPE_CHECKING:
     from stowhand.stores.memory.store import MemoryStore
@@ -85,6 +86,7 @@ class MemoryHeartbeats:
             operating.prune(rows, self._store.failed_retention)
             timetable.prune(rows)
             self._store.flows.prune(rows)
+            throughput.fold(rows)
 
     async def worker_seen(self, card: WorkerCard) -> None:
         with self._store.transaction() as rows:
@@ -94,6 +96,10 @@ class MemoryHeartbeats:
     async def worker_gone(self, name: str) -> None:
         with self._store.transaction() as rows:
             rows.workers.pop(name, None)
+
+    async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
+        with self._store.transaction() as rows:
+            return throughput.write(rows, writer, minutes)
 
     async def close(self) -> None:
         pass

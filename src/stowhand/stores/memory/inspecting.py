@@ -9,10 +9,12 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
 from stowhand.protocols.operating import Explanation, QueueRow, WorkerRow
 from stowhand.protocols.queue_store import NEWEST, JobFilter
-from stowhand.protocols.validation import validate_filter, validate_id
+from stowhand.protocols.throughput import Period
+from stowhand.protocols.validation import validate_filter, validate_id, validate_step
 from stowhand.stores.explaining import explain
-from stowhand.stores.memory import operating
+from stowhand.stores.memory import operating, throughput
 from stowhand.stores.memory.rows import Row, Transaction
+from stowhand.stores.periods import periods
 
 LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 """What a list shows unless a state is named."""
@@ -59,6 +61,13 @@ class Inspector:
         with self._transaction() as rows:
             row = rows.find(validate_id(job_id))
             return None if row is None else explain(operating.facts(rows, row))
+
+    async def throughput(
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+    ) -> Sequence[Period]:
+        length = validate_step(since, until, step)
+        with self._transaction() as rows:
+            return periods(throughput.read(rows, since.timestamp(), until.timestamp(), task), length)
 
     async def figures(self) -> Figures:
         """Counted exactly."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class Rows:
     """The one state of a memory store. Jobs are live, or in the history once they completed or were canceled.
 
     What lies beside the jobs is written by one module each: the timetable's two by ``timetable``, what is paused and
-    the workers by ``operating``.
+    the workers by ``operating``, throughput by ``throughput``.
     """
 
     def __init__(self, history: float | None = DAY, max_attempts: int | None = None) -> None:
@@ -108,6 +108,8 @@ class Rows:
         """By name, since when; the empty name stands for the jobs without a queue."""
         self.workers: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
         """By name: the card, when it was first seen, and when last."""
+        self.throughput: dict[tuple[int, int, str, str], Mapping[str, int]] = {}
+        """By length and begin in seconds, task and writer: ``Tally.numbers``. Added-up rows have no writer."""
 
     def every(self) -> list[Row]:
         """Live, and in the history."""

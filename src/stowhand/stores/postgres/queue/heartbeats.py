@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import msgspec
 import psycopg
 
 from stowhand.errors import StoreError
 from stowhand.protocols.operating import WorkerCard
+from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -60,6 +63,11 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
     async def worker_gone(self, name: str) -> None:
         """Out of the list of workers."""
         await self._rows("worker_gone", name=name)
+
+    async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
+        """Write what a worker counted."""
+        rows = [{"minute": one.minute, "task": one.task, "tally": one.tally.numbers()} for one in minutes]
+        return await self._rows("write_throughput", writer=writer, rows=msgspec.json.encode(rows).decode())
 
     def _leave_behind(self, newest: int) -> None:
         if newest > newest_known():

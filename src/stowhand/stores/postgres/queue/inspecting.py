@@ -7,13 +7,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
 from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
 from stowhand.protocols.queue_store import NEWEST, JobFilter
-from stowhand.protocols.validation import validate_filter, validate_id
+from stowhand.protocols.throughput import Period
+from stowhand.protocols.validation import validate_filter, validate_id, validate_step
 from stowhand.stores.database.link import Values
 from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
+from stowhand.stores.periods import periods
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, read_job
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
@@ -22,6 +26,7 @@ LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 HISTORY = (State.COMPLETED, State.CANCELED)
 ABOVE_ALL = 2**63 - 1
 """Greater than every id."""
+_numbers = msgspec.json.Decoder(dict[str, int])
 STANDING = ("queued", "errored", "due", "processing", "failed")
 ENDED = ("completed", "canceled", "failed")
 _NAMES = ("task", "queue", "key", "worker", "error", "since", "until", "limit")
@@ -73,6 +78,14 @@ class Inspector:
             paused=dict(await self._ask("paused_queues")),
             pauses=await self.pauses(),
         )
+
+    async def throughput(
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+    ) -> Sequence[Period]:
+        """What ended in that time, by time and task."""
+        length = validate_step(since, until, step)
+        found = await self._ask_with("throughput", {"since": since, "until": until, "task": task})
+        return periods([(*row, _numbers.decode(tally)) for *row, tally in found], length)
 
     async def pauses(self) -> Pauses:
         """By name."""

@@ -459,6 +459,15 @@ select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(
 -- name: worker_gone
 select {schema}.worker_gone(%(name)s)
 
+-- name: write_throughput
+select minute, task from {schema}.write_throughput(%(writer)s, %(rows)s::jsonb, %(now)s::timestamptz)
+
+-- name: throughput
+select seconds, extract(epoch from begins)::bigint, task, tally::text from {schema}.throughput
+where (seconds = 60 and begins > %(since)s::timestamptz - interval '1 minute'
+    or seconds = 3600 and begins > %(since)s::timestamptz - interval '1 hour')
+  and begins < %(until)s::timestamptz and task = coalesce(%(task)s::text, task)
+
 -- What explain needs of a live job beside the job: its queue, and who holds that.
 -- name: circumstances
 select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at, h.lease_until

@@ -6,7 +6,7 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,11 +16,12 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.operating import FORGOTTEN_AFTER, WorkerCard
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY, Foreign, Pulse
+from stowhand.protocols.throughput import HOURS_FOR, TaskMinute
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.leaser import Leaser
-from stowhand.stores.sqlite.queue import finish, flow_tables, schema
+from stowhand.stores.sqlite.queue import finish, flow_tables, schema, throughput
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -118,7 +119,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._connection.read(lambda tx: schema.check_newer(tx.raw))
 
     async def maintain(self) -> None:
-        """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger."""
+        """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger; and fold
+        throughput."""
         self._prune("history", self._history)
         self._prune_flows(self._history)
         if self._failed_retention is not None:
@@ -127,6 +129,10 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._prune("workers", FORGOTTEN_AFTER)
         # A day later than they may be scheduled no more: the clock may have been set back between the two.
         self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
+        stop = stopwatch() + PRUNE_FOR
+        while stopwatch() < stop and self._connection.read(throughput.is_foldable):
+            self._connection.write(throughput.fold)
+        self._prune("throughput", HOURS_FOR)
 
     async def worker_seen(self, card: WorkerCard) -> None:
         """Enter it in the list of workers, or note that it still runs."""
@@ -138,6 +144,10 @@ class SqliteHeartbeats(Leaser[Transaction]):
     async def worker_gone(self, name: str) -> None:
         """Remove it from the list of workers."""
         self._connection.write(lambda tx: tx.run("worker_gone", name=name))
+
+    async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
+        """Write what a worker counted."""
+        return self._connection.write(lambda tx: throughput.write(tx, writer, minutes))
 
     def _give_back(self, tx: Transaction, pairs: Iterable[Pair]) -> None:
         def give_back(pair: Pair) -> None:

@@ -14,9 +14,11 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
 from stowhand.protocols.queue_store import NEWEST, JobFilter
-from stowhand.protocols.validation import validate_filter
+from stowhand.protocols.throughput import Period
+from stowhand.protocols.validation import validate_filter, validate_step
 from stowhand.stores.explaining import Busy, Facts, Holder, claim_scope, explain
-from stowhand.stores.sqlite.queue import counting
+from stowhand.stores.periods import periods
+from stowhand.stores.sqlite.queue import counting, throughput
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
 from stowhand.stores.sqlite.queue.producing import get
@@ -73,6 +75,13 @@ class Inspector:
     async def figures(self) -> Figures:
         """From indexes; a long history is estimated from a sample of its rows."""
         return await self._connections.read_all(counting.figures)
+
+    async def throughput(
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+    ) -> Sequence[Period]:
+        """What ended in that time, by time and task."""
+        length = validate_step(since, until, step)
+        return await self._connections.read_all(lambda tx: periods(throughput.read(tx, since, until, task), length))
 
     async def pauses(self) -> Pauses:
         """By name."""

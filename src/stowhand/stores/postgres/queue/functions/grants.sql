@@ -29,7 +29,7 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'flow_lists', 'workers', 'pauses')
+        'flow_waits', 'flow_lists', 'workers', 'pauses', 'throughput')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname
   loop
@@ -66,6 +66,7 @@ begin
       ('maintain', 'worker'),
       ('worker_seen', 'worker'),
       ('worker_gone', 'worker'),
+      ('write_throughput', 'worker'),
       ('standing', 'worker reader admin'),
       ('ended', 'worker reader admin'),
       ('oldest_due', 'worker reader admin'),

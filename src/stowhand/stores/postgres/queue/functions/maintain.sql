@@ -93,7 +93,7 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
-                               'failed jobs', 'workers', 'tokens', 'times'] loop
+                               'failed jobs', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform {schema}.make_days(_at, 3);
@@ -111,6 +111,7 @@ begin
         when 'times' then  -- autovacuum does this too, when it comes round
           perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
             where i.inhparent = to_regclass({schema_name} || '.history_ended');
+        when 'throughput' then perform {schema}.fold_throughput(_now);  -- last: workers wait for the lock that it holds
         when 'tokens' then delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
       end case;
     exception

@@ -1,0 +1,37 @@
+"""Durations, counted in buckets of a fixed logarithmic scale: histograms of any workers, minutes and versions add up.
+
+Their numbers are stored, so the scale never changes. A bucket's upper bound is √2 times the one before, from 0.1 ms to
+two and a half days; a quantile is right to within that factor.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+BUCKETS = 64
+BOUNDS = tuple(0.0001 * 2 ** (number / 2) for number in range(BUCKETS - 1))
+"""Upper bounds in seconds, included; the last bucket has none."""
+
+Histogram = dict[int, int]
+"""How many durations are in each bucket, by its number; without those that have none."""
+
+
+def bucket_of(seconds: float) -> int:
+    """Its number."""
+    return bisect_left(BOUNDS, seconds)
+
+
+def quantile(histogram: Mapping[int, int], share: float) -> float | None:
+    """Seconds that this share (0 to 1) of the durations do not exceed; ``None``: there are none.
+
+    Within a bucket they count as spread evenly over its logarithmic scale. Of the last one only the least is known.
+    """
+    rank = share * sum(histogram.values())
+    for bucket in sorted(histogram):
+        if rank <= histogram[bucket] and histogram[bucket]:
+            if bucket == BUCKETS - 1:
+                return BOUNDS[-1]
+            return float(BOUNDS[bucket] * 2 ** ((rank / histogram[bucket] - 1) / 2))
+        rank -= histogram[bucket]
+    return None

@@ -1,0 +1,131 @@
+"""Throughput: what ended, by minute and task; how long it waited and ran.
+
+Each worker writes rows of its own, one for each (minute, task), with absolute values: a write that is repeated because
+its reply was lost counts nothing twice. A store adds the rows of a minute up once it has been over for ``OPEN_FOR``
+seconds, and the minutes of two days ago into hours, which it keeps for ninety days.
+
+    ThroughputKeeper     a store's heartbeats: workers write
+    Inspector.throughput people read (queue_store.py)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from stowhand.jobs.histogram import Histogram, quantile
+
+MOST_TASKS = 500
+"""Tasks of a minute, or of an hour, that have rows of their own; the others share one."""
+OTHERS = ""
+"""The task of that row."""
+OPEN_FOR = 600
+"""Seconds for which a minute that is over may still be written; what comes later is dropped, and counted as late."""
+MINUTES_FOR = 2 * 86_400
+"""Seconds after which minutes become hours."""
+HOURS_FOR = 90 * 86_400
+"""Seconds for which hours are kept."""
+MINUTE, HOUR = 60, 3600
+"""The lengths of rows, in seconds."""
+
+
+class Tally(msgspec.Struct):
+    """How many attempts ended, by outcome, as the store recorded them; and how many jobs were reset."""
+
+    ok: int = 0
+    retry: int = 0
+    failed: int = 0
+    """For good; with the jobs that were reset too often."""
+    poison: int = 0
+    snoozed: int = 0
+    canceled: int = 0
+    resets: int = 0
+    """Taken back from workers that died, whatever the job became."""
+    late: int = 0
+    """Ended in some earlier minute, and could not be written before that was closed: in none of the other numbers."""
+    waits: Histogram = {}
+    """How long jobs were due before they were claimed."""
+    runs: Histogram = {}
+    """How long handlers took."""
+
+    @property
+    def ended(self) -> int:
+        """Attempts, however they ended, and jobs that a reset ended."""
+        return self.ok + self.retry + self.failures + self.snoozed + self.canceled
+
+    @property
+    def failures(self) -> int:
+        """Jobs that have failed for good."""
+        return self.failed + self.poison
+
+    def wait(self, share: float) -> float | None:
+        """Seconds that this share of the jobs did not exceed between due and claimed; ``None``: none is known."""
+        return quantile(self.waits, share)
+
+    def run(self, share: float) -> float | None:
+        """The same of what handlers took."""
+        return quantile(self.runs, share)
+
+    def numbers(self) -> dict[str, int]:
+        """As it is stored: by name, and by ``w`` or ``r`` with the number of a bucket; without zeros."""
+        counts = {name: number for name in COUNTS if (number := getattr(self, name))}
+        waits = {f"w{bucket}": number for bucket, number in self.waits.items()}
+        return counts | waits | {f"r{bucket}": number for bucket, number in self.runs.items()}
+
+
+COUNTS = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets", "late")
+
+
+def tally_of(stored: Iterable[Mapping[str, int]]) -> Tally:
+    """The sum of what ``Tally.numbers`` gave; names of newer versions are passed over."""
+    sums: Counter[str] = Counter()
+    for numbers in stored:
+        sums.update(numbers)
+    counts = {name: sums[name] for name in COUNTS}
+    return Tally(**counts, waits=_histogram(sums, "w"), runs=_histogram(sums, "r"))
+
+
+def _histogram(sums: Mapping[str, int], of: str) -> Histogram:
+    return {int(name[1:]): number for name, number in sums.items() if name[0] == of and name[1:].isdecimal()}
+
+
+class TaskMinute(msgspec.Struct, frozen=True):
+    """What a worker counted of a task in a minute so far."""
+
+    minute: int
+    """Since 1970, by the store's clock."""
+    task: str
+    """Or ``OTHERS``."""
+    tally: Tally
+
+
+class Period(msgspec.Struct, frozen=True):
+    """What all workers counted of a task in a span of time."""
+
+    at: datetime
+    """Its begin, aware, UTC."""
+    seconds: int
+    """Its length."""
+    task: str | None
+    """``None``: of all that have no rows of their own."""
+    tally: Tally
+
+
+@runtime_checkable
+class ThroughputKeeper(Protocol):
+    """Heartbeats that keep throughput. Raises StoreUnreachable."""
+
+    async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
+        """Write what one run of a worker counted, in a transaction of its own, over its rows of the same minutes.
+
+        Returns (minute, task) of those that were not written, because their minute is closed.
+        """
+
+
+def total(periods: Iterable[Period]) -> Tally:
+    """The sum of them."""
+    return tally_of(period.tally.numbers() for period in periods)

@@ -1,0 +1,38 @@
+-- What ended, by minute and task.
+
+-- Absolute numbers: a repeat counts nothing twice. Nothing is added to a minute that has been added up.
+-- name: write_throughput
+INSERT INTO stowhand_throughput (seconds, begins, task, writer, tally)
+SELECT 60, :begins, :task, :writer, :tally
+WHERE NOT EXISTS (
+    SELECT 1 FROM stowhand_throughput WHERE seconds = 60 AND begins = :begins AND task = :task AND writer = ''
+)
+ON CONFLICT (seconds, begins, task, writer) DO UPDATE SET tally = excluded.tally
+
+-- name: throughput
+SELECT seconds, begins / 1000000, task, tally FROM stowhand_throughput
+WHERE seconds = :seconds AND begins > :since - :seconds * 1000000 AND begins < :until AND task = coalesce(:task, task)
+
+-- name: closed_minutes
+SELECT DISTINCT begins FROM stowhand_throughput
+WHERE seconds = 60 AND begins <= :newest AND writer <> '' ORDER BY begins LIMIT :limit
+
+-- name: old_hours
+SELECT DISTINCT begins / 3600000000 * 3600000000 FROM stowhand_throughput
+WHERE seconds = 60 AND begins < :newest + 3600000000 ORDER BY begins LIMIT :limit
+
+-- name: take_throughput
+DELETE FROM stowhand_throughput WHERE seconds <= :seconds AND begins >= :begins AND begins < :begins + :seconds * 1000000
+RETURNING task, tally
+
+-- name: add_throughput
+INSERT INTO stowhand_throughput (seconds, begins, task, writer, tally) VALUES (:seconds, :begins, :task, '', :tally)
+
+-- name: is_throughput_old
+SELECT 1 FROM stowhand_throughput WHERE seconds = 3600 AND begins < :before LIMIT 1
+
+-- name: prune_throughput
+DELETE FROM stowhand_throughput WHERE (seconds, begins, task, writer) IN (
+    SELECT seconds, begins, task, writer FROM stowhand_throughput
+    WHERE seconds = 3600 AND begins < :before LIMIT :limit
+)

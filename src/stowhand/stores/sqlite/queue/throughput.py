@@ -1,0 +1,63 @@
+"""What ended by minute and task, in the file. Each function runs inside a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from stowhand.protocols.throughput import HOUR, MINUTE, TaskMinute
+from stowhand.stores.periods import Row, is_open, newest_closed, newest_old_hour, regrouped
+from stowhand.stores.sqlite.queue.moment import micros, to_micros
+from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+AT_ONCE = 60
+"""Minutes that are added up in one transaction, at most."""
+_numbers = msgspec.json.Decoder(dict[str, int])
+
+
+def write(tx: Transaction, writer: str, minutes: Sequence[TaskMinute]) -> list[tuple[int, str]]:
+    """Those that were not written: (minute, task)."""
+    now, closed = tx.now.wall / 1_000_000, []
+    for one in minutes:
+        row = {"begins": micros(one.minute * MINUTE), "task": one.task, "writer": writer}
+        written = is_open(one.minute, now) and tx.run("write_throughput", **row, tally=as_json(one.tally.numbers()))
+        if not written or not written.rowcount:
+            closed.append((one.minute, one.task))
+    return closed
+
+
+def read(tx: Transaction, since: datetime, until: datetime, task: str | None) -> list[Row]:
+    """Rows that lie in that time, in whole or in part; ``None``: of any task."""
+    asked = {"since": to_micros(since), "until": to_micros(until), "task": task}
+    found = (row for seconds in (HOUR, MINUTE) for row in tx.run("throughput", seconds=seconds, **asked))
+    return [(seconds, begins, name, _numbers.decode(tally)) for seconds, begins, name, tally in found]
+
+
+def is_foldable(tx: Transaction) -> bool:
+    """Whether there is something to add up."""
+    return bool(_closed(tx, 1) or _old_hours(tx, 1))
+
+
+def fold(tx: Transaction) -> None:
+    """Add up closed minutes, and old minutes into hours: some of them."""
+    for begins in _closed(tx, AT_ONCE):
+        _regroup(tx, begins, MINUTE)
+    for begins in _old_hours(tx, AT_ONCE * MINUTE // HOUR):
+        _regroup(tx, begins, HOUR)
+
+
+def _closed(tx: Transaction, limit: int) -> list[int]:
+    return tx.column("closed_minutes", newest=micros(newest_closed(tx.now.wall / 1_000_000)), limit=limit)
+
+
+def _old_hours(tx: Transaction, limit: int) -> list[int]:
+    return tx.column("old_hours", newest=micros(newest_old_hour(tx.now.wall / 1_000_000)), limit=limit)
+
+
+def _regroup(tx: Transaction, begins: int, seconds: int) -> None:
+    taken = tx.rows("take_throughput", begins=begins, seconds=seconds)
+    for task, tally in regrouped((task, _numbers.decode(tally)) for task, tally in taken).items():
+        tx.run("add_throughput", begins=begins, seconds=seconds, task=task, tally=as_json(tally.numbers()))
