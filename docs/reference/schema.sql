@@ -40,7 +40,9 @@ CREATE TYPE stowhand.verdict AS (
 	delay double precision,
 	error text,
 	result text,
-	payload text
+	payload text,
+	outcome text,
+	error_class text
 );
 
 CREATE FUNCTION stowhand.abandon(_token uuid, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
@@ -169,6 +171,8 @@ CREATE TABLE stowhand.live (
     scout boolean DEFAULT false NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    last_worker text,
+    round integer,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000', fillfactor='60');
@@ -202,7 +206,8 @@ CREATE VIEW stowhand.jobs AS
     started_at,
     finished_at,
     lease_until,
-    cancel_requested
+    cancel_requested,
+    COALESCE(worker, last_worker) AS last_worker
    FROM stowhand.live;
 
 CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
@@ -386,6 +391,7 @@ begin
       _job.resets := _one.resets;
       _job.last_error := coalesce(_one.error, _job.last_error);
       _job.finished_at := _at;
+      _job.last_worker := coalesce(_job.worker, _job.last_worker);
       _job.token := null; _job.settled_token := null; _job.worker := null; _job.lease_until := null;
       return next _job;
     else
@@ -459,7 +465,8 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
     updated_at, cancel_requested, result)
   select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
     g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
-    v.settled_token, v.epoch, g.worker, g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, v.result::json
+    v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+    g.cancel_requested, v.result::json
   from unnest(_verdicts) as v join gone g on g.id = v.id
   where _keep
 $$;
@@ -477,8 +484,8 @@ begin
   select j.state into _state from "stowhand".live j where j.id = _id for update;
   if _state in ('queued', 'errored') then
     perform "stowhand".bury(
-      array[row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, null, null, null)
-            ::"stowhand".verdict], _keep, _at)
+      array[row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, null, null, null,
+                null, null)::"stowhand".verdict], _keep, _at)
       from "stowhand".live j where j.id = _id;
     done := 'done';
   elsif _state = 'processing' then
@@ -504,12 +511,15 @@ CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, 
 declare
   _one "stowhand".verdict;
 begin
+  if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
+    perform "stowhand".keep_tries(_verdicts, _at);
+  end if;
   foreach _one in array _verdicts loop
     continue when _one.state in ('completed', 'canceled');
     update "stowhand".live j
       set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
           settled_token = _one.settled_token,
-          token = null, worker = null, lease_until = null,
+          token = null, worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null,
           last_error = coalesce(_one.error, j.last_error),
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
@@ -771,7 +781,7 @@ declare
 begin
   _verdicts := array(
     select row(j.id, j.token, j.queue, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
-      j.settled_token, null, null, null, null)::"stowhand".verdict
+      j.settled_token, null, null, null, null, null, null)::"stowhand".verdict
     from unnest(_jobs) as j order by j.id);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
   return query select * from "stowhand".aftermath(_jobs, _verdicts, _at) order by id;
@@ -885,9 +895,18 @@ begin
     update "stowhand".live j set key = null, loses_retries = 'removed' where j.id = _job.id returning j.* into _job;
   else
     delete from "stowhand".live j where j.id = _job.id;
+    delete from "stowhand".tries t where t.job_id = _job.id;
   end if;
   return _job;
 end $$;
+
+CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case
+    when _state = 'canceled' then 'canceled'
+    when _state in ('errored', 'failed') then case _error_class when 'TimedOut' then 'timeout' else 'error' end end
+$$;
 
 CREATE FUNCTION stowhand.ended(_minutes integer[], _names integer, _pages integer DEFAULT 2000, _most bigint DEFAULT 300000, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(minutes integer, name text, completed bigint, canceled bigint, failed bigint, exact boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1074,6 +1093,8 @@ begin
       scout = _queue is not null,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false,
+      round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
+                   else old.round end,
       revision = old.revision + 1, updated_at = _at
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
     returning * into _job;
@@ -1122,10 +1143,12 @@ declare
   _at timestamptz := "stowhand".at(_now);
   _jobs "stowhand".live[] := "stowhand".lock_idle(_ids, _at);
   _locked bigint[] := array(select j.id from unnest(_jobs) as j);
+  _why text := left(coalesce(_reason, 'Manually marked as failed'), 16384);
 begin
+  perform "stowhand".keep_ends_by_hand(_locked, _why, _at);
   update "stowhand".live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
-        worker = null, lease_until = null, last_error = left(coalesce(_reason, 'Manually marked as failed'), 16384),
+        worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
     where j.id = any(_locked);
   perform "stowhand".free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
@@ -1311,7 +1334,8 @@ CREATE VIEW stowhand.everything AS
     live.finished_at,
     live.worker,
     live.cancel_requested,
-    NULL::json AS result
+    NULL::json AS result,
+    COALESCE(live.worker, live.last_worker) AS last_worker
    FROM stowhand.live
 UNION ALL
  SELECT history.id,
@@ -1335,7 +1359,8 @@ UNION ALL
     history.finished_at,
     NULL::text AS worker,
     history.cancel_requested,
-    history.result
+    history.result,
+    history.worker AS last_worker
    FROM stowhand.history;
 
 CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everything
@@ -1353,12 +1378,13 @@ CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everyt
     select e.* from (
       (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
          l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at, l.updated_at, l.started_at,
-         l.finished_at, l.worker, l.cancel_requested, null::json as result
+         l.finished_at, l.worker, l.cancel_requested, null::json as result,
+         coalesce(l.worker, l.last_worker) as last_worker
        from "stowhand".live l where l.key = k.key)
       union all
       (select h.id, h.task, h.payload, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
          h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
-         h.finished_at, null, h.cancel_requested, h.result
+         h.finished_at, null, h.cancel_requested, h.result, h.worker
        from "stowhand".history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)
     ) e order by e.id desc limit 1) s
 $$;
@@ -1706,6 +1732,59 @@ CREATE FUNCTION stowhand.judge_reset(_resets integer, _max_resets integer, _max_
   from (values (_resets < coalesce(_max_resets, case _max_attempts when 1 then 0 else 5 end))) as judged(lives)
 $$;
 
+CREATE FUNCTION stowhand.keep_ends_by_hand(_ids bigint[], _why text, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  if cardinality(_ids) = 0 then return; end if;
+  perform "stowhand".keep_tries(
+    array(select row(i.id, null, null, 'failed', null, null, null, null, null, _why, null, null, 'by hand', 'by hand')
+                 ::"stowhand".verdict from unnest(_ids) as i(id)), _at);
+end $$;
+
+CREATE FUNCTION stowhand.keep_tries(_verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _crowded bigint[];
+begin
+  with written as (
+    insert into "stowhand".tries (job_id, place, round, number, worker, started_at, ended_at, outcome, error_class, error)
+    select j.id, coalesce(t.place, 0) + 1, coalesce(j.round, 1), j.attempts, j.worker,
+      case when j.worker is not null then j.started_at end, _at, v.outcome, left(v.error_class, 200),
+      "stowhand".last_frames(v.error)
+    from unnest(_verdicts) as v
+      cross join lateral (
+        select l.id, l.round, l.attempts, l.worker, l.started_at from "stowhand".live l where l.id = v.id offset 0) j
+      cross join lateral (
+        select max(o.place) as place from "stowhand".tries o where o.job_id = v.id offset 0) t
+    where v.outcome is not null
+    returning job_id, place
+  )
+  select array_agg(w.job_id) into _crowded from written w where w.place > 10;
+  if _crowded is not null then
+    delete from "stowhand".tries t where t.job_id = any(_crowded)
+      and t.place <= (select max(m.place) - 10 from "stowhand".tries m where m.job_id = t.job_id);
+  end if;
+end $$;
+
+CREATE FUNCTION stowhand.last_frames(_error text) RETURNS text
+    LANGUAGE sql IMMUTABLE STRICT
+    AS $$
+  select case
+    when octet_length(_error) <= 1024 then _error
+    else concat(left(split_part(_error, E'\n', 1), f.head), E'\n[...]\n', right(_error, f.tail)) end
+  from (select case when octet_length(_error) = length(_error) then 160 else 40 end as head,
+               case when octet_length(_error) = length(_error) then 800 else 200 end as tail) f
+$$;
+
 CREATE FUNCTION stowhand.lock_idle(_ids bigint[], _at timestamp with time zone) RETURNS stowhand.live[]
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off'
@@ -1770,7 +1849,7 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
-                               'failed jobs', 'workers', 'tokens', 'times', 'throughput'] loop
+                               'failed jobs', 'attempts', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform "stowhand".make_days(_at, 3);
@@ -1784,6 +1863,7 @@ begin
         when 'flows' then perform "stowhand".prune_flows(_before, _at, 20000);
         when 'failed jobs' then
           if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
+        when 'attempts' then perform "stowhand".prune_tries();
         when 'workers' then delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
         when 'times' then  -- autovacuum does this too, when it comes round
           perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
@@ -1877,6 +1957,12 @@ begin
     where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2 and j.queue > _name
     order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
 end $$;
+
+CREATE FUNCTION stowhand.next_round(_id bigint) RETURNS integer
+    LANGUAGE sql STABLE
+    AS $$
+  select max(t.round) + 1 from "stowhand".tries t where t.job_id = _id
+$$;
 
 CREATE FUNCTION stowhand.oldest_due(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2388,6 +2474,27 @@ CREATE FUNCTION stowhand.prune_ticks(_at timestamp with time zone) RETURNS void
     order by o.tick limit 5000 for update skip locked))
 $$;
 
+CREATE FUNCTION stowhand.prune_tries() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _window constant bigint := 128;
+  _until timestamptz := clock_timestamp() + interval '500 milliseconds';
+  _windows bigint := 1 + pg_relation_size('"stowhand".tries'::regclass) / (_window * current_setting('block_size')::bigint);
+  _first bigint := floor(random() * _windows);
+begin
+  for _step in 0.._windows - 1 loop
+    delete from "stowhand".tries t where t.ctid = any(array(
+      select o.ctid from "stowhand".tries o
+      where o.ctid >= format('(%s,0)', (_first + _step) % _windows * _window)::tid
+        and o.ctid < format('(%s,0)', ((_first + _step) % _windows + 1) * _window)::tid
+        and not exists (select from "stowhand".live l where l.id = o.job_id)
+        and not exists (select from "stowhand".history h where h.id = o.job_id)
+      for update skip locked));
+    exit when clock_timestamp() > _until;
+  end loop;
+end $$;
+
 CREATE FUNCTION stowhand.purge_failed(_age double precision, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2402,12 +2509,15 @@ CREATE FUNCTION stowhand.purge_failed(_age double precision, _limit integer, _no
     AS $$
 declare
   _before timestamptz := "stowhand".at(_now) - _age * interval '1 second';
+  _old bigint[];
   _gone bigint;
 begin
-  delete from "stowhand".live j where j.id = any(array(
+  _old := array(
     select l.id from "stowhand".live l where l.state = 'failed' and l.finished_at < _before
-    order by l.finished_at limit _limit for update skip locked));
+    order by l.finished_at limit _limit for update skip locked);
+  delete from "stowhand".live j where j.id = any(_old);
   get diagnostics _gone = row_count;
+  delete from "stowhand".tries t where t.job_id = any(_old);
   return _gone;
 end $$;
 
@@ -2440,10 +2550,11 @@ begin
         where o.id = any(_ids) and o.finished_at < _latest
           and o.finished_at < case o.state when 'completed' then _completed_before else _canceled_before end
         for update skip locked))
-      returning h.state
+      returning h.id, h.state
   )
-  select count(*) filter (where g.state = 'completed'), count(*) filter (where g.state = 'canceled')
-    into completed, canceled from gone g;
+  select count(*) filter (where g.state = 'completed'), count(*) filter (where g.state = 'canceled'), array_agg(g.id)
+    into completed, canceled, _ids from gone g;
+  delete from "stowhand".tries t where t.job_id = any(_ids);
 end $$;
 
 CREATE FUNCTION stowhand.queue_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone, _after stowhand.place DEFAULT NULL::stowhand.place) RETURNS stowhand.place
@@ -2590,7 +2701,7 @@ declare
 begin
   _verdicts := array(
     select row(j.id, j.token, j.queue, "stowhand".way_back('queued', j.cancel_requested, j.loses_retries),
-      greatest(j.attempts - 1, 0), j.resets, j.epoch, null, null, null, null, null)::"stowhand".verdict
+      greatest(j.attempts - 1, 0), j.resets, j.epoch, null, null, null, null, null, null, null)::"stowhand".verdict
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
       select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
@@ -2614,6 +2725,7 @@ begin
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
     delete from "stowhand".live j where j.id = _id;
+    delete from "stowhand".tries t where t.job_id = _id;
     done := 'done';
   else
     select h.state into _state from "stowhand".history h where h.id = _id;
@@ -2622,6 +2734,7 @@ begin
     else
       delete from "stowhand".history h where h.id = _id and h.state = 'canceled';
       done := case when found then 'done' else 'missing' end;
+      if found then delete from "stowhand".tries t where t.job_id = _id; end if;
     end if;
   end if;
 end $$;
@@ -2679,6 +2792,11 @@ begin
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
   _verdicts := "stowhand".take_back(_held, _keep, _at);
+  perform "stowhand".keep_ends_by_hand(
+    array(select j.id from "stowhand".live j
+      where j.id = any(_locked) and j.state <> 'failed'
+        and coalesce(_attempts, j.attempts) >= coalesce(_max_attempts, j.max_attempts) order by j.id),
+    null, _at);
   update "stowhand".live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
         (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (
@@ -2734,7 +2852,7 @@ begin
   _verdicts := array(
     select row(j.id, j.token, j.queue, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (f.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
-      null, f.error, null, null)::"stowhand".verdict
+      null, f.error, null, null, 'reset', 'WorkerDied')::"stowhand".verdict
     from unnest(_ids, _tokens, _states, _errors) as f(id, token, state, error) cross join lateral (
       select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from "stowhand".live l
@@ -2807,7 +2925,7 @@ begin
   elsif _state is not null then
     update "stowhand".live j
       set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-          cancel_requested = false, scout = j.queue is not null
+          cancel_requested = false, scout = j.queue is not null, round = "stowhand".next_round(_id)
       where j.id = _id;
     perform "stowhand".wake();
     done := 'done'; why := '';
@@ -2847,7 +2965,7 @@ begin
     select j.id from "stowhand".live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update "stowhand".live j
     set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-        cancel_requested = false, scout = j.queue is not null
+        cancel_requested = false, scout = j.queue is not null, round = "stowhand".next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform "stowhand".wake(); end if;
   return query select unnest(_failed);
@@ -2858,11 +2976,12 @@ CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time z
     AS $$
 begin
   insert into "stowhand".live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
-                             last_error, revision, epoch, settled_token, scout, created_at, updated_at)
+                             last_error, revision, epoch, settled_token, scout, created_at, updated_at, last_worker,
+                             round)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
             _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
-            _old.queue is not null, _old.created_at, _old.updated_at)
+            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, "stowhand".next_round(_old.id))
     on conflict (key) where key is not null do nothing;
   if not found then
     _old.key := null;
@@ -2872,36 +2991,12 @@ begin
 end $$;
 
 CREATE FUNCTION stowhand.settle(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, state text)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
     AS $$
-#variable_conflict use_column
-declare
-  _at timestamptz := "stowhand".at(_now);
-  _verdicts "stowhand".verdict[];
-begin
-  _verdicts := array(
-    select row(j.id, j.token, j.queue, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
-      greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
-      case when "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries) in ('queued', 'errored')
-        then f.delay end,
-      f.error, f.result, case when f.state in ('errored', 'failed') then f.payload end)::"stowhand".verdict
-    from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _results, _payloads)
-        as f(id, token, state, delay, refund, error, result, payload)
-      cross join lateral (
-        select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from "stowhand".live l
-        where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
-  _verdicts := "stowhand".possible(_verdicts);
-  perform "stowhand".carry_out(_verdicts, _keep, _at);
-  return query select v.id, v.token, v.state from unnest(_verdicts) as v;
-end $$;
+  select s.id, s.token, s.state from "stowhand".settle_attempts(
+    _ids, _tokens, _states, _delays, _refunds, _errors, null, _results, _payloads, _keep, _now) s
+$$;
 
 CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2951,6 +3046,39 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.settle_attempts(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _at timestamptz := "stowhand".at(_now);
+  _verdicts "stowhand".verdict[];
+begin
+  _verdicts := array(
+    select row(j.id, j.token, j.queue, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
+      greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
+      case when "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries) in ('queued', 'errored')
+        then f.delay end,
+      f.error, f.result, case when f.state in ('errored', 'failed') then f.payload end,
+      "stowhand".end_of_try(f.state, f.error_class), f.error_class)::"stowhand".verdict
+    from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _error_classes, _results, _payloads)
+        as f(id, token, state, delay, refund, error, error_class, result, payload)
+      cross join lateral (
+        select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from "stowhand".live l
+        where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
+  _verdicts := "stowhand".possible(_verdicts);
+  perform "stowhand".carry_out(_verdicts, _keep, _at);
+  return query select v.id, v.token, v.state from unnest(_verdicts) as v;
+end $$;
+
 CREATE FUNCTION stowhand.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2987,7 +3115,7 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     _job.max_attempts, _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
-    _job.cancel_requested)::"stowhand".jobs
+    _job.cancel_requested, coalesce(_job.worker, _job.last_worker))::"stowhand".jobs
 $$;
 
 CREATE FUNCTION stowhand.standing(_names integer, _pages integer DEFAULT 4000, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(what text, name text, queued bigint, errored bigint, due bigint, processing bigint, failed bigint, exact boolean)
@@ -3092,7 +3220,7 @@ begin
   _verdicts := array(
     select row(j.id, j.token, j.queue, "stowhand".way_back(r.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (r.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
-      null, r.error, null, null)::"stowhand".verdict
+      null, r.error, null, null, 'reset', 'WorkerDied')::"stowhand".verdict
     from unnest(_jobs) as j cross join lateral "stowhand".judge_reset(j.resets, j.max_resets, j.max_attempts) r
     order by j.id);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
@@ -3463,6 +3591,19 @@ CREATE TABLE stowhand.ticks (
     scheduled_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE stowhand.tries (
+    job_id bigint NOT NULL,
+    place bigint NOT NULL,
+    round integer NOT NULL,
+    number integer NOT NULL,
+    worker text,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone NOT NULL,
+    outcome text NOT NULL,
+    error_class text,
+    error text
+);
+
 CREATE TABLE stowhand.workers (
     name text NOT NULL,
     host text NOT NULL,
@@ -3525,6 +3666,9 @@ ALTER TABLE ONLY stowhand.throughput
 
 ALTER TABLE ONLY stowhand.ticks
     ADD CONSTRAINT ticks_pkey PRIMARY KEY (identifier, tick);
+
+ALTER TABLE ONLY stowhand.tries
+    ADD CONSTRAINT tries_pkey PRIMARY KEY (job_id, place);
 
 ALTER TABLE ONLY stowhand.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (name);

@@ -41,6 +41,7 @@ TABLE = {
     "tokens": "nowhere to remember a token: what such a claim took comes back when it is stalled",
     "leases": "a lease lasts stalled_max_age, whatever a worker asks for",
     "marks": "what waits again bears no mark: lost",
+    "tries": "a record has its execution log",
 }
 FLOW = {
     **FlowStore.capabilities.absent,
@@ -61,6 +62,7 @@ FLOW = {
     "history": "it is kept for its key life",
     "rests": "nothing takes the place of its attributes",
     "quiet_sweeps": "a sweep brings what is ready to the front",
+    "tries": "a flow's job logs its own",
 }
 LACKS: Mapping[str, Mapping[str, str]] = {
     "http": HTTP,

@@ -307,11 +307,16 @@ def test_arguments_that_another_version_may_take_are_tried_again_unless_the_task
     app.task(name="strict", mismatch="poison")(lambda x: None)
     with pytest.raises(PayloadMismatch) as caught:
         call(app, "patient", '{"x":1,"new":2}')
-    assert from_error(caught.value) == Retry("payload of task 'patient': unexpected argument 'new'; it takes: x")
+    assert from_error(caught.value) == Retry(
+        "payload of task 'patient': unexpected argument 'new'; it takes: x",
+        error_class="stowhand.errors.PayloadMismatch",
+    )
     with pytest.raises(UndecodablePayload) as refused:
         call(app, "strict", '{"x":1,"new":2}')
     assert from_error(refused.value) == Fail(
-        "payload of task 'strict': unexpected argument 'new'; it takes: x", poison=True
+        "payload of task 'strict': unexpected argument 'new'; it takes: x",
+        poison=True,
+        error_class="stowhand.errors.UndecodablePayload",
     )
     with pytest.raises(ConfigurationError, match="there are: poison, retry"):
         app.task(name="wrong", mismatch="ignore")(lambda x: None)  # type: ignore[call-overload]

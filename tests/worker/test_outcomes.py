@@ -294,7 +294,8 @@ async def test_the_traceback_begins_with_the_handler_and_not_with_us() -> None:
 
 def test_an_undecodable_payload_is_told_without_a_traceback() -> None:
     outcome = from_error(UndecodablePayload("payload: 1e5000 is too large a number"))
-    assert outcome == Fail("payload: 1e5000 is too large a number", poison=True)
+    undecodable = "stowhand.errors.UndecodablePayload"
+    assert outcome == Fail("payload: 1e5000 is too large a number", poison=True, error_class=undecodable)
 
 
 # -- results, policies -----------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class Sync:
         )
 
     get = Waited(Producer.get)
+    tries = Waited(Producer.tries)
     list = Waited(Inspector.list)
     counts = Waited(Inspector.counts)
     oldest_due = Waited(Inspector.oldest_due)

@@ -82,8 +82,9 @@ def job_json(job: Job) -> str:
 def _fields(job: Job) -> dict[str, Any]:
     """By the names that people know: the texts, for what cannot be read is shown too. Moments stand together."""
     facts = {name.removesuffix("_text"): value for name, value in msgspec.structs.asdict(job).items()}
-    names = [name for name in facts if name != "created_at"]
+    names = [name for name in facts if name not in ("created_at", "last_worker")]
     names.insert(names.index("updated_at"), "created_at")
+    names.insert(names.index("worker") + 1, "last_worker")
     return {name: facts[name] for name in names}
 
 

@@ -102,6 +102,8 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     cancel_requested: bool = False
     result_text: str | None = msgspec.field(default=None, name="result")
     """JSON."""
+    last_worker: str | None = None
+    """The worker that holds it, or held it last: it outlives retries and the job's end."""
 
     @cached_property
     def payload(self) -> Any:

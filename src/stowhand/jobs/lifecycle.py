@@ -63,6 +63,8 @@ class Retry(msgspec.Struct, frozen=True):
     after: Duration | None = None
     payload: str | None = None
     """JSON text that takes the payload's place: what is left of a batch."""
+    error_class: str | None = None
+    """The dotted path of the exception's class; the worker fills it in for what a handler raises."""
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -71,6 +73,8 @@ class Fail(msgspec.Struct, frozen=True):
     error: str = "failed"
     poison: bool = False
     payload: str | None = None
+    """As with ``Retry``."""
+    error_class: str | None = None
     """As with ``Retry``."""
 
 
@@ -117,6 +121,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """JSON text that takes the payload's place, for ``errored`` and ``failed``: what is left of a batch."""
     then: tuple[NewJob, ...] = ()
     """Jobs enqueued in the same transaction, if and only if the settlement is accepted."""
+    error_class: str | None = None
+    """Of ``errored`` and ``failed``: as ``tries.Try`` keeps it; at most 200 characters."""
 
 
 COMPLETED = Settlement(State.COMPLETED, Ended.OK)
@@ -151,14 +157,14 @@ def settle(
             if result is None and not then:
                 return COMPLETED
             return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
-        case Retry(error, after, payload) if attempts < max_attempts:
-            delay = backoff(attempts) if after is None else seconds(after)
-            return Settlement(State.ERRORED, Ended.RETRY, delay=max(delay, 0.0), error=error, payload=payload)
-        case Retry(error, _, payload):
-            return Settlement(State.FAILED, Ended.FAILED, error=error, payload=payload)
-        case Fail(error, poison, payload):
+        case Retry(error, after, payload, kind) if attempts < max_attempts:
+            delay = max(backoff(attempts) if after is None else seconds(after), 0.0)
+            return Settlement(State.ERRORED, Ended.RETRY, delay, error, payload=payload, error_class=kind)
+        case Retry(error, _, payload, kind):
+            return Settlement(State.FAILED, Ended.FAILED, error=error, payload=payload, error_class=kind)
+        case Fail(error, poison, payload, kind):
             ended = Ended.POISON if poison else Ended.FAILED
-            return Settlement(State.FAILED, ended, error=error, payload=payload)
+            return Settlement(State.FAILED, ended, error=error, payload=payload, error_class=kind)
         case Snooze(delay):
             return Settlement(State.QUEUED, Ended.SNOOZED, delay=max(seconds(delay), 0.0), refund=True)
         case Cancel(reason):

@@ -15,6 +15,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.text import ERROR_LIMIT, clean
+from stowhand.jobs.tries import CLASS_LIMIT, class_path
 
 LONGEST_DELAY = 100 * 366 * 86_400.0
 """Seconds; every store can add them to its now. Longer ones, infinity included, are cut to it."""
@@ -44,12 +45,12 @@ def _read(value: object) -> Outcome:
     match value:
         case Complete():
             return value
-        case Retry(error, after, payload):
+        case Retry(error, after, payload, kind):
             words, rest = _rest(_words(error, "asked for a retry"), payload)
-            return _retry(words, after, rest)
-        case Fail(error, poison, payload):
+            return _retry(words, after, rest, _kind(kind))
+        case Fail(error, poison, payload, kind):
             words, rest = _rest(_words(error, "failed"), payload)
-            return Fail(words, poison, rest)
+            return Fail(words, poison, rest, _kind(kind))
         case Cancel(reason):
             return Cancel(_words(reason, "canceled"))
         case Snooze(delay):
@@ -60,17 +61,18 @@ def _read(value: object) -> Outcome:
 
 def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
     """A retry; a failure at once when NonRetryable is anywhere in the chain of causes. ``limit``: as ``describe``."""
-    text = describe(error, limit)
+    text, kind = describe(error, limit), class_path(error)
     chain = list(causes(error))
     if any(isinstance(one, NonRetryable | UndecodablePayload) for one in chain):
-        return Fail(text, poison=any(isinstance(one, Poison | UndecodablePayload) for one in chain))
-    return Retry(text)
+        poison = any(isinstance(one, Poison | UndecodablePayload) for one in chain)
+        return Fail(text, poison, error_class=kind)
+    return Retry(text, error_class=kind)
 
 
 def hopeless(error: BaseException) -> Fail:
     """A failure at once, for any error: the handler has called it not retryable."""
     outcome = from_error(error)
-    return outcome if isinstance(outcome, Fail) else Fail(describe(error))
+    return outcome if isinstance(outcome, Fail) else Fail(describe(error), error_class=class_path(error))
 
 
 def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
@@ -125,11 +127,15 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             todo.append(one.__context__)
 
 
-def _retry(error: str, after: Duration | None, payload: str | None) -> Outcome:
+def _retry(error: str, after: Duration | None, payload: str | None, kind: str | None) -> Outcome:
     try:
-        return Retry(error, None if after is None else _delay(after), payload)
+        return Retry(error, None if after is None else _delay(after), payload, kind)
     except Exception:  # noqa: BLE001 - boundary: a handler may give anything
-        return Retry(clean(f"{error} (and after {_no_duration(after)})"), None, payload)
+        return Retry(clean(f"{error} (and after {_no_duration(after)})"), None, payload, kind)
+
+
+def _kind(given: object) -> str | None:
+    return None if given is None else _words(given, "")[:CLASS_LIMIT] or None
 
 
 def _rest(error: str, payload: str | None) -> tuple[str, str | None]:

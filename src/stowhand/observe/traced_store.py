@@ -64,7 +64,7 @@ class TracedProducer:
     def __init__(self, inner: Producer, tracer: Tracer) -> None:
         self._inner = inner
         self._tracer = tracer
-        self.get = inner.get
+        self.get, self.tries = inner.get, inner.tries
 
     async def enqueue(self, job: NewJob) -> Job:
         """``enqueue <task>``"""

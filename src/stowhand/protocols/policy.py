@@ -45,7 +45,7 @@ def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[
     if why is None:
         return with_wait(outcome, error, claim, chosen)
     title, _, trace = outcome.error.partition("\n")
-    return Fail(clean(f"{title}\n(not tried again: {why})\n{trace}"))
+    return Fail(clean(f"{title}\n(not tried again: {why})\n{trace}"), error_class=outcome.error_class)
 
 
 def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], policy: Policy) -> Retry:

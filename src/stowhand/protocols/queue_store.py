@@ -28,6 +28,7 @@ import msgspec
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
+from stowhand.jobs.tries import Try
 from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.notices import Notices
@@ -56,6 +57,9 @@ class Producer(Enqueuer, Protocol):
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        """What its last ten attempts left that did not complete, in the order in which they ended."""
 
 
 class Transactions(Protocol):

@@ -9,6 +9,7 @@
     GET  /v1/terms                   -> TermsOffered      the lent store's terms (``store.Terms``) and its name
     POST /v1/due        DueAsked     -> Due               waits for a wake-up, claims nothing
     GET  /v1/jobs/{id}               -> Job               payload and result only with that scope, else "" and null
+    GET  /v1/jobs/{id}/tries         -> [Try]             what its last attempts left that did not complete
     GET  /healthz, /readyz
 
 Errors are ``Trouble`` with 400 malformed, 401 no or wrong token, 403 out of scope, 404 unknown, 405 method, 408 too

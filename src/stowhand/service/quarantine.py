@@ -58,6 +58,7 @@ class ChildAnswer(msgspec.Struct, frozen=True):
     payload: str | None = None
     """JSON text that takes the job's payload's place."""
     then: tuple[NewJob, ...] = ()
+    error_class: str | None = None
 
     def outcome(self) -> Outcome:
         """The outcome that the child's handler had. A result is JSON text already."""
@@ -65,13 +66,13 @@ class ChildAnswer(msgspec.Struct, frozen=True):
             case "complete":
                 return Complete(None if self.result is None else msgspec.Raw(self.result.encode()))
             case "retry":
-                return Retry(self.text, self.seconds, self.payload)
+                return Retry(self.text, self.seconds, self.payload, self.error_class)
             case "snooze":
                 return Snooze(self.seconds or 0.0)
             case "cancel":
                 return Cancel(self.text)
             case kind:
-                return Fail(self.text, kind == "poison", self.payload)
+                return Fail(self.text, kind == "poison", self.payload, self.error_class)
 
 
 class Quarantine:
@@ -164,14 +165,15 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
     match outcome:
         case Complete():
             return ChildAnswer("complete", result=result, then=then)
-        case Retry(error, after, payload):
-            return ChildAnswer("retry", error, None if after is None else seconds(after), payload=payload)
+        case Retry(error, after, payload, kind):
+            later = None if after is None else seconds(after)
+            return ChildAnswer("retry", error, later, payload=payload, error_class=kind)
         case Snooze(delay):
             return ChildAnswer("snooze", seconds=seconds(delay))
         case Cancel(reason):
             return ChildAnswer("cancel", reason)
-        case Fail(error, poison, payload):
-            return ChildAnswer("poison" if poison else "fail", error, payload=payload)
+        case Fail(error, poison, payload, kind):
+            return ChildAnswer("poison" if poison else "fail", error, payload=payload, error_class=kind)
 
 
 async def attempt_in_child(handler: Handler[Job], assignment: Assignment) -> ChildAnswer:

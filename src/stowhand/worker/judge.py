@@ -17,6 +17,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
 from stowhand.jobs.outcomes import DONE, describe
 from stowhand.jobs.text import clean
+from stowhand.jobs.tries import TIMED_OUT
 from stowhand.protocols.handler import Attempt, Handler, Stop, control_of
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
 from stowhand.protocols.policy import Policy, outcome_of, undecided
@@ -58,7 +59,8 @@ class Judge:
             case Stop.TIMEOUT:
                 detached = held.attempt is not None and control_of(held.attempt).detached
                 thread = "; its thread cannot be stopped and its result will be ignored" if detached else ""
-                return Retry(f"timed out: the attempt took longer than {held.timeout:g} s{thread}")
+                said = f"timed out: the attempt took longer than {held.timeout:g} s{thread}"
+                return Retry(said, error_class=TIMED_OUT)
             case Stop.CANCELED:
                 return Cancel("canceled while running")
             case stopped:
@@ -79,8 +81,8 @@ class Judge:
         except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text
             retry = outcome if isinstance(outcome, Retry) else None
             text = undecided(None if retry is None else retry.error, trouble)
-            payload = None if retry is None else retry.payload
-            return self._settle(attempt, Retry(text, payload=payload), None, natural)
+            payload, kind = (None, None) if retry is None else (retry.payload, retry.error_class)
+            return self._settle(attempt, Retry(text, payload=payload, error_class=kind), None, natural)
 
     def instead(self, attempt: Attempt[Any], refused: Settlement, why: str, refusals: int) -> Settlement | None:
         """What is settled when the store has ``refused`` a settlement: an error of the attempt, retried by the rules;
@@ -89,7 +91,8 @@ class Judge:
         match refusals:
             case 1:
                 first = (refused.error or "").partition("\n")[0]
-                return self.settle(attempt, Retry(clean(f"{first}\n({reason})") if first else reason))
+                both = clean(f"{first}\n({reason})") if first else reason
+                return self.settle(attempt, Retry(both, error_class=refused.error_class))
             case 2 if refused.state is not State.FAILED:
                 return self.settle(attempt, Fail(reason))
         return None

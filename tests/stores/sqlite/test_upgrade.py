@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,8 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import JobFilter, Reschedule, Tick
 from stowhand.protocols.store import Verdict
-from stowhand.stores.sqlite.queue import SqliteStore, claim, schema
+from stowhand.stores.sqlite.queue import SqliteStore, moment, schema
+from stowhand.stores.sqlite.queue.rows import to_job
 from tests.conftest import Run
 from tests.stores.sqlite.programs import request
 
@@ -34,27 +36,36 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
+LIFE = """
+INSERT INTO stowhand_jobs (task, payload, queue, priority, run_at, max_attempts, key, created_at, updated_at) VALUES
+    ('t', '{}', 'q', 0, :now, 25, 'k0', :now, :now),
+    ('t', '{}', 'q', 0, :now + 60000000, 25, 'k1', :now, :now),
+    ('done', '{}', NULL, 0, :now, 25, NULL, :now, :now);
+UPDATE stowhand_jobs
+SET state = 'processing', attempts = 1, epoch = 1, token = :token, worker = 'w', started_at = :now, lease_boot = :boot,
+    lease_until = :ticks + 30000000
+WHERE id = 1;
+INSERT INTO stowhand_history
+    (id, task, payload, state, priority, run_at, attempts, max_attempts, resets, revision, created_at, updated_at,
+    started_at, finished_at, cancel_requested, epoch)
+SELECT id, task, payload, 'completed', priority, run_at, 1, max_attempts, 0, 0, created_at, updated_at, :now, :now, 0, 1
+FROM stowhand_jobs WHERE id = 3;
+DELETE FROM stowhand_jobs WHERE id = 3
+"""
+
+
 @pytest.fixture
-def used(old: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Lease, Sequence[Job]]:
+def used(old: Path) -> tuple[Path, Lease, Sequence[Job]]:
     """A life under version 1: one job of every kind, one of them running."""
-
-    async def live() -> tuple[Lease, Sequence[Job]]:
-        store = SqliteStore(old)
-        await store.jobs.enqueue_many([NewJob(task="t", queue="q", key=f"k{n}", delay=60.0 * n) for n in range(2)])
-        done = await store.jobs.enqueue(NewJob(task="done"))
-        (claim,) = await store.claim(request(tasks=("done",)))
-        await store.settle([(claim.lease, COMPLETED)])
-        assert done.id == claim.lease.job_id
-        (running,) = await store.claim(request(tasks=("t",)))
-        jobs = await store.inspect.list(JobFilter(states=tuple(State)))
-        await store.close()
-        return running.lease, jobs
-
-    with monkeypatch.context() as version_1:
-        version_1.setattr(schema, "VERSION", 1)
-        version_1.setattr(claim, "_paused", lambda connection: set())  # nothing was paused then, and no table of it
-        lease, jobs = run(live())
-    return old, lease, jobs
+    now, token = moment.clock(None)(), str(uuid.uuid4())
+    given = {"now": now.wall, "boot": now.boot, "ticks": now.ticks, "token": token}
+    with closing(sqlite3.connect(old)) as connection:
+        for statement in LIFE.split(";\n"):
+            connection.execute(statement, given)
+        connection.commit()
+        shown = "SELECT * FROM stowhand_live UNION ALL SELECT * FROM stowhand_past ORDER BY id"
+        jobs = [to_job((*row, row[19])) for row in connection.execute(shown)]
+    return old, Lease(1, token, 1), jobs
 
 
 def test_an_older_file_is_refused_with_the_command_to_run(old: Path, run: Run) -> None:
@@ -122,6 +133,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (7, 0),
             (8, 1),
             (9, 0),
+            (10, 0),
         ]
 
 

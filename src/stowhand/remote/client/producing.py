@@ -14,6 +14,7 @@ import msgspec
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
+from stowhand.jobs.tries import Try
 from stowhand.protocols.store import whole
 from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
@@ -36,6 +37,15 @@ class Producing:
         except CallRefused as refused:
             if refused.kind == Kind.UNKNOWN:
                 return None
+            raise
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        """None, where the server is of a version that does not know them."""
+        try:
+            return await self._http.get(f"/v1/jobs/{validate_id(job_id)}/tries", list[Try])
+        except CallRefused as refused:
+            if refused.kind == Kind.UNKNOWN:
+                return []
             raise
 
     async def enqueue(self, job: NewJob) -> Job:

@@ -111,6 +111,7 @@ class HttpApp:
             *(Route(f"/v1/{name}", self._admitted(call), methods=["POST"]) for name, call in posted.items()),
             Route("/v1/terms", self._admitted(self._terms)),
             Route("/v1/jobs/{id}", self._admitted(self._job)),
+            Route("/v1/jobs/{id}/tries", self._admitted(self._tries)),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._admitted(self._show_metrics)),
@@ -179,6 +180,9 @@ class HttpApp:
 
     async def _job(self, request: Request, grant: Grant) -> Response:
         return _reply(await self._store_server.job(grant, request.path_params["id"]))
+
+    async def _tries(self, request: Request, grant: Grant) -> Response:
+        return _reply(await self._store_server.tries(grant, request.path_params["id"]))
 
     async def _healthz(self, request: Request) -> Response:
         return _state(self._health.alive())

@@ -17,6 +17,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.jobs.outcomes import LONGEST_DELAY
 from stowhand.jobs.text import clean
+from stowhand.jobs.tries import CLASS_LIMIT
 from stowhand.protocols.store import Unwritten
 from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.refusals import Refused, malformed
@@ -62,7 +63,8 @@ def _fitting(settlement: Settlement) -> Settlement:
     error = None if settlement.error is None else clean(settlement.error)
     result = settlement.result if settlement.state is State.COMPLETED else None
     payload = settlement.payload if settlement.state in (State.ERRORED, State.FAILED) else None
-    return msgspec.structs.replace(settlement, error=error, result=result, payload=payload)
+    error_class = None if settlement.error_class is None else clean(settlement.error_class)[:CLASS_LIMIT]
+    return msgspec.structs.replace(settlement, error=error, result=result, payload=payload, error_class=error_class)
 
 
 def _check_content(grant: Grant, settlement: Settlement) -> None:

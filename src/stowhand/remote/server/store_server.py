@@ -14,9 +14,10 @@ import msgspec
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import LeaseLost
 from stowhand.jobs import limits
-from stowhand.jobs.job import NewJob
+from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.tries import Try
 from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
@@ -251,6 +252,14 @@ class StoreServer:
 
     async def job(self, grant: Grant, job_id: str) -> msgspec.Struct:
         """One job; payload and result only with that scope."""
+        return grant.shown(await self._seen(grant, job_id))
+
+    async def tries(self, grant: Grant, job_id: str) -> Sequence[Try]:
+        """What its last attempts left that did not complete."""
+        job = await self._seen(grant, job_id)
+        return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
+
+    async def _seen(self, grant: Grant, job_id: str) -> Job:
         grant.need(Scope.READ)
         queue = self._shared_store.queue("looked at job by job")
         unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
@@ -259,7 +268,7 @@ class StoreServer:
         job = await queue.jobs.get(int(job_id))
         if job is None or not grant.sees(job):
             raise unknown
-        return grant.shown(job)
+        return job
 
     async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
         """When a job is due; with ``wait``, wait for a wake-up."""

@@ -7,10 +7,10 @@ live lease, except in ``force_unlock``; for an expired one the epoch moves on, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.tries import BY_HAND, TryEnd
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
@@ -93,6 +93,7 @@ class Administrator:
         with self._transaction() as rows:
             changed = actionable(rows, job_ids)
             for row in changed:
+                rows.keep_try(row, TryEnd.BY_HAND, BY_HAND, why)
                 fence_out(row)
                 row.attempts, row.last_error, row.updated_at = row.max_attempts, why, rows.now
                 rows.finish(row, State.FAILED, row.finished_at)
@@ -107,7 +108,7 @@ class Administrator:
                 if row.state is State.PROCESSING:
                     leasing.reset(rows, [row.lease()])
                 if row.state is not State.CANCELED:
-                    set_details(row, given, rows.now)
+                    set_details(rows, row, given)
             if changed:
                 rows.announce()
             return [row.job() for row in changed]
@@ -130,6 +131,7 @@ def retry(rows: Rows, job_id: int) -> Answer:
     assert row is not None
     keeps_key = rows.revive(row) if row.state is State.CANCELED else True
     row.state, row.run_at, row.finished_at = State.QUEUED, rows.now, None
+    rows.begin_round(row)
     row.attempts = row.resets = 0
     row.cancel_requested, row.loses_retries = False, None
     rows.announce()
@@ -157,18 +159,20 @@ def remove_key(rows: Rows, key: str) -> Answer:
     return Answer(row.id, Done.DONE, "it is running; it ends without its key and will not run again")
 
 
-def set_details(row: Row, to: Reschedule, now: datetime) -> None:
+def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
     """Of a row that waits or has failed."""
+    most = row.max_attempts if to.max_attempts is None else to.max_attempts
+    attempts = min(row.attempts if to.attempts is None else to.attempts, most)
+    if attempts >= most and row.waits():
+        rows.keep_try(row, TryEnd.BY_HAND, BY_HAND, None)
     row.run_at = row.run_at if to.run_at is None else to.run_at
     row.priority = row.priority if to.priority is None else to.priority
-    row.max_attempts = row.max_attempts if to.max_attempts is None else to.max_attempts
-    row.attempts = min(row.attempts if to.attempts is None else to.attempts, row.max_attempts)
-    row.updated_at = now
+    row.attempts, row.max_attempts, row.updated_at = attempts, most, rows.now
     gives_attempts = to.attempts is not None or to.max_attempts is not None
     if gives_attempts:
         row.loses_retries = None
     if row.attempts >= row.max_attempts and row.waits():
-        row.state, row.finished_at = State.FAILED, now
+        row.state, row.finished_at = State.FAILED, rows.now
     elif row.attempts < row.max_attempts and row.state is State.FAILED and gives_attempts:
         row.state, row.finished_at, row.resets, row.cancel_requested = State.QUEUED, None, 0, False
 

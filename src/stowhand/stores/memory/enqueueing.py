@@ -9,6 +9,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.strict_json import SIZE_LIMIT
+from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.appending import appended
 from stowhand.stores.memory.rows import Row, Rows, Transaction
@@ -39,6 +40,10 @@ class Producer:
         with self._transaction() as rows:
             row = rows.find(validate_id(job_id))
             return row.job() if row is not None else None
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        with self._transaction() as rows:
+            return tuple(rows.tries.get(validate_id(job_id), ()))
 
 
 def add(rows: Rows, job: NewJob) -> Row:
@@ -89,6 +94,7 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
     row.max_attempts, row.max_resets = job.max_attempts or rows.max_attempts, job.max_resets
     row.flags = tuple(dict.fromkeys(job.flags))
+    rows.begin_round(row)
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     touch(row, rows.now)
 

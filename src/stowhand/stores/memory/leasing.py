@@ -12,6 +12,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
 from stowhand.jobs.text import clean
+from stowhand.jobs.tries import WORKER_DIED, TryEnd, end_of_try
 from stowhand.protocols.store import ClaimRequest, Foreign, Reply, Unwritten, Verdict
 from stowhand.stores.memory import enqueueing
 from stowhand.stores.memory.rows import IN_TURN, Row, Rows
@@ -64,7 +65,8 @@ def start(row: Row, request: ClaimRequest, now: datetime) -> None:
     row.epoch += 1
     row.token, row.settled_token = request.token, None
     row.lease_until = now + timedelta(seconds=request.lease)
-    row.worker, row.started_at = request.worker, now
+    row.worker = row.last_worker = request.worker
+    row.started_at = now
 
 
 def settle(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
@@ -103,6 +105,9 @@ def check(settlement: Settlement) -> None:
 
 def record(rows: Rows, row: Row, settlement: Settlement, state: State) -> None:
     """Write what was decided. ``state``: see ``way_back``."""
+    if settlement.state in (State.ERRORED, State.FAILED, State.CANCELED):
+        error_class = settlement.error_class
+        rows.keep_try(row, end_of_try(settlement.state, error_class), error_class, settlement.error)
     row.settled_token, row.resets = row.token, 0
     if settlement.refund:
         row.attempts = max(row.attempts - 1, 0)
@@ -163,6 +168,7 @@ def reset(rows: Rows, leases: Sequence[Lease]) -> list[ResetJob]:
         decided = lifecycle.reset(resets=row.resets, max_resets=row.max_resets, max_attempts=row.max_attempts)
         if not rows.may(row.id, way_back(row, decided.state), "reset"):
             continue
+        rows.keep_try(row, TryEnd.RESET, WORKER_DIED, decided.error)
         row.resets += 1
         row.epoch += 1
         if decided.state is State.QUEUED:

@@ -14,6 +14,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING
+from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, Try, TryEnd, last_frames
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.queue_store import Entered, KnownItem
 from stowhand.protocols.store import DAY, Refusal
@@ -59,6 +60,9 @@ class Row:
     epoch: int = 0
     token: str | None = None
     lease_until: datetime | None = None
+    last_worker: str | None = None
+    round: int = 1
+    """Of the entries that its attempts will leave."""
     settled_token: str | None = None
     """The lease under which it was last settled, so that a repeat is known as one."""
 
@@ -91,6 +95,8 @@ class Rows:
         """The time of the transaction that is open, or was last."""
         self.live: dict[int, Row] = {}
         self.history: dict[int, Row] = {}
+        self.tries: dict[int, list[Try]] = {}
+        """By job, live or in the history: what its last attempts left that did not complete."""
         self.last_id = 0
         self.abandoned: set[str] = set()
         """Tokens that may never claim again."""
@@ -140,8 +146,8 @@ class Rows:
     def forget(self, rows: Iterable[Row]) -> None:
         """Delete them, live or in the history."""
         for row in rows:
-            self.live.pop(row.id, None)
-            self.history.pop(row.id, None)
+            for kept in (self.live, self.history, self.tries):
+                kept.pop(row.id, None)
 
     def is_paused(self, row: Row) -> bool:
         """Its queue, its task, or all jobs without a queue."""
@@ -205,13 +211,33 @@ class Rows:
         del self.live[row.id]
         if self.retention is not None:
             self.history[row.id] = row
+        else:
+            self.tries.pop(row.id, None)
+
+    def keep_try(self, row: Row, outcome: TryEnd, error_class: str | None, error: str | None) -> None:
+        """Of a row that its end has not changed yet."""
+        entry = Try(
+            number=row.attempts,
+            round=row.round,
+            worker=row.worker,
+            started_at=None if row.worker is None else row.started_at,
+            ended_at=self.now,
+            outcome=outcome,
+            error_class=error_class and error_class[:CLASS_LIMIT],
+            error=error and last_frames(error),
+        )
+        self.tries[row.id] = [*self.tries.get(row.id, ()), entry][-TRIES_KEPT:]
+
+    def begin_round(self, row: Row) -> None:
+        """It is tried anew, by hand or because of its key. Only where it has entries is that another round."""
+        row.round = max((one.round for one in self.tries.get(row.id, ())), default=0) + 1
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
         """An error undoes every change to jobs and the timetable."""
         live = {row.id: copy(row) for row in self.live.values()}
         history = {row.id: copy(row) for row in self.history.values()}
-        known, ledger = dict(self.known), dict(self.ledger)
+        known, ledger, tries = dict(self.known), dict(self.ledger), dict(self.tries)
         try:
             yield
         except BaseException:
@@ -219,6 +245,7 @@ class Rows:
             self.history = history
             self.known = known
             self.ledger = ledger
+            self.tries = tries
             raise
 
 

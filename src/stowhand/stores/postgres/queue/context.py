@@ -199,6 +199,7 @@ def fillings_of(schema: str) -> dict[str, str]:
         "schema_name": quote_text(quoted),
         "live_text": quote_text(f"{quoted}.live"),
         "history_text": quote_text(f"{quoted}.history"),
+        "tries_text": quote_text(f"{quoted}.tries"),
         "channel": quote_text(channel),
         "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
         "definer": _DEFINER,

@@ -45,6 +45,7 @@ class QueuePlan:
             plain_array(each.delay for each in settlements),
             plain_array(each.refund for each in settlements),
             text_array(each.error for each in settlements),
+            text_array(each.error_class for each in settlements),
             text_array(each.result for each in settlements),
             text_array(each.payload for each in settlements),
             self._context.keep,

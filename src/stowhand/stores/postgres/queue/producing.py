@@ -15,6 +15,7 @@ from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, QUEUE_LIMIT, RESERVED, TASK_LIMIT
+from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id, wrong_connection
 from stowhand.stores.database import trouble
 from stowhand.stores.database.borrower import BORROWER
@@ -24,7 +25,7 @@ from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.rows import new_job, read_job
+from stowhand.stores.postgres.queue.rows import new_job, read_job, read_try
 from stowhand.stores.postgres.queue.waker import LateWaker
 
 CHUNK = 1000
@@ -168,6 +169,11 @@ class Producer:
         with self._context.translated():
             found = await self._context.ask("inspect", "get", (validate_id(job_id),))
         return read_job(found[0]) if found else None
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        """In the order in which they ended."""
+        with self._context.translated():
+            return [read_try(row) for row in await self._context.ask("inspect", "tries", (validate_id(job_id),))]
 
     async def add_built_in(self, job: NewJob) -> Job:
         """Commit one job of a built-in task: by a function that administrators and workers may call."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.tries import Try, TryEnd
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.timestamps import Moments
 
@@ -14,12 +15,12 @@ Row = tuple[Any, ...]
 
 _LIST = """
     id task payload state queue priority run_at attempts max_attempts resets max_resets key flags last_error revision
-    created_at updated_at started_at finished_at worker cancel_requested result
+    created_at updated_at started_at finished_at worker cancel_requested result last_worker
 """
 COLUMNS = tuple(_LIST.split())
 """What every statement gives that gives jobs, and ``read_job`` reads."""
 _FIELDS = tuple({"payload": "payload_text", "result": "result_text"}.get(name, name) for name in COLUMNS)
-_NOT_CLAIMED = ("state", "finished_at", "worker", "cancel_requested", "result")
+_NOT_CLAIMED = ("state", "finished_at", "worker", "cancel_requested", "result", "last_worker")
 
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
@@ -31,8 +32,8 @@ def column_fillings() -> dict[str, str]:
     # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     return {
-        "live_job": _columns(payload | {"result": "null::text"}),
-        "past_job": _columns(payload | {"worker": "null::text", "result": "result::text"}),
+        "live_job": _columns(payload | {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}),
+        "past_job": _columns(payload | {"worker": "null::text", "result": "result::text", "last_worker": "worker"}),
         "any_job": _columns(payload | {"result": "result::text"}),
         "claimed_job": f"{_columns(times, _NOT_CLAIMED)}, epoch",
     }
@@ -54,7 +55,8 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
         job = Job(
             id_, task, payload, _PROCESSING, queue, priority, due, attempts, max_attempts, created, resets, max_resets,
             key, tuple(flags) if flags else (), last_error, revision,
-            created if updated_at is None else moments[updated_at], moments[started_at], None, worker,
+            created if updated_at is None else moments[updated_at], moments[started_at], None, worker, False, None,
+            worker,
         )  # fmt: skip
         claims.append(Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue, resets))
     return claims
@@ -66,6 +68,21 @@ def read_job(row: Row) -> Job:
     fields["state"] = _STATES[fields["state"]]
     fields["flags"] = tuple(fields["flags"] or ())
     return Job(**fields)
+
+
+def read_try(row: Row) -> Try:
+    """One row of the statement ``tries``."""
+    number, round_, worker, started_at, ended_at, outcome, error_class, error = row
+    return Try(
+        number=number,
+        round=round_,
+        worker=worker,
+        started_at=started_at,
+        ended_at=ended_at,
+        outcome=TryEnd(outcome),
+        error_class=error_class,
+        error=error,
+    )
 
 
 def new_job(job: NewJob, row: Row) -> Job:

@@ -24,8 +24,8 @@ from {schema}.settle_and_claim(%s::bigint[], %s::uuid[], %s, %s, %s::uuid, %s::i
   %s::timestamptz)
 
 -- name: settle
-select id, token::text, state from {schema}.settle(%s::bigint[], %s::uuid[], %s::text[], %s::float8[], %s::bool[], %s::text[],
-  %s::text[], %s::text[], %s, %s::timestamptz)
+select id, token::text, state from {schema}.settle_attempts(%s::bigint[], %s::uuid[], %s::text[], %s::float8[],
+  %s::bool[], %s::text[], %s::text[], %s::text[], %s::text[], %s, %s::timestamptz)
 
 -- name: look
 select id, token::text, found, state from {schema}.look(%(ids)s::bigint[], %(tokens)s::uuid[])
@@ -147,6 +147,10 @@ select pg_catalog.pg_notify({channel}, '')
 -- name: get
 select {any_job}
 from {schema}.everything where id = %s::bigint
+
+-- name: tries
+select number, round, worker, started_at, ended_at, outcome, error_class, error
+from {schema}.tries where job_id = %s::bigint order by place
 
 -- part: wanted
   and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)

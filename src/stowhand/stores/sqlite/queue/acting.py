@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.tries import BY_HAND, TryEnd
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
@@ -159,6 +160,7 @@ def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
 def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
     """Without further attempts. A job that had failed before keeps its ``finished_at``."""
     ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
+    finish.keep_tries(tx, ids, TryEnd.BY_HAND, BY_HAND, reason)
     tx.run("fail", ids=as_json(ids), reason=reason)
     return _look(tx, ids)
 
@@ -168,6 +170,10 @@ def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[
     found = _actionable(tx, job_ids)
     taken = take_back(tx, found)
     ids = [job_id for job_id, _ in found]
+    numbers = {"attempts": to.attempts, "max_attempts": to.max_attempts}
+    failed = tx.column("failed_by_numbers", ids=as_json(ids), **numbers)
+    if failed:
+        finish.keep_tries(tx, failed, TryEnd.BY_HAND, BY_HAND, None)
     run_at = None if to.run_at is None else to_micros(to.run_at)
     tx.run("reschedule", **msgspec.structs.asdict(to) | {"ids": as_json(ids), "run_at": run_at})
     canceled = [job for job in taken if job.state is State.CANCELED]

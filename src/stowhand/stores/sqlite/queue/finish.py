@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from stowhand.jobs import lifecycle
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, WAITING, Settlement
+from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, WORKER_DIED, TryEnd, end_of_try, last_frames
 from stowhand.stores.database.sqlite_savepoint import check_written
+from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
+
+LEAVE_NONE = (State.COMPLETED, State.QUEUED)
+"""Settlements of attempts that worked, or that were not spent."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -45,6 +52,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     payload: str | None = None
     epochs: int = 0
     settled_token: str | None = None
+    outcome: TryEnd | None = None
+    """The attempt leaves an entry; ``None``: it leaves none."""
+    error_class: str | None = None
 
 
 def find_held(tx: Transaction, job_id: int, token: str) -> Held | None:
@@ -65,6 +75,8 @@ def settle(tx: Transaction, held: Held, settlement: Settlement) -> None:
         result=settlement.result,
         payload=settlement.payload if settlement.state in PAYLOAD_CHANGES else None,
         settled_token=held.token,
+        outcome=None if settlement.state in LEAVE_NONE else end_of_try(settlement.state, settlement.error_class),
+        error_class=settlement.error_class,
     )
     _write(tx, held, ending)
 
@@ -85,6 +97,8 @@ def reset(tx: Transaction, held: Held) -> ResetJob:
         resets=held.resets + 1,
         error=decided.error,
         epochs=1,
+        outcome=TryEnd.RESET,
+        error_class=WORKER_DIED,
     )
     _write(tx, held, ending)
     return ResetJob(held.id, held.task, state, held.worker)
@@ -98,7 +112,19 @@ def cancel_waiting(tx: Transaction, job_id: int) -> None:
     tx.run("delete_one", id=job_id)
 
 
+def keep_tries(
+    tx: Transaction, job_ids: Sequence[int], outcome: TryEnd, error_class: str | None, error: str | None
+) -> None:
+    """Of rows that their end has not changed yet."""
+    ids = as_json(job_ids)
+    error_class, error = error_class and error_class[:CLASS_LIMIT], error and last_frames(error)
+    tx.run("keep_tries", ids=ids, outcome=outcome.value, error_class=error_class, error=error)
+    tx.run("drop_tries", ids=ids, kept=TRIES_KEPT)
+
+
 def _write(tx: Transaction, held: Held, ending: Ending) -> None:
+    if ending.outcome is not None:
+        keep_tries(tx, [held.id], ending.outcome, ending.error_class, ending.error)
     given = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
     if ending.state in (State.COMPLETED, State.CANCELED):
         if tx.keeps:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.tries import Try
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database.sqlite_trouble import is_refusal
 from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.sqlite.queue import enqueue, guest, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
-from stowhand.stores.sqlite.queue.rows import to_job
+from stowhand.stores.sqlite.queue.rows import to_job, to_try
 from stowhand.stores.sqlite.queue.spool import Spool
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -74,6 +75,11 @@ class Producer:
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
         return await self._connections.read(lambda tx: get(tx, job_id))
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        """In the order in which they ended."""
+        rows = await self._connections.read(lambda tx: tx.rows("tries", id=validate_id(job_id)))
+        return [to_try(row) for row in rows]
 
     async def add_built_in(self, job: NewJob) -> Job:
         """A job of a built-in task."""

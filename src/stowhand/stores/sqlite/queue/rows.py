@@ -9,6 +9,7 @@ import msgspec
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
+from stowhand.jobs.tries import Try, TryEnd
 from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
 
 PAYLOAD_LIMIT = 1024 * 1024
@@ -52,6 +53,22 @@ def to_job(row: JobRow) -> Job:
         worker=worker,
         cancel_requested=bool(cancel_requested),
         result_text=result,
+        last_worker=row[22],
+    )
+
+
+def to_try(row: JobRow) -> Try:
+    """A row of the statement ``tries``."""
+    number, round_, worker, started_at, ended_at, outcome, error_class, error = row
+    return Try(
+        number=number,
+        round=round_,
+        worker=worker,
+        started_at=None if started_at is None else to_datetime(started_at),
+        ended_at=to_datetime(ended_at),
+        outcome=TryEnd(outcome),
+        error_class=error_class,
+        error=error,
     )
 
 

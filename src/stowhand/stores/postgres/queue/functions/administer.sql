@@ -55,6 +55,7 @@ begin
       _job.resets := _one.resets;
       _job.last_error := coalesce(_one.error, _job.last_error);
       _job.finished_at := _at;
+      _job.last_worker := coalesce(_job.worker, _job.last_worker);
       _job.token := null; _job.settled_token := null; _job.worker := null; _job.lease_until := null;
       return next _job;
     else
@@ -74,7 +75,7 @@ begin
   _verdicts := array(
     select row(j.id, j.token, j.queue, {schema}.way_back(r.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (r.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
-      null, r.error, null, null)::{schema}.verdict
+      null, r.error, null, null, 'reset', 'WorkerDied')::{schema}.verdict
     from unnest(_jobs) as j cross join lateral {schema}.judge_reset(j.resets, j.max_resets, j.max_attempts) r
     order by j.id);
   perform {schema}.carry_out(_verdicts, _keep, _at);
@@ -92,7 +93,7 @@ declare
 begin
   _verdicts := array(
     select row(j.id, j.token, j.queue, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
-      j.settled_token, null, null, null, null)::{schema}.verdict
+      j.settled_token, null, null, null, null, null, null)::{schema}.verdict
     from unnest(_jobs) as j order by j.id);
   perform {schema}.carry_out(_verdicts, _keep, _at);
   return query select * from {schema}.aftermath(_jobs, _verdicts, _at) order by id;
@@ -106,10 +107,12 @@ declare
   _at timestamptz := {schema}.at(_now);
   _jobs {schema}.live[] := {schema}.lock_idle(_ids, _at);
   _locked bigint[] := array(select j.id from unnest(_jobs) as j);
+  _why text := left(coalesce(_reason, 'Manually marked as failed'), 16384);
 begin
+  perform {schema}.keep_ends_by_hand(_locked, _why, _at);
   update {schema}.live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
-        worker = null, lease_until = null, last_error = left(coalesce(_reason, 'Manually marked as failed'), 16384),
+        worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
     where j.id = any(_locked);
   perform {schema}.free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
@@ -149,6 +152,11 @@ begin
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
   _verdicts := {schema}.take_back(_held, _keep, _at);
+  perform {schema}.keep_ends_by_hand(
+    array(select j.id from {schema}.live j
+      where j.id = any(_locked) and j.state <> 'failed'
+        and coalesce(_attempts, j.attempts) >= coalesce(_max_attempts, j.max_attempts) order by j.id),
+    null, _at);
   update {schema}.live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
         (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (

@@ -216,6 +216,8 @@ begin
       scout = _queue is not null,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false,
+      round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
+                   else old.round end,
       revision = old.revision + 1, updated_at = _at
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
     returning * into _job;

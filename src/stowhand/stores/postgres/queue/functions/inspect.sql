@@ -14,7 +14,7 @@ begin
   elsif _state is not null then
     update {schema}.live j
       set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-          cancel_requested = false, scout = j.queue is not null
+          cancel_requested = false, scout = j.queue is not null, round = {schema}.next_round(_id)
       where j.id = _id;
     perform {schema}.wake();
     done := 'done'; why := '';
@@ -39,11 +39,12 @@ create or replace function {schema}.revive(_old {schema}.history, _at timestampt
 language plpgsql as $$
 begin
   insert into {schema}.live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
-                             last_error, revision, epoch, settled_token, scout, created_at, updated_at)
+                             last_error, revision, epoch, settled_token, scout, created_at, updated_at, last_worker,
+                             round)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
             _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
-            _old.queue is not null, _old.created_at, _old.updated_at)
+            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, {schema}.next_round(_old.id))
     on conflict (key) where key is not null do nothing;
   if not found then
     _old.key := null;
@@ -64,8 +65,8 @@ begin
   select j.state into _state from {schema}.live j where j.id = _id for update;
   if _state in ('queued', 'errored') then
     perform {schema}.bury(
-      array[row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, null, null, null)
-            ::{schema}.verdict], _keep, _at)
+      array[row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, null, null, null,
+                null, null)::{schema}.verdict], _keep, _at)
       from {schema}.live j where j.id = _id;
     done := 'done';
   elsif _state = 'processing' then
@@ -96,6 +97,7 @@ begin
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
     delete from {schema}.live j where j.id = _id;
+    delete from {schema}.tries t where t.job_id = _id;
     done := 'done';
   else
     select h.state into _state from {schema}.history h where h.id = _id;
@@ -104,6 +106,7 @@ begin
     else
       delete from {schema}.history h where h.id = _id and h.state = 'canceled';
       done := case when found then 'done' else 'missing' end;
+      if found then delete from {schema}.tries t where t.job_id = _id; end if;
     end if;
   end if;
 end $$;
@@ -122,6 +125,7 @@ begin
     update {schema}.live j set key = null, loses_retries = 'removed' where j.id = _job.id returning j.* into _job;
   else
     delete from {schema}.live j where j.id = _job.id;
+    delete from {schema}.tries t where t.job_id = _job.id;
   end if;
   return _job;
 end $$;

@@ -130,10 +130,11 @@ begin
         where o.id = any(_ids) and o.finished_at < _latest
           and o.finished_at < case o.state when 'completed' then _completed_before else _canceled_before end
         for update skip locked))
-      returning h.state
+      returning h.id, h.state
   )
-  select count(*) filter (where g.state = 'completed'), count(*) filter (where g.state = 'canceled')
-    into completed, canceled from gone g;
+  select count(*) filter (where g.state = 'completed'), count(*) filter (where g.state = 'canceled'), array_agg(g.id)
+    into completed, canceled, _ids from gone g;
+  delete from {schema}.tries t where t.job_id = any(_ids);
 end $$;
 
 -- Those of them that have failed are due now, as by `retry`; their ids. Whatever has become of the others: it stays.
@@ -147,7 +148,7 @@ begin
     select j.id from {schema}.live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update {schema}.live j
     set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-        cancel_requested = false, scout = j.queue is not null
+        cancel_requested = false, scout = j.queue is not null, round = {schema}.next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform {schema}.wake(); end if;
   return query select unnest(_failed);
@@ -159,11 +160,14 @@ returns bigint
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 declare
   _before timestamptz := {schema}.at(_now) - _age * interval '1 second';
+  _old bigint[];
   _gone bigint;
 begin
-  delete from {schema}.live j where j.id = any(array(
+  _old := array(
     select l.id from {schema}.live l where l.state = 'failed' and l.finished_at < _before
-    order by l.finished_at limit _limit for update skip locked));
+    order by l.finished_at limit _limit for update skip locked);
+  delete from {schema}.live j where j.id = any(_old);
   get diagnostics _gone = row_count;
+  delete from {schema}.tries t where t.job_id = any(_old);
   return _gone;
 end $$;

@@ -271,7 +271,8 @@ language sql set enable_hashjoin = on as $$
     updated_at, cancel_requested, result)
   select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
     g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
-    v.settled_token, v.epoch, g.worker, g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, v.result::json
+    v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+    g.cancel_requested, v.result::json
   from unnest(_verdicts) as v join gone g on g.id = v.id
   where _keep
 $$;
@@ -282,12 +283,15 @@ language plpgsql as $$
 declare
   _one {schema}.verdict;
 begin
+  if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
+    perform {schema}.keep_tries(_verdicts, _at);
+  end if;
   foreach _one in array _verdicts loop
     continue when _one.state in ('completed', 'canceled');
     update {schema}.live j
       set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
           settled_token = _one.settled_token,
-          token = null, worker = null, lease_until = null,
+          token = null, worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null,
           last_error = coalesce(_one.error, j.last_error),
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
@@ -317,9 +321,9 @@ language sql immutable as $$
 $$;
 
 -- Any settlement. Gives what was written, which may be another state than the one that was asked for: `way_back`.
-create or replace function {schema}.settle(
+create or replace function {schema}.settle_attempts(
   _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
-  _results text[], _payloads text[], _keep boolean, _now timestamptz default null
+  _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamptz default null
 ) returns table (id bigint, token uuid, state text)
 language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column
@@ -332,9 +336,10 @@ begin
       greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
       case when {schema}.way_back(f.state, j.cancel_requested, j.loses_retries) in ('queued', 'errored')
         then f.delay end,
-      f.error, f.result, case when f.state in ('errored', 'failed') then f.payload end)::{schema}.verdict
-    from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _results, _payloads)
-        as f(id, token, state, delay, refund, error, result, payload)
+      f.error, f.result, case when f.state in ('errored', 'failed') then f.payload end,
+      {schema}.end_of_try(f.state, f.error_class), f.error_class)::{schema}.verdict
+    from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _error_classes, _results, _payloads)
+        as f(id, token, state, delay, refund, error, error_class, result, payload)
       cross join lateral (
         select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from {schema}.live l
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
@@ -342,6 +347,16 @@ begin
   perform {schema}.carry_out(_verdicts, _keep, _at);
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
+
+-- Workers of before number 23 call this one: they do not know the class of an error.
+create or replace function {schema}.settle(
+  _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
+  _results text[], _payloads text[], _keep boolean, _now timestamptz default null
+) returns table (id bigint, token uuid, state text)
+language sql {definer} as $$
+  select s.id, s.token, s.state from {schema}.settle_attempts(
+    _ids, _tokens, _states, _delays, _refunds, _errors, null, _results, _payloads, _keep, _now) s
+$$;
 
 -- A second look at what was not settled: 'busy' (ours, locked by another transaction), 'settled' (by this very lease, before; the
 -- state that the job has now), 'lost', or 'gone' (no trace).

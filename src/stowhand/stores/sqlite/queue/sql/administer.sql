@@ -21,14 +21,14 @@ INSERT INTO stowhand_history ({archived})
 SELECT
     id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries,
-    epoch + (state = 'processing'), settled_token
+    epoch + (state = 'processing'), settled_token, coalesce(worker, last_worker)
 FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: fail
 UPDATE stowhand_jobs
 SET state = 'failed', attempts = max_attempts, last_error = :reason, finished_at = coalesce(finished_at, :now),
     updated_at = :now, epoch = epoch + (state = 'processing'),
-    token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
+    last_worker = coalesce(worker, last_worker), token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: reschedule

@@ -11,7 +11,7 @@ INSERT INTO stowhand_history ({archived}, result)
 SELECT
     job.id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, 0, max_resets, job.key, flags,
     last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries, epoch,
-    token, json_extract(settled.value, '$[2]')
+    token, worker, json_extract(settled.value, '$[2]')
 FROM json_each(:settled) AS settled
 CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
 WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processing'
@@ -31,7 +31,7 @@ UPDATE stowhand_jobs
 SET state = :state, run_at = coalesce(:run_at, run_at), attempts = :attempts, resets = :resets,
     last_error = coalesce(:error, last_error), finished_at = :finished_at, epoch = epoch + :epochs,
     settled_token = :settled_token, payload = coalesce(:payload, payload),
-    token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
+    last_worker = coalesce(worker, last_worker), token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
 WHERE id = :id AND token = :token AND state = 'processing'
 
 -- name: archive
@@ -40,7 +40,8 @@ INSERT INTO stowhand_history ({archived}, result)
 SELECT
     id, task, coalesce(:payload, payload), :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
     coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, created_at, updated_at,
-    started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token), :result
+    started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token),
+    coalesce(worker, last_worker), :result
 FROM stowhand_jobs WHERE id = :id
 
 -- name: delete_one

@@ -45,19 +45,20 @@ SELECT state FROM stowhand_history WHERE id = :id
 -- name: retry
 UPDATE stowhand_jobs
 SET state = 'queued', run_at = :now, attempts = 0, resets = 0, finished_at = NULL, cancel_requested = 0,
-    loses_retries = NULL
+    loses_retries = NULL, round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
 WHERE id = :id
 
 -- name: revive
 -- A canceled job comes back with its id; with its key only if no other job has taken that.
 INSERT INTO stowhand_jobs (
     id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, epoch, settled_token
+    last_error, revision, created_at, updated_at, started_at, epoch, settled_token, last_worker, round
 )
 SELECT
     id, task, payload, 'queued', queue, priority, :now, 0, max_attempts, 0, max_resets,
     CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, flags,
-    last_error, revision, created_at, updated_at, started_at, epoch, settled_token
+    last_error, revision, created_at, updated_at, started_at, epoch, settled_token, last_worker,
+    (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
 FROM stowhand_history AS past WHERE id = :id
 
 -- name: has_other_key
