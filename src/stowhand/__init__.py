@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from stowhand.stores.table.options import TableOptions
     from stowhand.stores.table.store import TableStore
     from stowhand.tasks.context import BlockingHelpers, Context, Helpers
+    from stowhand.tasks.resource import resource
     from stowhand.worker.budget import Budget
     from stowhand.worker.resetter import Resetter, ResetterOptions
     from stowhand.worker.worker import Worker
@@ -113,6 +114,7 @@ _ROOMS = {
     "stores.table.options": "TableOptions",
     "stores.table.store": "TableStore",
     "tasks.context": "BlockingHelpers Context Helpers",
+    "tasks.resource": "resource",
     "worker.budget": "Budget",
     "worker.resetter": "Resetter ResetterOptions",
     "worker.worker": "Worker",
@@ -192,6 +194,7 @@ __all__ = [
     "__version__",
     "ids_of",
     "open_store",
+    "resource",
     "run_all",
     "sql",
 ]

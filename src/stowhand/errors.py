@@ -6,6 +6,7 @@ StowhandError
 ├── InvalidJob                a job that may not be enqueued; says what, and the limit (a ValueError)
 ├── UnknownTask               no such task here; suggests the nearest name             (a LookupError)
 ├── DuplicateTask             two functions claim one task name
+├── ResourceUnavailable       what a task asks for could not be opened: its worker ends
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
@@ -51,6 +52,10 @@ class UnknownTask(StowhandError, LookupError):
 
 class DuplicateTask(StowhandError):
     """Two functions were registered under one task name."""
+
+
+class ResourceUnavailable(StowhandError):
+    """A resource that a task asks for could not be opened, has ended by itself, or is not open."""
 
 
 class UndecodablePayload(StowhandError):

@@ -224,3 +224,26 @@ def test_they_are_asked_in_order_and_what_one_raises_reaches_the_enqueuer(run: R
 
     run(scenario())
     assert seen == ["first", "second"]
+
+
+def test_the_key_of_a_unique_job_is_made_of_what_it_became(run: Run) -> None:
+    def one_for_all(job: NewJob) -> NewJob:
+        return msgspec.structs.replace(job, payload='{"to":"all"}')
+
+    def keyed(job: NewJob) -> NewJob:
+        return msgspec.structs.replace(job, key="mine")
+
+    async def made_by(on_enqueue: Callable[[NewJob], NewJob]) -> int:
+        app = App(store=MemoryStore(), on_enqueue=[on_enqueue])
+
+        @app.task(unique="arguments")
+        async def send(to: str) -> None: ...
+
+        async with app:
+            await send.enqueue("x")
+            await send.enqueue("y")
+            return len(await made(app))
+
+    assert run(made_by(one_for_all)) == 1
+    with pytest.raises(InvalidJob, match="unique, which makes its keys"):
+        run(made_by(keyed))

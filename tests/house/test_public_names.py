@@ -97,6 +97,7 @@ PUBLIC = [
     "__version__",
     "ids_of",
     "open_store",
+    "resource",
     "run_all",
     "sql",
 ]
@@ -182,7 +183,8 @@ def test_an_app_has_these_members_and_no_others() -> None:
     members = {name for name in {*vars(App), *vars(App(store=MemoryStore()))} if not name.startswith("_")}
     assert sorted(members) == [
         *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue", "enqueue_in"),
-        *("enqueue_many", "open", "own_store", "registry", "run_in_background", "sync", "task", "traces", "worker"),
+        *("enqueue_many", "open", "override", "own_store", "registry", "run_in_background", "sync", "task", "traces"),
+        "worker",
     ]
 
 
@@ -203,7 +205,7 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
     assert _keywords(App) == [
         *("around_thread", "include", "logger_factory", "middleware", "on_enqueue", "store", "traces", "url")
     ]
-    assert _keywords(App.worker) == ["clock", "events"]
+    assert _keywords(App.worker) == ["clock", "events", "resources"]
     assert _keywords(App.task) == ["name"]
     assert sorted(StoreKeywords.__annotations__) == sorted({*StoreOptions.__struct_fields__, "preset"} - {"pinned"})
     assert sorted(WorkerKeywords.__annotations__) == sorted(

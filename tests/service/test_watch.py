@@ -349,9 +349,9 @@ def test_old_modules_do_not_pile_up(tmp_path: Path) -> None:
     reloader = make_reloader(given)
     for number in range(8):
         (tmp_path / "a.py").write_text(f"def task(): {'1/0' if number else ...}")
-        reloader.reload()
+        asyncio.run(reloader.reload())
         (tmp_path / "a.py").write_text("1/0")
-        reloader.reload()
+        asyncio.run(reloader.reload())
     assert len(loaded() - before) == 4, "of this load and the one before it; nothing of those that failed"
 
 
@@ -367,6 +367,6 @@ def test_shared_modules_of_the_folder_are_imported_anew(tmp_path: Path, monkeypa
     (tmp_path / "a.py").write_text("import _shared_words\ndef task(payload): return _shared_words.WORDS")
     reloader = make_reloader(settings(tasks=str(tmp_path)))
     (tmp_path / "_shared_words.py").write_text("WORDS = 'number two'")
-    reloader.reload()
+    asyncio.run(reloader.reload())
     assert asyncio.run(reloader._handler.handle(attempt_of("a"), attempt_of("a").record)) == "number two"
     reloader._handler.close()

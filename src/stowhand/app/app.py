@@ -14,7 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand.app.built_in import built_in
@@ -45,6 +45,7 @@ from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
+from stowhand.tasks.resource import AnyContextManager, Factory
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
 from stowhand.worker.worker import Worker
 
@@ -165,6 +166,18 @@ class App:
             (item,) = declared([item], self.registry)
         self.cron_items = refuse_duplicates((*self.cron_items, item))
 
+    @contextmanager
+    def override(self, factory: Callable[[], AnyContextManager[object]], value: object) -> Iterator[None]:
+        """Give tasks this value instead of what the factory opens, for as long as the block lasts: for tests.
+
+        A worker that starts within the block opens nothing for it. Raises ConfigurationError where no task asks for it.
+        """
+        self.discover()
+        with ExitStack() as replaced:
+            for one in self.registry.asking(factory):
+                replaced.enter_context(one.replaced(value))
+            yield
+
     # -- enqueueing ------------------------------------------------------------------------------
 
     async def enqueue(self, job: NewJob) -> Job:
@@ -281,14 +294,20 @@ class App:
     # -- working ---------------------------------------------------------------------------------
 
     def worker(
-        self, *, events: Events | None = None, clock: Clock | None = None, **options: Unpack[WorkerKeywords]
+        self,
+        *,
+        events: Events | None = None,
+        clock: Clock | None = None,
+        resources: Mapping[Factory, object] | None = None,
+        **options: Unpack[WorkerKeywords],
     ) -> Worker:
         """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
 
         Takes the fields of ``WorkerOptions``; durations may be timedeltas. What is not given is as the app's preset
         says, or its environment's, as for ``stowhand worker``. ``tasks`` are all that are declared here,
         unless given. What recurs is scheduled beside it: what ``cron`` has declared, and what ``crontab``,
-        ``crontab_file`` and ``cron_items`` say. ``clock``: a test's, as its store has one.
+        ``crontab_file`` and ``cron_items`` say. ``clock``: a test's, as its store has one. ``resources``: by factory,
+        what is open already, and stays so: ``{open_pool: pool}``.
         """
         opening = self._stores.get(asyncio.get_running_loop())
         if opening is None or not opening.done():
@@ -304,7 +323,10 @@ class App:
         warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
         events, store = observed(events, self.traces), opening.result()
         seated(store, chosen.concurrency)
-        handler = task_handler(self, Policy(timeout=chosen.job_timeout, backoff=chosen.backoff), events=events)
+        policy = Policy(timeout=chosen.job_timeout, backoff=chosen.backoff)
+        for factory in resources or ():
+            self.registry.asking(factory)
+        handler = task_handler(self, policy, events=events, given=resources)
         self._handlers.append(handler)
         around = self.registry.around.handler(handler)
         if items := schedulable(items, store):
@@ -317,7 +339,11 @@ class App:
 
     @asynccontextmanager
     async def run_in_background(
-        self, *, events: Events | None = None, **options: Unpack[WorkerKeywords]
+        self,
+        *,
+        events: Events | None = None,
+        resources: Mapping[Factory, object] | None = None,
+        **options: Unpack[WorkerKeywords],
     ) -> AsyncIterator[Worker]:
         """A worker for as long as the block lasts, in this event loop, leaving signals alone: for an ASGI lifespan.
 
@@ -325,7 +351,7 @@ class App:
         reported to the loop's exception handler at once, and its error is raised at the end of the block.
         """
         await self.open(install=True)
-        worker = self.worker(events=events, **options)
+        worker = self.worker(events=events, resources=resources, **options)
         running = asyncio.get_running_loop().create_task(worker.run(), name="stowhand worker")
         running.add_done_callback(report)
         try:
@@ -375,12 +401,18 @@ async def _check_each_async(jobs: AsyncIterable[NewJob], check: Callable[[NewJob
 # -- for the rooms above, and for tests: no part of an application's own face ---------------------------
 
 
-def task_handler(app: App, default: Policy | None = None, *, events: Events | None = None) -> TaskHandler:
+def task_handler(
+    app: App,
+    default: Policy | None = None,
+    *,
+    events: Events | None = None,
+    given: Mapping[Factory, object] | None = None,
+) -> TaskHandler:
     """The handler that runs the app's tasks; close it when its worker has ended. ``events``: the worker's."""
     new_logger, connect = app._new_logger, app._borrow  # noqa: SLF001
     return TaskHandler(
         app.registry, producer=app, logger_factory=new_logger, default=default, connect=connect,
-        built_in=built_in(app.open), events=events,
+        built_in=built_in(app.open), events=events, given=given,
     )  # fmt: skip
 
 

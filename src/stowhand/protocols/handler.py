@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from enum import StrEnum
@@ -298,6 +298,19 @@ class PostHandle(Protocol[Given]):
         """After every ``pre_handle``, when the record has been marked."""
 
 
+class Resources(Protocol):
+    """What tasks ask for, open while their worker runs."""
+
+    async def open(self, tasks: Collection[str] | None, ended: Callable[[BaseException], None]) -> None:
+        """Open what these tasks ask for; ``None``: all. ``ended``: called with the error of one that ends by itself.
+
+        Raises ResourceUnavailable; what was opened stays until ``close``.
+        """
+
+    async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
+        """Close all, the last first; each has ``within()`` seconds. Gives what that raised, by name."""
+
+
 Function = Callable[[Attempt[S], S], Awaitable[object]]
 Middleware = Callable[[Handler], Handler]
 
@@ -315,8 +328,9 @@ def handler(function: Function[S]) -> Handler[S]:
 _ASKED = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
 _PLAIN = ("policy", "encode", "retryable")
 """Not awaited."""
-HOOKS = ("pre_handle", "post_handle", *_ASKED, "on_enqueue")
-"""What a handler may have beside ``handle``. ``on_enqueue`` is an App's: jobs of ``enqueue_after`` go through it."""
+HOOKS = ("pre_handle", "post_handle", *_ASKED, "on_enqueue", "resources")
+"""What a handler may have beside ``handle``. The last two are an App's: what jobs of ``enqueue_after`` go through, and
+what its tasks ask for."""
 
 
 def handler_of(given: Handler[S] | Function[S]) -> Handler[S]:

@@ -197,7 +197,7 @@ class WatchedHandler:
     def __init__(self, inner: TaskHandler, watch: RunObserver) -> None:
         self._inner = inner
         self._watch = watch
-        self.policy, self.encode = inner.policy, inner.encode
+        self.policy, self.encode, self.resources = inner.policy, inner.encode, inner.resources
 
     def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
         """Not a coroutine function: without a listener no frame is added to any step of the task."""

@@ -15,14 +15,14 @@ from pathlib import Path
 import msgspec
 
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.errors import StowhandError
+from stowhand.errors import ResourceUnavailable, StowhandError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service.child_reports import ChildReporter
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
 from stowhand.service.process_observer import ProcessObserver
-from stowhand.service.supervisor import IN_ORDER_OFFSET, Order
+from stowhand.service.supervisor import IN_ORDER_OFFSET, UNOPENED, Order
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         code = run_process(settings, name=order.name, control=_listen, observer=_observer(order.folder, settings))
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
-        code = exit_code(error)
+        code = UNOPENED if isinstance(error, ResourceUnavailable) else exit_code(error)
     hard_exit(finished(IN_ORDER_OFFSET + code))
 
 

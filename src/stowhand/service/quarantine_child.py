@@ -29,6 +29,9 @@ from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit
 from stowhand.service.quarantine import Assignment, ChildAnswer, attempt_in_child
 
+CLOSING = 1.0
+"""Seconds that each resource has to close: the worker waits for the answer."""
+
 
 def main() -> None:
     """Run one job, answer, and exit without waiting for threads."""
@@ -73,8 +76,15 @@ async def _attempt(assignment: Assignment, settings: WorkerSettings, answers: li
     try:
         handler = make_handler(loaded, settings, store, assignment.worker)
         await store.open()
-        with _traced_on(assignment, loaded.traces):
-            answers.append(await attempt_in_child(loaded.registry.around.handler(handler), assignment))
+        resources = handler.resources
+        try:
+            if resources is not None:
+                await resources.open((assignment.job.task,), lambda error: None)
+            with _traced_on(assignment, loaded.traces):
+                answers.append(await attempt_in_child(loaded.registry.around.handler(handler), assignment))
+        finally:
+            if resources is not None:
+                await resources.close(lambda: CLOSING)
     finally:
         await store.close()
 

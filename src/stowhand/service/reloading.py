@@ -10,13 +10,13 @@ import asyncio
 import importlib
 import importlib.util
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from stowhand.app.built_in import with_built_in
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events, TasksReloaded
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
 from stowhand.service.recurring import crontab_file
@@ -54,11 +54,13 @@ class Changes:
 
     @asynccontextmanager
     async def reloading(
-        self, tasks: Callable[[], None] | None = None, crontab: Callable[[], None] | None = None
+        self, tasks: Callable[[], Awaitable[None]] | None = None, crontab: Callable[[], None] | None = None
     ) -> AsyncIterator[None]:
         """Call these when what they load has changed, for as long as the block lasts."""
         watched = []
-        for one, reload in ((self._tasks, tasks), (self._crontab, crontab)):
+        pairs: tuple[tuple[Watched | None, Callable[[], Awaitable[None] | None] | None], ...]
+        pairs = (self._tasks, tasks), (self._crontab, crontab)
+        for one, reload in pairs:
             if one is not None and reload is not None:
                 one.changed = reload
                 watched.append(one)
@@ -82,7 +84,7 @@ class Reloader:
         self._loads = [loaded.load]
         self._names = loaded.names
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """On the worker's loop, between two steps of its handlers."""
         _forget_helpers(_folder(self._settings).resolve())
         try:
@@ -90,12 +92,26 @@ class Reloader:
         except Exception as error:  # noqa: BLE001 - boundary: any error is reported, and the worker goes on
             self._events.emit(TasksReloaded(self._worker.id, self._names, str(error) or type(error).__name__))
             return
+        try:
+            await self._open(loaded)
+        except StowhandError as error:
+            self._events.emit(TasksReloaded(self._worker.id, self._names, str(error)))
+            return
         self._names = loaded.names
         self._handler.replace(loaded.registry)
         self._worker.internals.retask(with_built_in(loaded.names, lent=self._settings.store.connection.is_lent))
         self._events.emit(TasksReloaded(self._worker.id, loaded.names, None))
         report_problems(loaded, self._settings)
         self._forget_but_one(loaded.load)
+
+    async def _open(self, loaded: LoadedTasks) -> None:
+        """What the new tasks ask for. That of the old ones stays open, for they may still run."""
+        wanted = loaded.registry.wanted()
+        if not wanted:
+            return
+        if self._handler.resources is None:
+            raise ConfigurationError(f"{wanted[0].name} is the first resource of this worker: start it anew")
+        await self._handler.resources.open_all(wanted, lambda error: None)
 
     def _forget_but_one(self, load: int) -> None:
         """Handlers that still run may look up the modules of the load before this one."""
@@ -126,7 +142,7 @@ class Watched:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.changed: Callable[[], None] = lambda: None
+        self.changed: Callable[[], Awaitable[None] | None] = lambda: None
         self._seen = snapshot(path)
 
     async def look(self) -> None:
@@ -134,7 +150,8 @@ class Watched:
         now = await asyncio.to_thread(snapshot, self.path)
         if now != self._seen:
             self._seen = now
-            self.changed()
+            if (reloading := self.changed()) is not None:
+                await reloading
 
 
 def snapshot(path: Path) -> Snapshot:

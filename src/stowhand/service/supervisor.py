@@ -30,9 +30,11 @@ from stowhand.worker.worker import new_identity
 SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
 """Exit codes of a child for which another start would end the same way. But a store that goes away later may come back:
 a replacement of a dead child is started again."""
+UNOPENED = 9
+"""Between a child and its supervisor: what its tasks ask for could not be opened. At the start that ends all."""
 IN_ORDER_OFFSET = 200
 """Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
-IN_ORDER = {IN_ORDER_OFFSET + code: code for code in (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES)}
+IN_ORDER = {IN_ORDER_OFFSET + code: code for code in (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, UNOPENED)}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -172,10 +174,10 @@ class Supervisor:
 
     def _ends_with(self, child: Child, code: int) -> bool:
         """Whether this slot is done: asked to stop, drained, or unable to start."""
-        never_worked = code == exit_codes.STORE_UNREACHABLE
+        never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED)
         is_later = stopwatch() - self._began > self._timings.steady
-        if code in SETTLED_CODES and not (never_worked and (self.stopping or is_later)):
-            self._code = code
+        if code in (*SETTLED_CODES, UNOPENED) and not (never_worked and (self.stopping or is_later)):
+            self._code = _shown(code)
             if not self._stopped.is_set():
                 self._stop()
             return True
@@ -191,7 +193,9 @@ class Supervisor:
         jobs = await asyncio.to_thread(lambda: asyncio.run(self._reset(child.name)))
         if self.stopping and ended == -signal.SIGTERM and not jobs:
             return False
-        how = f"was killed by {_named(-ended)}" if ended < 0 else f"ended with code {IN_ORDER.get(ended, ended)}"
+        how = (
+            f"was killed by {_named(-ended)}" if ended < 0 else f"ended with code {_shown(IN_ORDER.get(ended, ended))}"
+        )
         self._events.emit(ChildDied(child.name, child.process.pid, how, jobs))
         return True
 
@@ -216,6 +220,11 @@ class Supervisor:
             return 0.0
         child.quick_deaths += 1
         return min(0.1 * 2.0 ** (child.quick_deaths - 1), self._timings.slowest_restart)
+
+
+def _shown(code: int) -> int:
+    """As the table of exit codes has it."""
+    return exit_codes.FAILURE if code == UNOPENED else code
 
 
 def _named(number: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,8 @@ from stowhand.tasks.around import AroundThread, OnEnqueue
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
 from stowhand.tasks.registry import Registry, TaskDefinition
+from stowhand.tasks.resource import Factory
+from stowhand.tasks.resources import WorkerResources
 from stowhand.tasks.threads import Threads
 
 LATER = 30.0
@@ -51,8 +53,11 @@ class TaskHandler:
         built_in: Registry | None = None,
         events: Events | None = None,
         worker: str = "",
+        given: Mapping[Factory, object] | None = None,
     ) -> None:
+        """``given``: resources that are open already, by their factories."""
         self._registry = registry
+        self._resources = WorkerResources(registry.resources, lambda tasks: self._registry.wanted(tasks), given)
         self._built_in = built_in or Registry()
         """Tasks for which the other has none of the same name."""
         self._producer = producer
@@ -103,6 +108,11 @@ class TaskHandler:
         """What the jobs of ``enqueue_after`` go through; ``None``: they stay as they are."""
         return self._registry.enqueued if self._registry.around.on_enqueue else None
 
+    @property
+    def resources(self) -> WorkerResources | None:
+        """What its worker opens before the first job; ``None``: no task asks for anything."""
+        return self._resources if self._registry.wanted() else None
+
     def replace(self, registry: Registry) -> None:
         """Run these tasks from now on. What has begun goes on; what was claimed for a task that is gone still runs."""
         self._gone |= {one.name: one for one in self._registry}
@@ -152,10 +162,14 @@ class TaskHandler:
     def _arguments(self, definition: TaskDefinition) -> Callable[[Attempt[Job]], dict[str, Any]]:
         shape = definition.shape
         blocking = definition.executor == "thread"
+        resources = shape.injected.resources
+        injects = shape.injected.context is not None or shape.injected.helpers is not None
 
         def arguments(attempt: Attempt[Job]) -> dict[str, Any]:
             given = shape.read(attempt.claim.record.payload_text)
-            if shape.injects:
+            for name, asked in resources:
+                given[name] = self._resources.value(asked)
+            if injects:
                 borrowing(attempt)
                 context = Context(attempt, self._new_logger, self._connect)
                 if shape.injected.context is not None:

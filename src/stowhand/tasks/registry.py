@@ -6,7 +6,7 @@ import builtins
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import FunctionType
 from typing import Any, Literal, TypedDict, cast
 
@@ -21,6 +21,8 @@ from stowhand.retry import AnyBackoff, named
 from stowhand.tasks.around import Around
 from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options
+from stowhand.tasks.resource import Factory, Resource
+from stowhand.tasks.resources import SharedResources
 from stowhand.tasks.retry_rules import Errors, RetryRules, read_retry_rules
 from stowhand.tasks.shape import Shape, shape_of
 from stowhand.tasks.unique import Unique, Uniqueness, read_unique
@@ -104,6 +106,8 @@ class Registry:
         self.find = self._definitions.get
         """By name: the definition, or ``None``."""
         self.around = around or Around()
+        self.resources = SharedResources()
+        """What workers hold open for these tasks."""
 
     def add(self, definition: TaskDefinition) -> None:
         """Raises DuplicateTask when the name is taken: but a cell of a notebook that is run again replaces its own."""
@@ -154,8 +158,9 @@ class Registry:
             return job
         made = limits.check(self.around.enqueued(job))
         task = self.find(made.task)
-        if task is not None and (made.task, made.payload) != (job.task, job.payload):
+        if task is not None and (made.task, made.payload, made.key) != (job.task, job.payload, job.key):
             task.shape.check(made.payload)
+            made = task.finished(made)
         return made
 
     def declared(self, job: NewJob) -> NewJob:
@@ -169,6 +174,20 @@ class Registry:
             return job
         said = {name: value for name in OPTIONS if (value := getattr(job, name)) != getattr(_SILENT, name)}
         return self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", said))
+
+    def wanted(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
+        """What these tasks ask a worker to open, in the order of their declaration; ``None``: all tasks."""
+        chosen = [one for one in self if tasks is None or one.name in tasks]
+        return [asked for one in chosen for _, asked in one.shape.injected.resources]
+
+    def asking(self, factory: Factory) -> builtins.list[Resource]:
+        """Where tasks ask for it. Raises ConfigurationError where none does."""
+        found = [one for one in self.wanted() if one.factory == factory]
+        if not found:
+            known = {one.name: None for one in self.wanted()}
+            name = getattr(factory, "__qualname__", repr(factory))
+            raise ConfigurationError(f"no task asks for resource({name}); tasks ask for: {', '.join(known) or 'none'}")
+        return found
 
     @property
     def names(self) -> tuple[str, ...]:

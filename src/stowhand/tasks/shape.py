@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn, get_type_hints
 
@@ -16,8 +16,9 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.jobs import strict_json
-from stowhand.protocols.callables import inmost
+from stowhand.protocols.callables import inmost, is_async
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
+from stowhand.tasks.resource import Resource
 
 ABSENT: Final = object()
 _POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -127,6 +128,8 @@ class Shape:
         bound = dict(zip(self._positional, args, strict=False))
         for name, value in kwargs.items():
             if name not in self.names:
+                if any(name == one for one, _ in self.injected.resources):
+                    self._reject(f"argument {name!r} is a resource, which the worker opens: leave it out")
                 self._reject(f"unexpected argument {name!r}{self._takes()}")
             if name in bound:
                 self._reject(f"argument {name!r} was given twice")
@@ -157,6 +160,7 @@ class Injected(msgspec.Struct, frozen=True):
 
     context: str | None = None
     helpers: str | None = None
+    resources: tuple[tuple[str, Resource], ...] = ()
 
 
 def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False, poison: bool = False) -> Shape:
@@ -167,10 +171,13 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
         raise ConfigurationError(
             f"task {task!r}: what {function!r} takes cannot be seen, not being Python: wrap it in a function"
         ) from None
-    found = [(one, _annotation(function, task, one)) for one in signature.parameters.values()]
+    resources = tuple(_resources(function, task, signature))
+    asked = {name for name, _ in resources}
+    plain = [one for one in signature.parameters.values() if one.name not in asked]
+    found = [(one, _annotation(function, task, one)) for one in plain]
     for one, _ in found:
         _refuse_kind(task, one)
-    injected = _injected(found, positional=positional)
+    injected = msgspec.structs.replace(_injected(found, positional=positional), resources=resources)
     parameters = [
         Parameter(
             one.name,
@@ -188,6 +195,25 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
         )
     whole = parameters[0].name if len(parameters) == 1 and (positional or parameters[0].name == "payload") else None
     return Shape(task, parameters, whole=whole, injected=injected, poison=poison)
+
+
+def _resources(function: Callable[..., Any], task: str, signature: inspect.Signature) -> Iterator[tuple[str, Resource]]:
+    for one in signature.parameters.values():
+        if not isinstance(one.default, Resource):
+            continue
+        where = f"task {task!r}: parameter {one.name!r}"
+        if one.kind is not inspect.Parameter.KEYWORD_ONLY:
+            raise ConfigurationError(f"{where}: a resource is given by name alone; write it behind a *")
+        try:
+            asynchronous = one.default.is_async()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: resource {error}") from None
+        if asynchronous and not is_async(function):
+            raise ConfigurationError(
+                f"{where}: resource {one.default.name} is opened asynchronously, and a def task cannot use it: write"
+                " async def, or open it by a plain context manager"
+            )
+        yield one.name, one.default
 
 
 def _injected(found: list[tuple[inspect.Parameter, Any]], *, positional: bool) -> Injected:

@@ -129,6 +129,9 @@ class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):
         _pass_for(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Called_co:
+        for name, one in self._definition.shape.injected.resources:
+            if name not in kwargs:
+                raise TypeError(f"{self.name}() called directly needs {name}=…: only a worker opens {one!r}")
         return cast("Called_co", self._definition.function(*args, **kwargs))
 
     def __repr__(self) -> str:

@@ -94,7 +94,7 @@ class _Once:
 
     def __init__(self, inner: TaskHandler) -> None:
         self._inner = inner
-        self.policy, self.encode = inner.policy, inner.encode
+        self.policy, self.encode, self.resources = inner.policy, inner.encode, inner.resources
         self._unrecorded: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
         self._seen: set[int] = set()
         self.ran: list[Ran] = []

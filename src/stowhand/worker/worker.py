@@ -50,6 +50,7 @@ from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing, Leases, Phase
 from stowhand.worker.liveness import Liveness
 from stowhand.worker.load import Load
+from stowhand.worker.openings import openings_for
 from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.registration import Registration
 from stowhand.worker.settler import Settler
@@ -106,16 +107,8 @@ class Worker:
         store, handler, host, terms = self._store, self._handler, self._host, self._terms
         self.options = options = self._given_options.under(terms)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        basis = Basis(
-            self.id,
-            options,
-            self.events,
-            self._clock,
-            self._changes,
-            self._duty,
-            self._supervisor,
-            host.timings,
-        )
+        parts = (self._changes, self._duty, self._supervisor, host.timings)
+        basis = Basis(self.id, options, self.events, self._clock, *parts)
         judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), self.events)
 
         heartbeats = heartbeats_of(store)
@@ -143,6 +136,7 @@ class Worker:
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
         self._wakeups = Wakeups(store, basis, polls=terms is not None and terms.polls)
 
+        self._openings = openings_for(handler, basis)
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": lambda: heartbeater.ticked}
         self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
@@ -160,6 +154,20 @@ class Worker:
             log_by_default(self.events)
         await self._validate()
         self._changes.open()
+        if self._openings is None:
+            await self._work()
+        else:
+            try:
+                await self._openings.open()
+                await self._work()
+            finally:
+                await self._openings.close()
+        self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
+        if self._supervisor.crash is not None:
+            raise self._supervisor.crash
+
+    async def _work(self) -> None:
+        """Until stopped, and until nothing is left of it."""
         self._heartbeater.start()
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
@@ -181,9 +189,6 @@ class Worker:
                         other.cancel()
         finally:
             await self._close()
-        self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
-        if self._supervisor.crash is not None:
-            raise self._supervisor.crash
 
     async def _validate(self) -> None:
         """Let the store check that it can be worked on. Its terms are read again: they may have changed since."""

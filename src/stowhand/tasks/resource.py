@@ -1,0 +1,107 @@
+"""``resource(open_mailer)``: what a task is given that outlives a job: a pool, a client, a model.
+
+    @asynccontextmanager
+    async def open_mailer() -> AsyncIterator[Mailer]:
+        async with Mailer("smtp.example.com") as mailer:
+            yield mailer
+
+    @app.task
+    async def send(to: str, *, mailer: Mailer = resource(open_mailer)) -> None: ...
+
+The worker opens it before the first job, once for all tasks that name the same factory, and closes it after the last.
+Whether a factory is asynchronous is seen when the task is declared, without calling it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import Any, TypeVar, get_origin, get_type_hints, overload
+
+from stowhand.errors import ConfigurationError, a_type
+from stowhand.protocols.callables import bare, inmost
+
+T = TypeVar("T")
+AnyContextManager = AbstractAsyncContextManager[T] | AbstractContextManager[T]
+Factory = Callable[[], object]
+
+
+class Resource:
+    """The default value of a task's parameter: names what the worker fills in."""
+
+    def __init__(self, factory: Factory) -> None:
+        self.factory = factory
+        self.name = str(getattr(bare(factory), "__qualname__", type(factory).__qualname__))
+        self._instead: list[object] = []
+
+    def __repr__(self) -> str:
+        return f"resource({self.name})"
+
+    @property
+    def instead(self) -> tuple[object, ...]:
+        """What is given instead of it, of one element; empty: nothing."""
+        return tuple(self._instead[-1:])
+
+    @contextmanager
+    def replaced(self, value: object) -> Iterator[None]:
+        """Give this value instead, for as long as the block lasts."""
+        self._instead.append(value)
+        try:
+            yield
+        finally:
+            self._instead.remove(value)
+
+    def is_async(self) -> bool:
+        """Opened on the loop, and not in a thread. Raises ConfigurationError where that cannot be seen."""
+        outer = self.factory
+        while isinstance(outer, functools.partial):
+            outer = outer.func
+        function: object = inspect.unwrap(outer)
+        if inspect.iscoroutinefunction(function):
+            raise self._unfit("gives a coroutine", "@asynccontextmanager, and let it yield the value")
+        if inspect.isasyncgenfunction(function):
+            if function is outer:
+                raise self._unfit("yields", "@asynccontextmanager")
+            return True
+        if inspect.isgeneratorfunction(function):
+            if function is outer:
+                raise self._unfit("yields", "@contextmanager")
+            return False
+        made = function if isinstance(function, type) else _annotated(inmost(outer))
+        if isinstance(made, type) and (hasattr(made, "__aenter__") or hasattr(made, "__enter__")):
+            return hasattr(made, "__aenter__")
+        raise ConfigurationError(
+            f"{self.name} shows no context manager: decorate it with contextlib.contextmanager or asynccontextmanager,"
+            " or annotate that it returns one"
+        )
+
+    def _unfit(self, what: str, decorator: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.name} {what}, and is no context manager: put {decorator} above it")
+
+
+@overload
+def resource(factory: Callable[[], AbstractAsyncContextManager[T, Any]], /) -> T: ...
+@overload
+def resource(factory: Callable[[], AbstractContextManager[T, Any]], /) -> T: ...
+def resource(factory: Any, /) -> Any:
+    """The default of a keyword-only parameter of a task: a worker gives what the factory's context manager yields.
+
+    A plain context manager is opened in a thread, and what it yields must be safe to use from several; an asynchronous
+    one is for ``async def`` tasks. Callers leave the parameter out. Raises ConfigurationError.
+    """
+    if not callable(factory):
+        opened = any(hasattr(type(factory), name) for name in ("__enter__", "__aenter__"))
+        hint = "give the function that opens it, without calling it" if opened else "give a function that opens it"
+        raise ConfigurationError(f"resource: {a_type(factory)} is no function; {hint}")
+    return Resource(factory)
+
+
+def _annotated(function: Any) -> Any:
+    """The class that it says it returns, if it does."""
+    try:
+        hint = get_type_hints(function).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+    return get_origin(hint) or hint

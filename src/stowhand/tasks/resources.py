@@ -1,0 +1,190 @@
+"""What workers hold open for their tasks: each factory once for all workers of a registry on one event loop.
+
+Each resource lives in one task of its own, or one thread: what is entered there is left there, as cancel scopes and
+many drivers ask. They are opened one after another, and closed in reverse order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from stowhand.errors import ResourceUnavailable
+from stowhand.tasks.resource import Factory, Resource
+from stowhand.tasks.threads import Threads
+
+LAST_WORDS = 1.0
+"""Seconds that a resource has to end when its time is over."""
+Ended = Callable[[BaseException], None]
+
+
+class SharedResources:
+    """Of one registry."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[asyncio.AbstractEventLoop, Factory], _Open] = {}
+
+    async def take(self, resource: Resource, ended: Ended) -> _Open:
+        """Open it, unless another worker has. ``ended``: called if it ends by itself. Raises ResourceUnavailable."""
+        key = asyncio.get_running_loop(), resource.factory
+        found = self._open.get(key)
+        if found is None or found.is_over:
+            found = self._open[key] = _Open(resource)
+        found.users.append(ended)
+        try:
+            await found.opened()
+        except BaseException:
+            await self.give_back(found, ended, 0.0)
+            raise
+        return found
+
+    async def give_back(self, one: _Open, ended: Ended, within: float) -> BaseException | None:
+        """Close it, if nobody else uses it, within so many seconds. Gives what that raised."""
+        one.users.remove(ended)
+        if one.users:
+            return None
+        key = asyncio.get_running_loop(), one.resource.factory
+        if self._open.get(key) is one:
+            del self._open[key]
+        return await one.close(within)
+
+
+class WorkerResources:
+    """Of one handler. ``wanted``: what tasks of these names ask for; ``None``: all of them.
+
+    ``given``: what its host has opened, by factory; it is never closed here.
+    """
+
+    def __init__(
+        self,
+        shared: SharedResources,
+        wanted: Callable[[Collection[str] | None], Iterable[Resource]],
+        given: Mapping[Factory, object] | None = None,
+    ) -> None:
+        self._shared = shared
+        self._wanted = wanted
+        self._values: dict[Factory, object] = dict(given or {})
+        self._open: list[tuple[_Open, Ended]] = []
+
+    async def open(self, tasks: Collection[str] | None, ended: Ended) -> None:
+        """Open what these tasks ask for, and what is not open yet; ``None``: all. ``ended``: called with the error of
+        one that ends by itself. Raises ResourceUnavailable; what was opened stays until ``close``."""
+        await self.open_all(self._wanted(tasks), ended)
+
+    async def open_all(self, wanted: Iterable[Resource], ended: Ended) -> None:
+        """As ``open``, for these."""
+        for one in wanted:
+            if one.factory not in self._values and not one.instead:
+                opened = await self._shared.take(one, ended)
+                self._open.append((opened, ended))
+                self._values[one.factory] = opened.value.result()
+
+    async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
+        """Close all, the last first; each has ``within()`` seconds. Gives what that raised, by name."""
+        failed = []
+        while self._open:
+            opened, ended = self._open.pop()
+            self._values.pop(opened.resource.factory, None)
+            if (error := await self._shared.give_back(opened, ended, within())) is not None:
+                failed.append((opened.resource.name, error))
+        return failed
+
+    def value(self, resource: Resource) -> object:
+        """For one attempt. Raises ResourceUnavailable."""
+        if instead := resource.instead:
+            return instead[0]
+        try:
+            return self._values[resource.factory]
+        except KeyError:
+            raise ResourceUnavailable(f"resource {resource.name} is not open in this worker") from None
+
+
+class _Open:
+    """One resource, from its opening to its end."""
+
+    def __init__(self, resource: Resource) -> None:
+        self.resource = resource
+        self.users: list[Ended] = []
+        """Each of them is called when it ends by itself."""
+        self._loop = asyncio.get_running_loop()
+        self.value: asyncio.Future[Any] = self._loop.create_future()
+        self._closing = False
+        self._close: Callable[[], None]
+        if resource.is_async():
+            on_loop = asyncio.Event()
+            self._close, holding = on_loop.set, self._hold(on_loop)
+        else:
+            in_thread = threading.Event()
+            self._close, holding = in_thread.set, self._hold_in_thread(in_thread)
+        self._task = self._loop.create_task(holding, name=f"stowhand resource {resource.name}")
+        self._task.add_done_callback(self._ended)
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
+    async def opened(self) -> None:
+        """Wait until it is open. Raises ResourceUnavailable."""
+        await asyncio.wait((self.value, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not self.value.done():
+            error = self._error()
+            raise ResourceUnavailable(
+                f"resource {self.resource.name} could not be opened: {_told(self.resource, error)}"
+            ) from error
+
+    async def close(self, within: float) -> BaseException | None:
+        """However it is, it is over then, or left behind. Gives what it raised."""
+        self._closing = True
+        self._close()
+        if self.value.done():
+            await asyncio.wait((self._task,), timeout=within)
+        if not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=LAST_WORDS)
+            return TimeoutError(f"it was not closed within {within:.1f} s") if self.value.done() else None
+        return self._error() if self.value.done() else None
+
+    async def _hold(self, closing: asyncio.Event) -> None:
+        async with self.resource.factory() as value:  # type: ignore[attr-defined]
+            self._is_open(value)
+            await closing.wait()
+
+    async def _hold_in_thread(self, closing: threading.Event) -> None:
+        threads = Threads()
+
+        def hold() -> None:
+            with self.resource.factory() as value:  # type: ignore[attr-defined]
+                self._loop.call_soon_threadsafe(self._is_open, value)
+                closing.wait()
+
+        try:
+            await threads.run(hold, left_behind=closing.set)
+        finally:
+            threads.close()
+
+    def _is_open(self, value: object) -> None:
+        if not self.value.done():
+            self.value.set_result(value)
+
+    def _error(self) -> BaseException | None:
+        return asyncio.CancelledError() if self._task.cancelled() else self._task.exception()
+
+    def _ended(self, _: object) -> None:
+        error = self._error()
+        if self.value.done() and not self._closing:
+            for ended in tuple(self.users):
+                ended(ResourceUnavailable(f"resource {self.resource.name} ended: {_told(self.resource, error)}"))
+
+
+def _told(resource: Resource, error: BaseException | None) -> str:
+    """What it raised, and where in its own file, if there."""
+    if error is None:
+        return "it left its block by itself"
+    said = "".join(traceback.format_exception_only(error)).strip()
+    file = getattr(getattr(resource.factory, "__wrapped__", resource.factory), "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if file is not None and one.filename == file.co_filename]
+    return f"{said} ({own[-1].filename}:{own[-1].lineno})" if own else said

@@ -1,0 +1,115 @@
+"""What tasks ask for, in real processes: opened once in each, and only what is needed in that of a suspect."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from stowhand.app.opening import open_installed
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
+from stowhand.errors import ResourceUnavailable
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.queue_store import JobFilter, QueueStore
+from stowhand.protocols.store import ClaimRequest
+from stowhand.service import quarantine_child
+from stowhand.service.opening import store_of
+from stowhand.service.quarantine import Assignment, ChildAnswer
+from tests.service.processes import Workers, enqueue_suspect, job_of, with_store
+
+APP = ("--app", "tests.service.resourceful_work:app")
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.notes, self.unopenable = folder / "notes", folder / "unopenable"
+
+    @property
+    def said(self) -> list[str]:
+        return self.notes.read_text().splitlines()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    place = Place(tmp_path)
+    place.notes.touch()
+    monkeypatch.setenv("NOTES", str(place.notes))
+    monkeypatch.setenv("UNOPENABLE", str(place.unopenable))
+    return place
+
+
+def enqueue(url: str, *jobs: NewJob) -> list[int]:
+    async def add(store: QueueStore) -> list[int]:
+        return await store.jobs.enqueue_many(jobs)
+
+    return with_store(url, add)
+
+
+def test_a_suspects_child_opens_only_what_its_job_asks_for(sqlite_workers: Workers, place: Place) -> None:
+    job_id = enqueue_suspect(sqlite_workers.url, NewJob(task="judge"))
+    assert sqlite_workers.start(*APP, "--once").wait(60) == 0
+    assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED
+    child = [words.partition(" ")[2] for words in place.said if words.startswith("quarantine_child")]
+    assert child == ["opens model", "handle", "judges with model", "closes model"], "hooks run beside the worker"
+    worker = [words.partition(" ")[2] for words in place.said if words.startswith("worker")]
+    assert worker == [
+        *("opens client", "opens model", "pre_handle", "post_handle"),
+        *("pre_handle", "handle", "fetches with client", "post_handle", "closes model", "closes client"),
+    ]
+
+    async def followers(store: QueueStore) -> list[int]:
+        return [one.priority for one in await store.inspect.list(JobFilter(task="fetch", states=tuple(State)))]
+
+    assert with_store(sqlite_workers.url, followers) == [1], "on_enqueue, in the child"
+
+
+def test_a_child_that_cannot_open_it_has_begun_nothing(tmp_path: Path, place: Place) -> None:
+    """What is raised before there is an answer gives the job back: test_quarantine.py."""
+    place.unopenable.write_text("worker")
+    settings = WorkerSettings(
+        store=StoreSettings(connection=ResolvedStore(f"sqlite:///{tmp_path}/x.db", "test")),
+        app="tests.service.resourceful_work:app",
+    )
+
+    async def story() -> list[ChildAnswer]:
+        store = store_of(settings.store)
+        await open_installed(store)
+        await store.jobs.enqueue(NewJob(task="judge"))
+        (claim,) = await store.claim(ClaimRequest(worker="w", token="0" * 32, limit=1, lease=30))
+        await store.close()
+        answers: list[ChildAnswer] = []
+        given = Assignment(settings.to_json(), "w", claim.record, claim.lease, 0)
+        with pytest.raises(ResourceUnavailable, match="no model"):
+            await quarantine_child._attempt(given, settings, answers)
+        return answers
+
+    assert asyncio.run(story()) == []
+
+
+def test_what_a_middleware_calls_not_retryable_is_so_in_a_child(sqlite_workers: Workers, place: Place) -> None:
+    job_id = enqueue_suspect(sqlite_workers.url, NewJob(task="hopeless"))
+    assert sqlite_workers.start(*APP, "--once").wait(60) == 0
+    assert job_of(sqlite_workers.url, job_id).state is State.FAILED
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_worker_ends_at_the_start_with_what_could_not_be_opened(
+    sqlite_workers: Workers, place: Place, processes: str
+) -> None:
+    place.unopenable.write_text("worker")
+    (job_id,) = enqueue(sqlite_workers.url, NewJob(task="judge"))
+    process = sqlite_workers.start(*APP, "--processes", processes)
+    assert process.wait(60) == 1
+    assert "error: resource open_model could not be opened: ConnectionError: no model" in sqlite_workers.said()
+    job = job_of(sqlite_workers.url, job_id)
+    assert (job.state, job.attempts) == (State.QUEUED, 0)
+    assert "worker closes client" in place.said
+
+
+def test_each_child_of_a_supervisor_opens_its_own(sqlite_workers: Workers, place: Place) -> None:
+    enqueue(sqlite_workers.url, NewJob(task="judge"))
+    assert sqlite_workers.start(*APP, "--processes", "2", "--once").wait(60) == 0
+    for words in ("opens model", "opens client", "closes model", "closes client"):
+        assert place.said.count(f"worker {words}") == 2
