@@ -53,7 +53,7 @@ def taken(struct: type, option: Option) -> set[Any]:
     ("keywords", "structs", "own"),
     [
         (StoreKeywords, (StoreOptions, WorkerSettings), set()),
-        (WorkerKeywords, (WorkerOptions,), {*CronSources.__annotations__}),
+        (WorkerKeywords, (WorkerOptions,), {*CronSources.__annotations__, "groups", "exclude_tasks"}),
         (RunnerOptions, (StoreOptions, WorkerOptions), RUNNERS_OWN),
     ],
 )
@@ -72,6 +72,6 @@ def test_a_keyword_takes_what_its_option_takes(keywords: type, structs: tuple[ty
 
 def test_every_option_of_the_structs_is_a_keyword() -> None:
     assert options_of(StoreOptions).keys() | {"preset"} == StoreKeywords.__annotations__.keys()
-    assert (
-        options_of(WorkerOptions).keys() | CronSources.__annotations__.keys() == WorkerKeywords.__annotations__.keys()
-    )
+    assert WorkerKeywords.__annotations__.keys() == options_of(
+        WorkerOptions
+    ).keys() | CronSources.__annotations__.keys() | {"groups", "exclude_tasks"}

@@ -209,10 +209,21 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
     assert _keywords(App.task) == ["name"]
     assert sorted(StoreKeywords.__annotations__) == sorted({*StoreOptions.__struct_fields__, "preset"} - {"pinned"})
     assert sorted(WorkerKeywords.__annotations__) == sorted(
-        {*WorkerOptions.__struct_fields__, *CronSources.__annotations__}
+        {*WorkerOptions.__struct_fields__, *CronSources.__annotations__, "groups", "exclude_tasks"}
     )
     assert sorted(TaskOptions.__annotations__) == [
-        *("backoff", "delay", "executor", "flags", "give_up_on", "key", "key_mode", "max_attempts", "max_resets"),
+        *(
+            "backoff",
+            "delay",
+            "executor",
+            "flags",
+            "give_up_on",
+            "group",
+            "key",
+            "key_mode",
+            "max_attempts",
+            "max_resets",
+        ),
         *("mismatch", "priority", "queue", "retry_on", "run_at", "timeout", "unique"),
     ]
     assert set(CronKeywords.__annotations__) - {"backfill_period"} <= set(TaskOptions.__annotations__)

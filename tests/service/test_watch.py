@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stowhand.app.own_store import ResolvedStore
@@ -355,10 +356,31 @@ def test_old_modules_do_not_pile_up(tmp_path: Path) -> None:
     assert len(loaded() - before) == 4, "of this load and the one before it; nothing of those that failed"
 
 
-def make_reloader(given: WorkerSettings) -> reloading.Reloader:
+def test_the_list_of_what_is_claimed_is_made_anew_with_the_tasks(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.py").write_text("def task(): ...")
+    given = msgspec.structs.replace(settings(tasks=str(tmp_path)), exclude_tasks=("a", "jobs:purge_completed"))
+    events, reloads = Events(), list[TasksReloaded]()
+    events.on(TasksReloaded, reloads.append)
+    worker = Worker(MemoryStore(), TaskHandler(Registry(), producer=MemoryStore().jobs, logger_factory=silent))
+    reloader = make_reloader(given, events, worker)
+    (tmp_path / "c.py").write_text("def task(): ...")
+    asyncio.run(reloader.reload())
+    assert worker._duty.tasks == ("b", "c")
+    (tmp_path / "a.py").unlink()
+    asyncio.run(reloader.reload())
+    assert worker._duty.tasks == ("b", "c"), "a list that names what is gone changes nothing"
+    (fine, refused) = reloads
+    assert fine.problem is None
+    assert "--exclude-task: no task 'a'" in str(refused.problem)
+
+
+def make_reloader(
+    given: WorkerSettings, events: Events | None = None, worker: Worker | None = None
+) -> reloading.Reloader:
     loaded, store = load_tasks(given), MemoryStore()
     handler = TaskHandler(loaded.registry, producer=store.jobs, logger_factory=silent)
-    return reloading.Reloader(given, loaded, handler, Worker(store, handler), Events())
+    return reloading.Reloader(given, loaded, handler, worker or Worker(store, handler), events or Events())
 
 
 def test_shared_modules_of_the_folder_are_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

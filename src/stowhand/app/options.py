@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
 
-from stowhand.app.built_in import with_built_in
 from stowhand.app.presets import preset_worker
 from stowhand.cron.sources import CronSources
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs.durations import Duration
-from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.options import Flags, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.retry import AnyBackoff
 from stowhand.tasks.registry import Registry
+from stowhand.tasks.selection import Selection, read_names
 
 
 class KeptKeywords(TypedDict, total=False):
@@ -56,9 +55,11 @@ class WorkKeywords(TypedDict, total=False):
 
 
 class WorkerKeywords(WorkKeywords, CronSources, total=False):
-    """The fields of ``WorkerOptions``, and what recurs beside the worker."""
+    """The fields of ``WorkerOptions``, which of the App's tasks it claims, and what recurs beside it."""
 
+    groups: Iterable[str]
     tasks: Iterable[str] | None
+    exclude_tasks: Iterable[str]
     heartbeat_interval: Duration | None
     max_jobs: int | None
     max_active_time: Duration | None
@@ -83,11 +84,12 @@ def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore,
     refuse_unknown("worker", given, WorkerKeywords.__annotations__)
     values: dict[str, Any] = {name: value for name, value in given.items() if name not in CronSources.__annotations__}
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
+    groups, excluded = (read_names(name, values.pop(name, ())) for name in ("groups", "exclude_tasks"))
     wanted = values.get("tasks")
-    if wanted is None:
-        values["tasks"] = with_built_in(registry.names, lent=store.capabilities.lent)
-    elif isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes):
-        values["tasks"] = tuple(name if name in BUILT_IN else registry.get(name).name for name in wanted)
+    if wanted is not None:
+        wanted = read_names("tasks", wanted)
+    selection = Selection(groups=groups, tasks=wanted, exclude_tasks=excluded)
+    values["tasks"] = selection.of(registry, lent=store.capabilities.lent)
     return preset_worker(preset, values)
 
 

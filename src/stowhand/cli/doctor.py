@@ -284,7 +284,7 @@ def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Fi
     known = {task for line in alive for task in line.row.card.tasks or ()}
     orphaned = [f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number and one.name not in known]
     if orphaned:
-        yield warn("tasks", f"due, and no live worker has it: {_some(orphaned)}")
+        yield warn("tasks", f"due, and no live worker has it (or claims it: --group, --task): {_some(orphaned)}")
 
 
 def _some(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from stowhand.app.built_in import handler_on
 from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.item import ParsedItem
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, UnknownTask
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.traces import Traces
@@ -18,6 +18,7 @@ from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
+from stowhand.tasks.selection import Selection
 
 DEFAULT_FOLDER = "tasks"
 
@@ -37,8 +38,16 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """A worker claims these and no others."""
+        """Of all of them."""
         return self.registry.names
+
+    def claimed(self, settings: WorkerSettings) -> tuple[str, ...]:
+        """A worker with these settings claims these and no others. Raises ConfigurationError."""
+        selection = Selection(groups=settings.groups, tasks=settings.task, exclude_tasks=settings.exclude_tasks)
+        try:
+            return selection.of(self.registry, lent=settings.store.connection.is_lent)
+        except UnknownTask as error:
+            raise ConfigurationError(f"--task, --exclude-task: {error}") from None
 
 
 def wanted_traces(settings: WorkerSettings) -> Traces | None:

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from stowhand.app.built_in import with_built_in
 from stowhand.app.embedding import observed, traced
 from stowhand.app.opening import report_listening
 from stowhand.app.settings.settings import WorkerSettings
@@ -164,7 +163,7 @@ async def _work(
         await open_to_work(store, settings.store)
         around = loaded.registry.around.handler(handler)
         isolate = Quarantine(settings, name, handler.is_program, around).run
-        tasks = with_built_in(loaded.names, lent=settings.store.connection.is_lent)
+        tasks = loaded.claimed(settings)
         host = Host(isolate, _leave_when_hung(settings.worker.grace), settings.timings)
         worker = Worker(store, around, settings.worker_options(tasks, name), events=events, host=host)
         report_listening(store, events, worker.id)

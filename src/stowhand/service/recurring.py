@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stowhand.app.built_in import with_built_in
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import ParsedItem
@@ -34,7 +33,7 @@ class Recurring:
         self._events = events
         self._settings = settings
         self._declared, self._registry = loaded.cron, loaded.registry
-        self._tasks = with_built_in(loaded.names, lent=settings.store.connection.is_lent)
+        self._tasks = loaded.claimed(settings)
         self._was_there = False
         self._store = store
         self.scheduler = Scheduler(store, self._read(), events, enqueued=loaded.registry.enqueued)

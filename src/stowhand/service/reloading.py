@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from stowhand.app.built_in import with_built_in
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events, TasksReloaded
@@ -89,6 +88,7 @@ class Reloader:
         _forget_helpers(_folder(self._settings).resolve())
         try:
             loaded = load_tasks(self._settings)
+            claimed = loaded.claimed(self._settings)
         except Exception as error:  # noqa: BLE001 - boundary: any error is reported, and the worker goes on
             self._events.emit(TasksReloaded(self._worker.id, self._names, str(error) or type(error).__name__))
             return
@@ -99,7 +99,7 @@ class Reloader:
             return
         self._names = loaded.names
         self._handler.replace(loaded.registry)
-        self._worker.internals.retask(with_built_in(loaded.names, lent=self._settings.store.connection.is_lent))
+        self._worker.internals.retask(claimed)
         self._events.emit(TasksReloaded(self._worker.id, loaded.names, None))
         report_problems(loaded, self._settings)
         self._forget_but_one(loaded.load)

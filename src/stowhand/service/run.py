@@ -79,9 +79,9 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
 def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandError:
     """``first``, or an error with everything else that is wrong too: one line each, in the order of a start."""
     of_the_store = isinstance(first, StoreUnreachable | SchemaError)
-    checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, load_tasks, items_in_file]
+    checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, _load, items_in_file]
     if str(first).startswith(f"{settings.app!r}: "):
-        checks.remove(load_tasks)  # importing again what was half imported would raise other errors
+        checks.remove(_load)  # importing again what was half imported would raise other errors
     found: list[str] = []
     for check in checks if of_the_store else (*checks, _open):
         try:
@@ -98,6 +98,10 @@ def _listen(settings: WorkerSettings) -> None:
         from stowhand.service.status_server import StatusServer
 
         StatusServer(settings.http, {}).close()
+
+
+def _load(settings: WorkerSettings) -> None:
+    load_tasks(settings).claimed(settings)
 
 
 def _open(settings: WorkerSettings) -> None:

@@ -16,6 +16,7 @@ from stowhand.protocols.operating import MOST_AHEAD, Explanation, Reason, Worker
 from stowhand.protocols.propagation import without
 
 NOTHING_PAUSED = Pauses()
+HAVE_IT = "start a worker that has it (--group, --task and --exclude-task leave tasks out), or correct the name"
 SHOWN = 5
 """Workers named in one sentence, at most."""
 ERROR_WIDTH = 300
@@ -178,7 +179,9 @@ def _workers(facts: Facts) -> Iterator[Reason]:
         count = f"none of the {len(working)} workers" if len(working) > 1 else "the one worker that is"
         which = f"{count} alive has the task {task!r}" if len(working) > 1 else f"{count} alive has no task {task!r}"
         yield Reason(
-            "unknown_task", f"{which} ({known})", "start a worker that has it, or look for a mistake in the name"
+            "unknown_task",
+            f"{which} ({known})",
+            HAVE_IT,
         )
 
 

@@ -43,6 +43,8 @@ class RunOptions(TypedDict, total=False):
     """Exception types: all else that is raised fails the job at once. Causes count, as with ``NonRetryable``."""
     give_up_on: Errors | None
     """Exception types that fail the job at once, also where ``retry_on`` has them. Causes count."""
+    group: str | None
+    """A class of work: ``stowhand worker --group heavy`` claims the tasks of this group. 128 characters."""
     executor: Where | None
     """Where it runs. ``None``: an ``async def`` on the loop, a ``def`` in a thread. A ``def`` may ask for the loop
     if it never waits."""
@@ -76,6 +78,7 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     backoff: AnyBackoff | None = None
     retry_rules: RetryRules | None = None
+    group: str | None = None
     unique: Uniqueness | None = None
     file: str | None = None
     """Of a folder: where it stands."""
@@ -262,6 +265,7 @@ def define(
         is_async=asynchronous,
         timeout=None if timeout is None else _read_timeout(chosen, timeout),
         backoff=None if backoff is None else _read_backoff(chosen, backoff),
+        group=_read_group(options.get("group")),
         retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
         unique=unique,
     )
@@ -297,6 +301,21 @@ def check_task_name(name: str) -> None:
         raise ConfigurationError(f"task {name!r}: {error}") from None
     if name in limits.RESERVED:
         raise ConfigurationError(f"task {name!r} is built in: every worker has it; give yours another name")
+
+
+def _read_group(given: object) -> str | None:
+    """The group of a declaration. Raises ConfigurationError."""
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise ConfigurationError(f"group: {a_type(given)} given; give one word, as in group='heavy'")
+    try:
+        limits.check_name("group", given, limits.TASK_LIMIT)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    if "," in given or given != given.strip():
+        raise ConfigurationError(f"group: {given!r} given; leave out commas and outer spaces: --group takes a list")
+    return given
 
 
 def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:

@@ -9,7 +9,7 @@ import msgspec
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.addresses import http_address
-from stowhand.protocols.option import Option, Switch, Text, Whole, options_of
+from stowhand.protocols.option import Names, Option, Switch, Text, Whole, options_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_shortage
 from stowhand.retry import PRESETS as BACKOFFS
@@ -75,6 +75,27 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     """At most one of ``tasks`` and ``app`` is set."""
+    groups: Annotated[
+        tuple[str, ...],
+        Names(
+            "Claim only tasks of these groups. Several: repeated, or with commas between them.",
+            unset="all tasks",
+            short=("--group",),
+            metavar="GROUP",
+        ),
+    ] = ()
+    task: Annotated[
+        tuple[str, ...] | None,
+        Names(
+            "Claim only these tasks (and those of --group). Several: as above.",
+            unset="all tasks",
+            metavar="NAME",
+        ),
+    ] = None
+    exclude_tasks: Annotated[
+        tuple[str, ...],
+        Names("Leave these tasks alone. Several: as above.", short=("--exclude-task",), metavar="NAME"),
+    ] = ()
     crontab: Annotated[
         str | None,
         Text(
@@ -161,6 +182,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         store, worker, timings = own.pop("store"), own.pop("worker"), Timings(**own.pop("timings"))
         connection = msgspec.convert(store["connection"], ResolvedStore)
         settings = StoreSettings(connection=connection, options=StoreOptions(**store["options"]))
+        own |= {
+            name: None if own[name] is None else tuple(own[name]) for name in ("groups", "only_tasks", "exclude_tasks")
+        }
         return cls(store=settings, worker=WorkerOptions(**worker), timings=timings, **own)
 
 
