@@ -182,9 +182,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         store, worker, timings = own.pop("store"), own.pop("worker"), Timings(**own.pop("timings"))
         connection = msgspec.convert(store["connection"], ResolvedStore)
         settings = StoreSettings(connection=connection, options=StoreOptions(**store["options"]))
-        own |= {
-            name: None if own[name] is None else tuple(own[name]) for name in ("groups", "only_tasks", "exclude_tasks")
-        }
+        own |= {name: tuple(given) for name, given in own.items() if isinstance(given, list)}
         return cls(store=settings, worker=WorkerOptions(**worker), timings=timings, **own)
 
 
