@@ -173,6 +173,8 @@ CREATE TABLE stowhand.live (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     last_worker text,
     round integer,
+    waiter uuid,
+    replaced integer,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000', fillfactor='60');
@@ -419,6 +421,54 @@ CREATE FUNCTION stowhand.at(_now timestamp with time zone) RETURNS timestamp wit
   select case when _now is null then clock_timestamp() else "stowhand".pinned(_now) end
 $$;
 
+CREATE FUNCTION stowhand.await_jobs(_ids bigint[], _waiter uuid) RETURNS TABLE(id bigint, state text, attempts integer, resets integer, last_error text, result text, started_at timestamp with time zone, finished_at timestamp with time zone, revision integer, replaced integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _nil constant uuid := '00000000-0000-0000-0000-000000000000';
+  _mine bigint[];
+begin
+  if _waiter is not null then
+    perform set_config('synchronous_commit', 'off', true);  -- a mark that a crash loses costs a poll
+    _mine := array(
+      select j.id from (select u.id from unnest(_ids) as u(id) order by u.id) f cross join lateral (
+        select l.id from "stowhand".live l where l.id = f.id and l.state <> 'failed' offset 0 for update skip locked) j);
+    update "stowhand".live j set waiter = case when j.waiter is null then _waiter else _nil end
+      where j.id = any(_mine) and (j.waiter is null or j.waiter not in (_waiter, _nil));
+  end if;
+  return query
+    select f.id,
+      case when h.state is not null then h.state
+           when l.state is null then
+             case when f.id > coalesce(pg_sequence_last_value('"stowhand".live_id_seq'), 0) then 'unknown' else 'gone' end
+           when l.state <> 'failed' and _waiter is not null and not l.id = any(_mine) then 'locked'
+           else l.state end,
+      coalesce(l.attempts, h.attempts), coalesce(l.resets, h.resets),
+      case when l.id is null then h.last_error else l.last_error end, h.result,
+      case when l.id is null then h.started_at else l.started_at end,
+      case when l.id is null then h.finished_at else l.finished_at end,
+      coalesce(l.revision, h.revision), case when l.id is null then h.replaced else l.replaced end
+    from unnest(_ids) as f(id)
+      left join lateral (
+        select j.id, j.state, j.attempts, j.resets, j.last_error, j.started_at, j.finished_at, j.revision, j.replaced
+        from "stowhand".live j where j.id = f.id offset 0) l on true
+      left join lateral (
+        select p.state, p.attempts, p.resets, p.last_error, p.result::text, p.started_at, p.finished_at, p.revision,
+          p.replaced
+        from "stowhand".history p where p.id = f.id and l.id is null order by p.finished_at desc limit 1) h on true
+    where l.id is null or l.state = 'failed' or l.replaced is not null
+      or _waiter is not null and not l.id = any(_mine);
+end $$;
+
 CREATE FUNCTION stowhand.beat(_ids bigint[], _tokens uuid[], _lease double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, found text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -459,16 +509,18 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
     delete from "stowhand".live j
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
+  ), kept as (
+    insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+      max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+      updated_at, cancel_requested, result, replaced)
+    select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
+      g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
+      v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+      g.cancel_requested, v.result::json, g.replaced
+    from unnest(_verdicts) as v join gone g on g.id = v.id
+    where _keep
   )
-  insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-    updated_at, cancel_requested, result)
-  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
-    g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
-    v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-    g.cancel_requested, v.result::json
-  from unnest(_verdicts) as v join gone g on g.id = v.id
-  where _keep
+  select "stowhand".notify_waiters(array_agg(g.waiter)) from gone g where g.waiter is not null having count(*) > 0
 $$;
 
 CREATE FUNCTION stowhand.cancel(_id bigint, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
@@ -510,6 +562,7 @@ CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, 
     AS $$
 declare
   _one "stowhand".verdict;
+  _waiter uuid;
 begin
   if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
     perform "stowhand".keep_tries(_verdicts, _at);
@@ -525,8 +578,9 @@ begin
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
           scout = j.queue is not null and _one.state <> 'failed'
-      where j.id = _one.id;
+      where j.id = _one.id returning j.waiter into _waiter;
     if not found then perform "stowhand".check_written(0, 1); end if;
+    if _waiter is not null and _one.state = 'failed' then perform "stowhand".notify_waiters(array[_waiter]); end if;
   end loop;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform "stowhand".bury(_verdicts, _keep, _at);
@@ -725,6 +779,7 @@ CREATE FUNCTION stowhand.complete(_ids bigint[], _tokens uuid[], _keep boolean, 
     AS $$
 declare
   _gone bigint;
+  _waiters uuid[];
 begin
   select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into mine, names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
@@ -742,23 +797,26 @@ begin
     ), kept as (
       insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
         max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-        updated_at, cancel_requested)
+        updated_at, cancel_requested, replaced)
       select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
         g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
-        g.created_at, g.updated_at, g.cancel_requested
+        g.created_at, g.updated_at, g.cancel_requested, g.replaced
       from gone g
     )
     select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
+        array_agg(g.token) filter (where g.queue is not null), count(*),
+        array_agg(g.waiter) filter (where g.waiter is not null) into names, held, held_by, _gone, _waiters
       from gone g;
   else
     with gone as (
-      delete from "stowhand".live j where j.id = any(mine) returning j.id, j.queue, j.token
+      delete from "stowhand".live j where j.id = any(mine) returning j.id, j.queue, j.token, j.waiter
     )
     select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
+        array_agg(g.token) filter (where g.queue is not null), count(*),
+        array_agg(g.waiter) filter (where g.waiter is not null) into names, held, held_by, _gone, _waiters
       from gone g;
   end if;
+  if _waiters is not null then perform "stowhand".notify_waiters(_waiters); end if;
   if _gone < cardinality(mine) then perform "stowhand".check_written(_gone, cardinality(mine)); end if;
 end $$;
 
@@ -896,6 +954,7 @@ begin
   else
     delete from "stowhand".live j where j.id = _job.id;
     delete from "stowhand".tries t where t.job_id = _job.id;
+    if _job.waiter is not null then perform "stowhand".notify_waiters(array[_job.waiter]); end if;
   end if;
   return _job;
 end $$;
@@ -1095,10 +1154,14 @@ begin
       last_error = null, finished_at = null, cancel_requested = false,
       round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
                    else old.round end,
-      revision = old.revision + 1, updated_at = _at
+      revision = old.revision + 1, updated_at = _at,
+      replaced = case _mode when 'unique' then old.replaced else old.revision + 1 end
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
     returning * into _job;
-    if found then return _job; end if;
+    if found then
+      if _job.waiter is not null then perform "stowhand".notify_waiters(array[_job.waiter]); end if;
+      return _job;
+    end if;
     continue when _mode = 'unique';  -- somebody else was first
     -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
     update "stowhand".live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
@@ -1151,6 +1214,8 @@ begin
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
     where j.id = any(_locked);
+  perform "stowhand".notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
+    having count(*) > 0;
   perform "stowhand".free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
     from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
   return query select * from "stowhand".without_tokens(_locked);
@@ -1308,6 +1373,7 @@ CREATE TABLE stowhand.history (
     updated_at timestamp with time zone NOT NULL,
     cancel_requested boolean NOT NULL,
     result json,
+    replaced integer,
     CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
 )
 PARTITION BY RANGE (finished_at);
@@ -1963,6 +2029,14 @@ CREATE FUNCTION stowhand.next_round(_id bigint) RETURNS integer
     AS $$
   select max(t.round) + 1 from "stowhand".tries t where t.job_id = _id
 $$;
+
+CREATE FUNCTION stowhand.notify_waiters(_waiters uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform pg_catalog.pg_notify("stowhand".waiter_channel(w.waiter), '')
+    from (select distinct u.waiter from unnest(_waiters) as u(waiter) where u.waiter is not null) w;
+end $$;
 
 CREATE FUNCTION stowhand.oldest_due(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2718,14 +2792,16 @@ CREATE FUNCTION stowhand.remove(_id bigint, OUT done text, OUT why text) RETURNS
     AS $$
 declare
   _state text;
+  _waiter uuid;
 begin
   why := '';
-  select j.state into _state from "stowhand".live j where j.id = _id for update;
+  select j.state, j.waiter into _state, _waiter from "stowhand".live j where j.id = _id for update;
   if _state = 'processing' then
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
     delete from "stowhand".live j where j.id = _id;
     delete from "stowhand".tries t where t.job_id = _id;
+    if _waiter is not null then perform "stowhand".notify_waiters(array[_waiter]); end if;
     done := 'done';
   else
     select h.state into _state from "stowhand".history h where h.id = _id;
@@ -2809,6 +2885,8 @@ begin
                         least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts
                      ) m) n)
     where j.id = any(_locked);
+  perform "stowhand".notify_waiters(array_agg(j.waiter)) from "stowhand".live j
+    where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
   return query select * from (
     select a.* from "stowhand".aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
     union all
@@ -2977,11 +3055,12 @@ CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time z
 begin
   insert into "stowhand".live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
                              last_error, revision, epoch, settled_token, scout, created_at, updated_at, last_worker,
-                             round)
+                             round, replaced)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
             _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
-            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, "stowhand".next_round(_old.id))
+            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, "stowhand".next_round(_old.id),
+            _old.replaced)
     on conflict (key) where key is not null do nothing;
   if not found then
     _old.key := null;
@@ -3324,6 +3403,12 @@ begin
                where not exists (select from "stowhand".pauses p where p.task = t.task) order by t.place);
 end $$;
 
+CREATE FUNCTION stowhand.waiter_channel(_waiter uuid) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select case _waiter when '00000000-0000-0000-0000-000000000000' then 'stowhand:ended' else 'stowhand:ended' || ':' || _waiter::text end
+$$;
+
 CREATE FUNCTION stowhand.wake() RETURNS void
     LANGUAGE sql
     AS $$
@@ -3527,6 +3612,7 @@ CREATE TABLE stowhand.history_default (
     updated_at timestamp with time zone CONSTRAINT history_updated_at_not_null NOT NULL,
     cancel_requested boolean CONSTRAINT history_cancel_requested_not_null NOT NULL,
     result json,
+    replaced integer,
     CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
 );
 

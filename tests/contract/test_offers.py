@@ -12,7 +12,7 @@ from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
-from stowhand.protocols import flow_tables, notices, operating, queue_store
+from stowhand.protocols import flow_tables, notices, operating, queue_store, results
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.offered import there, whole
 from stowhand.protocols.store import PARTS, Heartbeats, Store
@@ -35,6 +35,7 @@ PROTOCOLS: dict[str, type] = {
     "connections": queue_store.Connections,
     "flows": flow_tables.FlowTables,
     "notices": notices.Notices,
+    "results": results.Results,
 }
 SHAPE = FlowShape(name="f", queues=(Queue("a"),))
 STORES: dict[str, Any] = {
@@ -100,7 +101,7 @@ def test_the_page_of_stores_says_no_where_a_part_is_absent_and_nowhere_else(name
     said, store = said_on_the_page(name), STORES[name]()
     for part in PARTS:
         assert said[part] is (getattr(store, part) is None), part
-        if part not in ("flows", "notices"):  # their methods are of no user's concern
+        if part not in ("flows", "notices", "results"):  # their methods are of no user's concern
             of_part = methods(PROTOCOLS[part])
             assert of_part <= set(said), part
             assert {said[one] for one in of_part} == {said[part]}, part

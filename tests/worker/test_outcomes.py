@@ -14,7 +14,7 @@ import pytest
 
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
 from stowhand.events import JobEnded, ResultDropped
-from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.job import DROPPED, Job, NewJob, State
 from stowhand.jobs.lifecycle import Cancel, Complete, Ended, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import LONGEST_DELAY, describe, from_error, from_returned
 from stowhand.jobs.text import ERROR_LIMIT
@@ -330,7 +330,7 @@ async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(
 
     async with at_work(Encoding(encode)) as harness:
         job = await harness.does()
-        assert (job.state, job.result_text) == (State.COMPLETED, None)
+        assert (job.state, job.result, job.result_text) == (State.COMPLETED, None, DROPPED)
         assert len(harness.events(ResultDropped)) == 1
 
 

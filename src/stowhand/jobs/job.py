@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -42,6 +43,8 @@ class KeyMode(StrEnum):
     """Nothing changes if the job waits or is running; one that has failed takes every detail anew (once)."""
 
 
+DROPPED = " null"
+"""A result that could not be kept, as ``result_text``: null to every reader, with a space that no result has."""
 MAX_ATTEMPTS = 25
 """The default, where the store's schema has no other."""
 
@@ -67,6 +70,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str | None = None
     key_mode: KeyMode = KeyMode.REPLACE
     flags: tuple[str, ...] = ()
+    waiter: UUID | None = None
+    """The process that waits for its end: for ``enqueue_and_wait``, where the store has named one."""
 
 
 class Job(msgspec.Struct, frozen=True, dict=True):

@@ -24,6 +24,7 @@ from stowhand.protocols.queue_store import (
     Timetable,
     Transactions,
 )
+from stowhand.protocols.results import Results
 from stowhand.protocols.store import DOING, Capabilities, Heartbeats, Store, Terms
 
 P = TypeVar("P")
@@ -86,7 +87,7 @@ def whole(store: AnyStore[Job]) -> QueueStore:
 
 
 class WholeStore:
-    """Everything is the store's own; ``transactions``, ``settings`` and ``connections`` may be ``None``."""
+    """Everything is the store's own; ``transactions``, ``settings``, ``connections``, ``results`` may be ``None``."""
 
     def __init__(self, store: AnyStore[Job]) -> None:
         self._store = store
@@ -118,6 +119,10 @@ class WholeStore:
     @property
     def connections(self) -> Connections | None:
         return self._store.connections
+
+    @property
+    def results(self) -> Results | None:
+        return self._store.results
 
     @property
     def terms(self) -> Terms | None:

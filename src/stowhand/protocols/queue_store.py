@@ -11,6 +11,7 @@ settings       Settings       what the schema keeps for all programs
 connections    Connections    for the statements of a task's own
 flows          FlowTables     what flows keep (flow_tables.py)
 notices        Notices        what the store reports beside its replies (notices.py)
+results        Results        wait for the end of jobs (results.py)
 
 AnyStore       a worker's Store, with some of them; ``offered.py`` makes an absent one a clear error
 QueueStore     one whose tables are Stowhand's own
@@ -33,6 +34,7 @@ from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.operating import Explanation, Operator, QueueRow, WorkerRow
+from stowhand.protocols.results import Results
 from stowhand.protocols.store import Store
 from stowhand.protocols.throughput import Period
 
@@ -371,6 +373,8 @@ class AnyStore(Store[R], Protocol[R]):
     def flows(self) -> FlowTables | None: ...
     @property
     def notices(self) -> Notices | None: ...
+    @property
+    def results(self) -> Results | None: ...
 
 
 class QueueStore(AnyStore[Job], Protocol):

@@ -153,6 +153,7 @@ DOING = {
     "connections": "lending a connection",
     "flows": "working on a flow",
     "notices": "reporting what it hears",
+    "results": "waiting for the end of a job",
 }
 """By part, which a store may offer beyond what a worker needs (queue_store.py): what is asked for."""
 PARTS = tuple(DOING)

@@ -13,7 +13,7 @@ import msgspec
 
 from stowhand.errors import LeaseLost
 from stowhand.events import Events, ResultDropped
-from stowhand.jobs.job import State
+from stowhand.jobs.job import DROPPED, State
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
 from stowhand.jobs.outcomes import DONE, describe
 from stowhand.jobs.text import clean
@@ -134,4 +134,4 @@ class Judge:
             return self._encode(result)
         except BaseException as error:  # noqa: BLE001 - boundary: a result may raise anything; the event reports it
             self._events.emit(ResultDropped(claim.lease.job_id, claim.task, describe(error).partition("\n")[0]))
-            return None
+            return DROPPED

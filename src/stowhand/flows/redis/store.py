@@ -41,7 +41,7 @@ class FlowStore:
     """
 
     enclosing = None
-    jobs = transactions = inspect = admin = operate = timetable = None
+    jobs = transactions = inspect = admin = operate = timetable = results = None
     schema = settings = connections = flows = notices = None
     """Creating jobs, looking at them and retrying them are the flow's."""
     capabilities = Capabilities(absent=dict.fromkeys(PARTS, "jobs of a flow are made and looked at by its Flow"))

@@ -38,7 +38,7 @@ class HttpStore:
     a token that would be sent unencrypted.
     """
 
-    transactions = inspect = admin = operate = timetable = schema = settings = connections = flows = None
+    transactions = inspect = admin = operate = timetable = schema = settings = connections = flows = results = None
     """Done where the jobs are kept."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:

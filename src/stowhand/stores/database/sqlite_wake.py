@@ -54,8 +54,17 @@ class Wake:
 
     async def wait(self, timeout: float) -> bool:
         """True once any connection has committed since the last call; False after ``timeout`` seconds."""
-        deadline = self._clock.monotonic() + timeout
         since, self._wakes_before = self._wakes_before, self._sleepers.wakes
+        return await self.wait_since(since, timeout)
+
+    @property
+    def wakes(self) -> int:
+        """How often it rang."""
+        return self._sleepers.wakes
+
+    async def wait_since(self, since: int, timeout: float) -> bool:
+        """True once ``wakes`` is another number; for any number of callers, each of which remembers its own."""
+        deadline = self._clock.monotonic() + timeout
         while not await self._sleepers.wait(since, min(self.tick(), max(deadline - self._clock.monotonic(), 0.0))):
             self.look()
             if self._clock.monotonic() >= deadline:

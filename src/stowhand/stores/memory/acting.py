@@ -109,6 +109,8 @@ class Administrator:
                     leasing.reset(rows, [row.lease()])
                 if row.state is not State.CANCELED:
                     set_details(rows, row, given)
+                    if row.state is State.FAILED:
+                        rows.ended(row)
             if changed:
                 rows.announce()
             return [row.job() for row in changed]

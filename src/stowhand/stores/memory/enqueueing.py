@@ -97,6 +97,9 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     rows.begin_round(row)
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     touch(row, rows.now)
+    if job.key_mode is not KeyMode.UNIQUE:
+        row.replaced = row.revision
+    rows.ended(row)
 
 
 def touch(row: Row, now: datetime) -> None:

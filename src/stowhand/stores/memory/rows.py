@@ -63,6 +63,8 @@ class Row:
     last_worker: str | None = None
     round: int = 1
     """Of the entries that its attempts will leave."""
+    replaced: int | None = None
+    """The revision at which another job last took its place under its key."""
     settled_token: str | None = None
     """The lease under which it was last settled, so that a repeat is known as one."""
 
@@ -103,6 +105,10 @@ class Rows:
         self.refuses: Refuses = lambda job_id, state: None
         self._refused: list[Refusal] = []
         self._is_news = False
+        self.awaited: set[int] = set()
+        """Jobs whose end somebody waits for."""
+        self.has_ended = False
+        """One of them has, in the transaction that is open."""
 
         self.known: dict[str, KnownItem] = {}
         """The items of crontabs, by identifier."""
@@ -130,6 +136,10 @@ class Rows:
         is_news, self._is_news = self._is_news, False
         return is_news
 
+    def ended(self, row: Row) -> None:
+        """Or it has made place for another job: those that wait for it are woken when the transaction ends."""
+        self.has_ended = self.has_ended or row.id in self.awaited
+
     def insert(self, row: Row) -> None:
         self.last_id = row.id
         self.live[row.id] = row
@@ -146,6 +156,8 @@ class Rows:
     def forget(self, rows: Iterable[Row]) -> None:
         """Delete them, live or in the history."""
         for row in rows:
+            self.ended(row)
+            self.awaited.discard(row.id)
             for kept in (self.live, self.history, self.tries):
                 kept.pop(row.id, None)
 
@@ -205,6 +217,8 @@ class Rows:
     def finish(self, row: Row, state: State, at: datetime | None = None) -> None:
         """In a terminal state. A failed job stays live: keys and administration still address it."""
         self.end_lease(row, state)
+        self.ended(row)
+        self.awaited.discard(row.id)
         row.finished_at = at or self.now
         if state is State.FAILED:
             return

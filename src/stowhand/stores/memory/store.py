@@ -32,6 +32,7 @@ from stowhand.stores.memory.flow_tables import MemoryFlowTables
 from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.stores.memory.inspecting import Inspector
 from stowhand.stores.memory.operating import Operator
+from stowhand.stores.memory.results import Results
 from stowhand.stores.memory.rows import Refuses, Row, Rows
 from stowhand.stores.memory.timetable import Timetable
 
@@ -67,6 +68,8 @@ class MemoryStore:
         """The last claim that asked for foreign leases, until it is answered."""
         self._lock = threading.RLock()
         self._sleepers = Sleepers(self._clock)
+        self._endings = Sleepers(self._clock)
+        """Waits for the end of jobs."""
         self._wakes_before = 0
         """When ``wait`` was last called: a hint that came since is kept for the next call."""
         self.jobs = Producer(self.transaction)
@@ -77,6 +80,7 @@ class MemoryStore:
         self.schema = Installer(self._erase)
         self.flows = MemoryFlowTables(self.transaction, keeps=self._options.history is not None)
         self.notices = Notices()
+        self.results = Results(self.transaction, self._endings)
 
     async def open(self) -> None:
         with self.transaction():
@@ -140,6 +144,9 @@ class MemoryStore:
             yield self._rows
             if self._rows.take_news():
                 self._sleepers.wake()
+            if self._rows.has_ended:
+                self._rows.has_ended = False
+                self._endings.wake()
 
     def _erase(self) -> None:
         with self._lock:

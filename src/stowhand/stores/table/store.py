@@ -46,7 +46,7 @@ class TableStore(Generic[R]):
     Nothing is connected before it is used. Raises ConfigurationError.
     """
 
-    jobs = transactions = inspect = admin = operate = timetable = None
+    jobs = transactions = inspect = admin = operate = timetable = results = None
     schema = settings = connections = flows = notices = None
     """Inserting, looking, changing and scheduling are the application's, in SQL; and so is the table."""
 

@@ -24,6 +24,10 @@ class Bulk:
         """The values of the statement ``enqueue_many``."""
         return (*self._arrays(), now)
 
+    def values_of_group(self, now: datetime | None) -> tuple[object, ...]:
+        """The values of the statement ``enqueue_group``."""
+        return (*self._arrays(), _unless_default([job.waiter for job in self._jobs], None, plain_array), now)
+
     def values_of_each(self, now: datetime | None) -> tuple[object, ...]:
         """The values of the statement ``enqueue_each``."""
         tasks, payloads, queues, run_ats, delays, max_attempts, priorities, flags, max_resets = self._arrays()

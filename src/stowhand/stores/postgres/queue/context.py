@@ -189,6 +189,14 @@ def channel_of(schema: str) -> str:
     return channel
 
 
+def ends_of(schema: str) -> str:
+    """The channel on which all hear that wait for a job's end; one process's own has its uuid besides."""
+    channel = f"{schema}:ended"
+    if len(channel.encode()) + 37 > NAME_LIMIT:
+        channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:16]}"
+    return channel
+
+
 def fillings_of(schema: str) -> dict[str, str]:
     """What the {braces} of all texts are filled with, for a schema of this name."""
     channel = channel_of(schema)
@@ -198,9 +206,11 @@ def fillings_of(schema: str) -> dict[str, str]:
         "schema_text": quote_text(schema),
         "schema_name": quote_text(quoted),
         "live_text": quote_text(f"{quoted}.live"),
+        "sequence_text": quote_text(f"{quoted}.live_id_seq"),
         "history_text": quote_text(f"{quoted}.history"),
         "tries_text": quote_text(f"{quoted}.tries"),
         "channel": quote_text(channel),
+        "ends": quote_text(ends_of(schema)),
         "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
         "definer": _DEFINER,
         "index_plans": _INDEX_PLANS,

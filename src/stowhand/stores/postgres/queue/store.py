@@ -19,6 +19,7 @@ from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.inspecting import Inspector
 from stowhand.stores.postgres.queue.operations import Operator
 from stowhand.stores.postgres.queue.producing import Producer
+from stowhand.stores.postgres.queue.results import Results
 from stowhand.stores.postgres.queue.schema import Installer
 from stowhand.stores.postgres.queue.settling import Settlements
 from stowhand.stores.postgres.queue.timetable import Timetable
@@ -41,11 +42,12 @@ class PostgresStore:
         self._settlements = Settlements(context)
         self.capabilities = Capabilities(settle_and_claim=self._settlements.settle_and_claim)
         announcement = IdleAnnouncement(context)
+        behind_pooler = _BEHIND_POOLER if options.listen_url is None else None
         self._listener = Listener(
             context.listen_dialer,
             lambda: context.role("listen"),
             context.channel,
-            _BEHIND_POOLER if options.listen_url is None else None,
+            behind_pooler,
             announcement,
             self.notices.listening,
         )
@@ -58,6 +60,7 @@ class PostgresStore:
         self.schema = self.settings = Installer(context)
         self.connections = context
         self.flows = PostgresFlowTables(context)
+        self.results = Results(context, self.jobs.marks, behind_pooler)
 
     @property
     def description(self) -> str:
@@ -70,6 +73,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Close every connection."""
+        await self.results.rest()
         for part in (self.jobs, self._claims, self._settlements, self._listener, self._context.pool):
             await part.close()
 

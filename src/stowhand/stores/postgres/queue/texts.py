@@ -20,8 +20,9 @@ _FUNCTION = re.compile(
 )
 _BREAKING = "-- breaking"
 FUNCTIONS = (
-    *("time", "tries", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs", "add_job"),
-    *("administer", "cron", "flows", "operate", "figures", "throughput", "maintain", "shared_name", "finish", "grants"),
+    *("time", "tries", "waiters", "enqueue", "queues", "claim", "idle", "settle", "leases", "inspect", "jobs"),
+    *("add_job", "administer", "cron", "flows", "operate", "figures", "throughput", "maintain", "shared_name"),
+    *("finish", "grants"),
 )
 """In this order: SQL functions are checked when they are made."""
 

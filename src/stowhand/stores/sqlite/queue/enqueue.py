@@ -33,7 +33,8 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> int:
         tx.run("lose_key", id=job_id, why="replaced")
         return _insert(tx, row)
     keeps_run_at = job.key_mode is KeyMode.PRESERVE_RUN_AT and state == State.QUEUED and attempts == 0
-    _replace(tx, job_id, row, run_at if keeps_run_at else row[3], payload if state != State.FAILED else None)
+    old = payload if state != State.FAILED else None
+    _replace(tx, job_id, row, run_at if keeps_run_at else row[3], old, repeats=job.key_mode is KeyMode.UNIQUE)
     return int(job_id)
 
 
@@ -71,9 +72,11 @@ def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:
     return [row[0] for row in rows]
 
 
-def _replace(tx: Transaction, job_id: int, row: tuple[object, ...], run_at: object, old: str | None) -> None:
+def _replace(
+    tx: Transaction, job_id: int, row: tuple[object, ...], run_at: object, old: str | None, *, repeats: bool
+) -> None:
     names = ("task", "payload", "queue", "run_at", "priority", "max_attempts", "max_resets", "key", "flags")
-    given = dict(zip(names, row, strict=False)) | {"id": job_id, "run_at": run_at}
+    given = dict(zip(names, row, strict=False)) | {"id": job_id, "run_at": run_at, "repeats": repeats}
     if old is not None:
         both = given["payload"] = appended(old, str(given["payload"]))
         check_size(both)

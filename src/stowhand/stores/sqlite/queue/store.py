@@ -29,6 +29,7 @@ from stowhand.stores.sqlite.queue.inspecting import Inspector
 from stowhand.stores.sqlite.queue.installing import Installer
 from stowhand.stores.sqlite.queue.operations import Operator
 from stowhand.stores.sqlite.queue.producing import Producer
+from stowhand.stores.sqlite.queue.results import Results
 from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -68,6 +69,7 @@ class SqliteStore:
         self.timetable = Timetable(self._connections, options)
         self.schema = Installer(self._connections)
         self.flows = SqliteFlowTables(self._connections, keeps=options.history is not None)
+        self.results = Results(self._connections, options.history)
 
     @property
     def is_listening(self) -> bool:
@@ -82,6 +84,7 @@ class SqliteStore:
     async def close(self) -> None:
         """Close every connection. Harmless when repeated; the next use opens them again."""
         await self.jobs.close()
+        await self.results.rest()
         await self._connections.close()
 
     # -- work ---------------------------------------------------------------------------------------
@@ -103,6 +106,7 @@ class SqliteStore:
         for start in range(0, len(batch), settle.AT_ONCE):
             part = batch[start : start + settle.AT_ONCE]
             replies += await self._connections.write(partial(settle.settle, batch=part, repeat=repeat))
+            self.results.settled()
         return replies
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:

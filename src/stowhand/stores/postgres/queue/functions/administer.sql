@@ -115,6 +115,8 @@ begin
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
     where j.id = any(_locked);
+  perform {schema}.notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
+    having count(*) > 0;
   perform {schema}.free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
     from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
   return query select * from {schema}.without_tokens(_locked);
@@ -169,6 +171,8 @@ begin
                         least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts
                      ) m) n)
     where j.id = any(_locked);
+  perform {schema}.notify_waiters(array_agg(j.waiter)) from {schema}.live j
+    where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
   return query select * from (
     select a.* from {schema}.aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
     union all

@@ -218,10 +218,14 @@ begin
       last_error = null, finished_at = null, cancel_requested = false,
       round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
                    else old.round end,
-      revision = old.revision + 1, updated_at = _at
+      revision = old.revision + 1, updated_at = _at,
+      replaced = case _mode when 'unique' then old.replaced else old.revision + 1 end
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
     returning * into _job;
-    if found then return _job; end if;
+    if found then
+      if _job.waiter is not null then perform {schema}.notify_waiters(array[_job.waiter]); end if;
+      return _job;
+    end if;
     continue when _mode = 'unique';  -- somebody else was first
     -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
     update {schema}.live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';

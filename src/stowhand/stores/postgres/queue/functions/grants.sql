@@ -31,6 +31,7 @@ begin
       and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
         'flow_waits', 'flow_lists', 'workers', 'pauses', 'throughput', 'tries')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
+      and a.attname <> 'waiter'
     group by c.relname
   loop
     execute pg_catalog.format('grant select (%s) on %I.%I to %I, %I, %I', _one.columns, {schema_text}, _one.relname,
@@ -65,6 +66,7 @@ begin
       ('find_stalled', 'worker'),
       ('reset', 'worker'),
       ('maintain', 'worker'),
+      ('await_jobs', 'worker reader admin'),
       ('worker_seen', 'worker'),
       ('worker_gone', 'worker'),
       ('write_throughput', 'worker'),

@@ -40,11 +40,12 @@ language plpgsql as $$
 begin
   insert into {schema}.live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
                              last_error, revision, epoch, settled_token, scout, created_at, updated_at, last_worker,
-                             round)
+                             round, replaced)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
             _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
-            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, {schema}.next_round(_old.id))
+            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, {schema}.next_round(_old.id),
+            _old.replaced)
     on conflict (key) where key is not null do nothing;
   if not found then
     _old.key := null;
@@ -90,14 +91,16 @@ create or replace function {schema}.remove(_id bigint, out done text, out why te
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _state text;
+  _waiter uuid;
 begin
   why := '';
-  select j.state into _state from {schema}.live j where j.id = _id for update;
+  select j.state, j.waiter into _state, _waiter from {schema}.live j where j.id = _id for update;
   if _state = 'processing' then
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
     delete from {schema}.live j where j.id = _id;
     delete from {schema}.tries t where t.job_id = _id;
+    if _waiter is not null then perform {schema}.notify_waiters(array[_waiter]); end if;
     done := 'done';
   else
     select h.state into _state from {schema}.history h where h.id = _id;
@@ -126,6 +129,7 @@ begin
   else
     delete from {schema}.live j where j.id = _job.id;
     delete from {schema}.tries t where t.job_id = _job.id;
+    if _job.waiter is not null then perform {schema}.notify_waiters(array[_job.waiter]); end if;
   end if;
   return _job;
 end $$;

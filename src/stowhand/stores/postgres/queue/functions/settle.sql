@@ -95,6 +95,7 @@ create or replace function {schema}.complete(
 language plpgsql as $$
 declare
   _gone bigint;
+  _waiters uuid[];
 begin
   select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into mine, names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
@@ -112,23 +113,26 @@ begin
     ), kept as (
       insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
         max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-        updated_at, cancel_requested)
+        updated_at, cancel_requested, replaced)
       select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
         g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
-        g.created_at, g.updated_at, g.cancel_requested
+        g.created_at, g.updated_at, g.cancel_requested, g.replaced
       from gone g
     )
     select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
+        array_agg(g.token) filter (where g.queue is not null), count(*),
+        array_agg(g.waiter) filter (where g.waiter is not null) into names, held, held_by, _gone, _waiters
       from gone g;
   else
     with gone as (
-      delete from {schema}.live j where j.id = any(mine) returning j.id, j.queue, j.token
+      delete from {schema}.live j where j.id = any(mine) returning j.id, j.queue, j.token, j.waiter
     )
     select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*) into names, held, held_by, _gone
+        array_agg(g.token) filter (where g.queue is not null), count(*),
+        array_agg(g.waiter) filter (where g.waiter is not null) into names, held, held_by, _gone, _waiters
       from gone g;
   end if;
+  if _waiters is not null then perform {schema}.notify_waiters(_waiters); end if;
   if _gone < cardinality(mine) then perform {schema}.check_written(_gone, cardinality(mine)); end if;
 end $$;
 
@@ -265,16 +269,18 @@ language sql set enable_hashjoin = on as $$
     delete from {schema}.live j
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
+  ), kept as (
+    insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+      max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+      updated_at, cancel_requested, result, replaced)
+    select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
+      g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
+      v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+      g.cancel_requested, v.result::json, g.replaced
+    from unnest(_verdicts) as v join gone g on g.id = v.id
+    where _keep
   )
-  insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-    updated_at, cancel_requested, result)
-  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
-    g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
-    v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-    g.cancel_requested, v.result::json
-  from unnest(_verdicts) as v join gone g on g.id = v.id
-  where _keep
+  select {schema}.notify_waiters(array_agg(g.waiter)) from gone g where g.waiter is not null having count(*) > 0
 $$;
 
 -- Carry verdicts out: back to waiting or to failed, or out of the table; then their queues are free.
@@ -282,6 +288,7 @@ create or replace function {schema}.carry_out(_verdicts {schema}.verdict[], _kee
 language plpgsql as $$
 declare
   _one {schema}.verdict;
+  _waiter uuid;
 begin
   if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
     perform {schema}.keep_tries(_verdicts, _at);
@@ -297,8 +304,9 @@ begin
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
           scout = j.queue is not null and _one.state <> 'failed'
-      where j.id = _one.id;
+      where j.id = _one.id returning j.waiter into _waiter;
     if not found then perform {schema}.check_written(0, 1); end if;
+    if _waiter is not null and _one.state = 'failed' then perform {schema}.notify_waiters(array[_waiter]); end if;
   end loop;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform {schema}.bury(_verdicts, _keep, _at);

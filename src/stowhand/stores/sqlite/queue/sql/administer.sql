@@ -20,7 +20,7 @@ SELECT * FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) ORDE
 INSERT INTO stowhand_history ({archived})
 SELECT
     id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries,
+    last_error, revision, replaced, created_at, updated_at, started_at, :now, cancel_requested, loses_retries,
     epoch + (state = 'processing'), settled_token, coalesce(worker, last_worker)
 FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 

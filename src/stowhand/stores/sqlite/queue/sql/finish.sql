@@ -10,7 +10,7 @@ FROM stowhand_jobs WHERE id = :id AND token = :token AND state = 'processing'
 INSERT INTO stowhand_history ({archived}, result)
 SELECT
     job.id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, 0, max_resets, job.key, flags,
-    last_error, revision, created_at, updated_at, started_at, :now, cancel_requested, loses_retries, epoch,
+    last_error, revision, replaced, created_at, updated_at, started_at, :now, cancel_requested, loses_retries, epoch,
     token, worker, json_extract(settled.value, '$[2]')
 FROM json_each(:settled) AS settled
 CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
@@ -39,8 +39,8 @@ WHERE id = :id AND token = :token AND state = 'processing'
 INSERT INTO stowhand_history ({archived}, result)
 SELECT
     id, task, coalesce(:payload, payload), :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
-    coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, created_at, updated_at,
-    started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token),
+    coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, replaced, created_at,
+    updated_at, started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token),
     coalesce(worker, last_worker), :result
 FROM stowhand_jobs WHERE id = :id
 

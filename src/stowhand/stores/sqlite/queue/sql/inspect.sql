@@ -52,14 +52,26 @@ WHERE id = :id
 -- A canceled job comes back with its id; with its key only if no other job has taken that.
 INSERT INTO stowhand_jobs (
     id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, epoch, settled_token, last_worker, round
+    last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker, round
 )
 SELECT
     id, task, payload, 'queued', queue, priority, :now, 0, max_attempts, 0, max_resets,
     CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, flags,
-    last_error, revision, created_at, updated_at, started_at, epoch, settled_token, last_worker,
+    last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker,
     (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
 FROM stowhand_history AS past WHERE id = :id
+
+-- name: standings
+-- Of jobs that somebody waits for: those that have ended, have made place for another job, or are nowhere.
+SELECT
+    asked.value, coalesce(job.state, past.state), coalesce(job.attempts, past.attempts),
+    coalesce(job.resets, past.resets), iif(job.id IS NULL, past.last_error, job.last_error), past.result,
+    iif(job.id IS NULL, past.started_at, job.started_at), iif(job.id IS NULL, past.finished_at, job.finished_at),
+    coalesce(job.revision, past.revision), iif(job.id IS NULL, past.replaced, job.replaced)
+FROM json_each(:ids) AS asked
+LEFT JOIN stowhand_jobs AS job ON job.id = asked.value
+LEFT JOIN stowhand_history AS past ON job.id IS NULL AND past.id = asked.value
+WHERE job.id IS NULL OR job.state = 'failed' OR job.replaced IS NOT NULL
 
 -- name: has_other_key
 -- Did it come back without the key that it had?

@@ -1,0 +1,84 @@
+"""Hearing of the end of jobs: of every commit to the file, and then one question about all that are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.results import Standing
+from stowhand.stores.database.sqlite_wake import Wake
+from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.moment import to_datetime
+from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+AT_LATEST = 10.0
+"""Seconds after which one asks without a reason."""
+
+
+class Results:
+    """Nothing is marked: the file counts its commits."""
+
+    waiter = None
+
+    def __init__(self, connections: Connections, retention: float | None) -> None:
+        self._connections = connections
+        self._retention = retention
+        # Beside the one for workers, who need not wake for what ends.
+        self._wake = Wake(connections.connect(patience=0.0))
+
+    def marked(self, job: NewJob) -> bool:
+        """Never by its enqueueing."""
+        return False
+
+    async def retention(self) -> float | None:
+        """As this store's options say."""
+        return self._retention
+
+    async def mark(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+        """Remember the count of commits before the question."""
+        self._wake.look()
+        return await self.ask(job_ids)
+
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+        """One statement."""
+        return await self._connections.read(lambda tx: _standings(tx, job_ids))
+
+    async def hear(self, job_ids: Sequence[int]) -> None:
+        """Until another connection has committed."""
+        await self._wake.wait_since(self._wake.wakes, AT_LATEST)
+
+    def settled(self) -> None:
+        """This process has just settled jobs: no need to wait until the count of commits is looked at."""
+        self._wake.ring()
+
+    async def rest(self) -> None:
+        """Close the connection that looks."""
+        self._wake.close()
+
+
+def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[Standing]:
+    found = tx.rows("standings", ids=as_json(job_ids))
+    last = None
+    standings = []
+    for row in found:
+        job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
+        if state is None:
+            last = last or tx.row("last_id") or (0,)
+            standings.append(Standing(job_id, is_known=job_id <= last[0]))
+            continue
+        standings.append(
+            Standing(
+                job_id,
+                State(state),
+                attempts=attempts,
+                resets=resets,
+                last_error=last_error,
+                result_text=result,
+                started_at=None if started_at is None else to_datetime(started_at),
+                finished_at=None if finished_at is None else to_datetime(finished_at),
+                revision=revision,
+                replaced=replaced,
+            )
+        )
+    return standings

@@ -1,0 +1,324 @@
+"""Waiting for the end of jobs: who waits hears of it, however it came about, and asks once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from stowhand.clock import SystemClock
+from stowhand.errors import StoreError
+from stowhand.jobs.job import DROPPED, Job, KeyMode, NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.offered import there
+from stowhand.protocols.queue_store import QueueStore, Reschedule
+from stowhand.protocols.results import Results, Standing
+from stowhand.protocols.waits import Waits
+from tests.contract.needs import needs
+from tests.contract.store_harness import ERRORED, LEASE, SNOOZED, WAYS, StoreHarness
+
+pytestmark = needs("results")
+HEARD = 60.0
+"""Seconds within which an end is heard of; looking without a reason comes later, here."""
+
+
+@pytest.fixture(autouse=True)
+def only_by_hearing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.stores.memory.results.AT_LATEST", 600.0)
+    monkeypatch.setattr("stowhand.stores.sqlite.queue.results.AT_LATEST", 600.0)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.results.HEALTHY", 600.0)
+
+
+class Counted:
+    """A store's part, and how many questions it is asked."""
+
+    def __init__(self, inner: Results) -> None:
+        self.inner = inner
+        self.asked = 0
+        self.waiter, self.marked, self.retention = inner.waiter, inner.marked, inner.retention
+        self.hear, self.rest = inner.hear, inner.rest
+
+    async def mark(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+        self.asked += 1
+        return await self.inner.mark(job_ids)
+
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+        self.asked += 1
+        return await self.inner.ask(job_ids)
+
+
+@asynccontextmanager
+async def waiting(store: QueueStore) -> AsyncIterator[Waits]:
+    """As one process waits."""
+    waits = Waits(Counted(results_of(store)), SystemClock())
+    try:
+        yield waits
+    finally:
+        await waits.close()
+
+
+def results_of(store: QueueStore) -> Results:
+    return there(store, "results", store.results)
+
+
+async def heard(waits: Waits, job: Job) -> Standing:
+    async with asyncio.timeout(HEARD):
+        return await waits.end(job.id, job.revision)
+
+
+async def begun(waits: Waits, job: Job) -> asyncio.Task[Standing]:
+    """Somebody waits for it, and the store knows."""
+    waiter = asyncio.create_task(heard(waits, job))
+    await quiet(waits)
+    return waiter
+
+
+async def quiet(waits: Waits) -> None:
+    async with asyncio.timeout(HEARD):
+        await asyncio.sleep(0)
+        while not waits.is_quiet:  # noqa: ASYNC110 - a test looks from outside
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("state", WAYS)
+async def test_who_waits_hears_how_an_attempt_ended(harness: StoreHarness, state: State) -> None:
+    lease = await harness.start(max_attempts=3)
+    job = await harness.job(lease.job_id)
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, job)
+        result = '{"n": 1}' if state is State.COMPLETED else None
+        await harness.settle(lease, msgspec.structs.replace(WAYS[state], result=result))
+        if state is State.ERRORED:
+            await harness.pass_time(3600.0)
+            await harness.settle(await harness.take(), COMPLETED)
+        standing = await waiter
+    after = await harness.job(job.id)
+    assert standing.applied(job).result == after.result == ({"n": 1} if result else None)
+    assert (standing.state, standing.attempts, standing.last_error) == (after.state, after.attempts, after.last_error)
+    assert (standing.started_at, standing.finished_at) == (after.started_at, after.finished_at)
+    assert (standing.revision, standing.replaced, standing.is_known) == (0, None, True)
+
+
+async def test_what_goes_on_is_no_end(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    job = await harness.job(lease.job_id)
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, job)
+        await harness.settle(lease, SNOOZED)
+        await harness.pass_time(3600.0)
+        await harness.settle(await harness.take(), ERRORED)
+        await harness.pass_time(3600.0)
+        again = await harness.take()
+        await harness.heartbeats.release([again])
+        (asked,) = (await results_of(harness.store).ask([job.id]),)
+        assert (waiter.done(), list(asked)) == (False, [])
+        await harness.settle(await harness.take())
+        assert (await waiter).state is State.COMPLETED
+
+
+Act = Callable[[StoreHarness, Job], Awaitable[object]]
+BY_HAND: dict[str, tuple[Act, State | None]] = {
+    "cancel": (lambda harness, job: harness.store.admin.cancel(job.id), State.CANCELED),
+    "remove": (lambda harness, job: harness.store.admin.remove(job.id), None),
+    "remove by key": (lambda harness, job: harness.store.admin.remove_key("k"), None),
+    "complete": (lambda harness, job: harness.store.admin.complete_jobs([job.id]), State.COMPLETED),
+    "fail": (lambda harness, job: harness.store.admin.permanently_fail_jobs([job.id], "enough"), State.FAILED),
+    "reschedule": (
+        lambda harness, job: harness.store.admin.reschedule_jobs([job.id], Reschedule(attempts=99)), State.FAILED,
+    ),
+    "a newer revision": (lambda harness, job: harness.add(key="k", payload='{"n": 2}'), State.QUEUED),
+}  # fmt: skip
+
+
+@needs("admin", "keys")
+@pytest.mark.parametrize("how", BY_HAND)
+async def test_who_waits_hears_of_an_end_by_hand(harness: StoreHarness, how: str) -> None:
+    act, state = BY_HAND[how]
+    job = await harness.add(key="k")
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, job)
+        await act(harness, job)
+        standing = await waiter
+    assert (standing.state, standing.is_known) == (state, True)
+    assert standing.is_replaced(job.revision) is (how == "a newer revision")
+
+
+async def heard_of_lost(harness: StoreHarness, take_away: Callable[[], Awaitable[object]], job: Job) -> Standing:
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, job)
+        await take_away()
+        return await waiter
+
+
+@needs("sweeps")
+async def test_who_waits_hears_that_its_worker_died_once_too_often(harness: StoreHarness) -> None:
+    lease = await harness.start(max_resets=0)
+    await harness.pass_time(LEASE + 10.0)
+    job = await harness.job(lease.job_id)
+    standing = await heard_of_lost(harness, lambda: harness.heartbeats.reset_stalled(1.0), job)
+    assert standing.state is State.FAILED
+    assert "died" in (standing.last_error or "")
+
+
+@needs("admin")
+async def test_who_waits_hears_of_a_cancellation_on_the_way_back(harness: StoreHarness) -> None:
+    for way in ("release", "settle", "unlock"):
+        lease = await harness.start(way)
+        await harness.store.admin.cancel(lease.job_id)
+
+        async def take_away(way: str = way, lease: Lease = lease) -> None:
+            match way:
+                case "release":
+                    await harness.heartbeats.release([lease])
+                case "settle":
+                    await harness.settle(lease, ERRORED)
+                case _:
+                    await harness.store.admin.force_unlock_workers(["w1"])
+
+        standing = await heard_of_lost(harness, take_away, await harness.job(lease.job_id))
+        assert standing.state is State.CANCELED, way
+
+
+async def test_what_has_ended_before_is_answered_at_once(harness: StoreHarness) -> None:
+    async with waiting(harness.store) as waits:
+        for state in (State.COMPLETED, State.FAILED, State.CANCELED):
+            job = await harness.in_state(state)
+            assert (await heard(waits, job)).state is state
+
+
+async def test_a_job_that_is_nowhere_is_told_from_one_that_never_was(harness: StoreHarness) -> None:
+    job = await harness.in_state(State.CANCELED)
+    await harness.store.admin.remove(job.id)
+    async with waiting(harness.store) as waits:
+        assert await heard(waits, job) == Standing(job.id)
+        never = await heard(waits, msgspec.structs.replace(job, id=job.id + 1000))
+        assert (never.state, never.is_known) == (None, False)
+
+
+async def test_without_a_history_a_job_that_completed_is_nowhere(forgetful_harness: StoreHarness) -> None:
+    harness = forgetful_harness
+    lease = await harness.start()
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, await harness.job(lease.job_id))
+        await harness.settle(lease)
+        assert await waiter == Standing(lease.job_id)
+        assert await waits.results.retention() is None
+
+
+async def test_the_retention_is_that_of_the_history(harness: StoreHarness) -> None:
+    assert await results_of(harness.store).retention() == 86_400.0
+
+
+@needs("keys")
+async def test_a_repeat_that_changes_nothing_replaces_nothing(harness: StoreHarness) -> None:
+    job = await harness.add(key="k")
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, job)
+        again = await harness.add(key="k", key_mode=KeyMode.UNSAFE_DEDUPE)
+        assert (again.id, again.revision) == (job.id, 1)
+        other = await begun(waits, again)
+        await harness.settle(await harness.take())
+        assert [(await one).state for one in (waiter, other)] == [State.COMPLETED, State.COMPLETED]
+
+
+@needs("keys")
+async def test_after_a_newer_revision_its_own_end_is_heard_of(harness: StoreHarness) -> None:
+    old = await harness.add(key="k")
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, old)
+        new = await harness.add(key="k")
+        assert (await waiter).is_replaced(old.revision)
+        waiter = await begun(waits, new)
+        await harness.settle(await harness.take())
+        assert ((await waiter).state, (await waiter).is_replaced(new.revision)) == (State.COMPLETED, False)
+        assert (await heard(waits, old)).is_replaced(old.revision)
+
+
+async def test_several_processes_wait_for_the_same_job(harness: StoreHarness) -> None:
+    lease, other = await harness.start("a"), await harness.start("b")
+    stores = [harness.store, await harness.another(), await harness.another()]
+    async with waiting(stores[0]) as one, waiting(stores[1]) as two, waiting(stores[2]) as three:
+        job = await harness.job(lease.job_id)
+        waiters = [await begun(waits, job) for waits in (one, two, three)]
+        apart = await begun(three, await harness.job(other.job_id))
+        await harness.settle(lease)
+        assert {(await waiter).state for waiter in waiters} == {State.COMPLETED}
+        assert not apart.done()
+        await harness.settle(other)
+        assert (await apart).state is State.COMPLETED
+
+
+async def test_a_thousand_jobs_that_end_together_are_few_questions(harness: StoreHarness) -> None:
+    ids = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(1000))
+    claims = await harness.claim(1000)
+    async with waiting(harness.store) as waits:
+        waiters = [asyncio.create_task(heard(waits, claim.record)) for claim in claims]
+        await quiet(waits)
+        await harness.store.settle([(claim.lease, COMPLETED) for claim in claims])
+        standings = [await waiter for waiter in waiters]
+        assert isinstance(waits.results, Counted)
+        assert waits.results.asked <= 20
+    assert [standing.job_id for standing in standings] == ids
+    assert {standing.state for standing in standings} == {State.COMPLETED}
+
+
+async def test_a_job_that_bears_our_mark_from_the_first_is_heard_of(harness: StoreHarness) -> None:
+    async with waiting(harness.store) as waits:
+        one = NewJob(task="t", waiter=waits.results.waiter)
+        details: list[dict[str, str]] = [{}, {"key": "k"}, {"payload": '{"t": "\\u00e9"}'}, {"queue": "q"}]
+        for new in (msgspec.structs.replace(one, **each) for each in details):
+            asked = waits.questions
+            job = await harness.store.jobs.enqueue(new)
+            marked = waits.results.marked(new)
+            waiter = asyncio.create_task(waits.end(job.id, job.revision, asked=asked if marked else None))
+            await quiet(waits)
+            await harness.settle(await harness.take())
+            async with asyncio.timeout(HEARD):
+                assert (await waiter).state is State.COMPLETED
+
+
+async def test_an_end_before_the_wait_began_is_not_missed(harness: StoreHarness) -> None:
+    """Its notification came, and was answered, while only its enqueueing knew of it."""
+    async with waiting(harness.store) as waits:
+        other = await begun(waits, await harness.add("other"))
+        new = NewJob(task="t", waiter=waits.results.waiter)
+        asked = waits.questions if waits.results.marked(new) else None
+        job = await harness.store.jobs.enqueue(new)
+        await harness.settle(await harness.take(tasks=("t",)))
+        await quiet(waits)
+        async with asyncio.timeout(HEARD):
+            assert (await waits.end(job.id, 0, asked=asked)).state is State.COMPLETED
+        other.cancel()
+
+
+async def test_who_gives_up_leaves_the_others_waiting(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    job = await harness.job(lease.job_id)
+    async with waiting(harness.store) as waits:
+        stays = await begun(waits, job)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await waits.end(job.id, job.revision)
+        await harness.settle(lease)
+        assert (await stays).state is State.COMPLETED
+
+
+async def test_a_store_that_is_closed_ends_every_wait_with_an_error(harness: StoreHarness) -> None:
+    async with waiting(harness.store) as waits:
+        waiter = await begun(waits, await harness.add())
+        await waits.close()
+        with pytest.raises(StoreError, match=r"closed while the end of a job was waited for; the job goes on"):
+            await waiter
+
+
+async def test_a_dropped_result_is_null_to_every_reader_and_known_as_dropped(harness: StoreHarness) -> None:
+    lease = await harness.start()
+    await harness.settle(lease, msgspec.structs.replace(COMPLETED, result=DROPPED))
+    job = await harness.job(lease.job_id)
+    assert (job.result, job.result_text) == (None, DROPPED)
+    async with waiting(harness.store) as waits:
+        assert (await heard(waits, job)).is_dropped
