@@ -312,7 +312,7 @@ class Resources(Protocol):
 
 
 Function = Callable[[Attempt[S], S], Awaitable[object]]
-Middleware = Callable[[Handler], Handler]
+Middleware = Callable[[Handler], Handler | Function[Any]]
 
 
 class _Function:
