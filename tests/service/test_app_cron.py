@@ -73,6 +73,53 @@ def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
     assert len(app.cron_items) == 1, "what was wrong left nothing behind"
 
 
+@pytest.mark.parametrize(
+    ("known", "fields"),
+    [
+        ("0 9 * * mon", "0 9 * * 1"),
+        ("0 9 * * MON-Fri", "0 9 * * 1-5"),
+        ("0 9 * jan,jul,12 sun,2", "0 9 * 1,7,12 0,2"),
+        ("0 9 1 january-Mar *", "0 9 1 1-3 *"),
+        ("0 9 * * saturday-sun", "0 9 * * 6-7"),
+        ("0 9 * * sun-tue", "0 9 * * 0-2"),
+        ("@hourly", "0 * * * *"),
+        (" @Daily ", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        ("@weekly", "0 0 * * sun"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 jan *"),
+    ],
+)
+def test_names_and_macros_that_people_know_mean_what_the_fields_of_a_crontab_mean(
+    app: App, known: str, fields: str
+) -> None:
+    app.cron(known, "t", backfill_period="2h")
+    app.cron(fields, "t", identifier="u", backfill_period=7200)
+    one, other = app.cron_items
+    assert one.spec == other.spec.replace("id=u&", "")
+    year = AT, AT.replace(year=2031)
+    assert list(one.ticks(*year)) == list(other.ticks(*year))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("@dayly", r"App.cron \(t\): '@dayly': no such macro; did you mean '@daily'"),
+        ("@reboot", "'@reboot': no such macro; there are: @annually"),
+        ("0 9 * * mno", "weekday 'mno': no name 'mno'; did you mean 'mon'"),
+        ("0 9 * * jan", "weekday 'jan': no name 'jan'"),
+        ("0 nine * * *", "hour 'nine': 'nine' is no number"),
+        ("0 9 * * fri-mon", "weekday '5-1': 5-1 does not run upwards; write 5-6,0-1"),
+        ("@daily t", "no such macro"),
+    ],
+)
+def test_a_name_that_means_nothing_is_told_with_the_nearest(app: App, pattern: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        app.cron(pattern, "t")
+    assert app.cron_items == ()
+
+
 def test_a_function_may_decide(app: App) -> None:
     def at_four(date: CronDate) -> bool:
         return (date.hour, date.minute) == (4, 0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from stowhand.cron.check import IN_APP, IN_PYTHON, IN_TEXT, check_item
 from stowhand.cron.command import IDENTIFIER, parse_command
-from stowhand.cron.fields import FIELD, FIELDS, Pattern, parse_pattern
+from stowhand.cron.fields import FIELD, FIELDS, MACROS, Pattern, in_numbers, parse_pattern
 from stowhand.cron.item import CronItem, Match, ParsedItem
 from stowhand.errors import CrontabError, a_type
 from stowhand.protocols.callables import is_async
@@ -17,15 +19,6 @@ SHOWN = 1000
 NAME_SHOWN = 40
 """Characters of an item's name in a message about it."""
 _LINE = re.compile("\r\n|\r|\n")
-_SHORTHAND = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
 
 
 def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
@@ -52,8 +45,15 @@ def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
 
 
 def parse_app_item(item: CronItem) -> ParsedItem:
-    """The item of one call of ``App.cron``. Raises CrontabError that lists everything wrong with it."""
+    """The item of one call of ``App.cron``, which takes names and macros too. Raises CrontabError that lists everything
+    wrong with it."""
     problems: list[str] = []
+    if isinstance(item.match, str):
+        try:
+            item = msgspec.structs.replace(item, match=in_numbers(item.match))
+        except ValueError as error:
+            problems.append(f"App.cron ({_shown(str(item.identifier or item.task))}): {error}")
+            item = msgspec.structs.replace(item, match="* * * * *")
     (parsed,) = _all_of([_parse_item(item, "App.cron", IN_APP, problems)], problems)
     return parsed
 
@@ -96,7 +96,7 @@ def _wrong_shape(words: Sequence[str]) -> str | None:
     """What is wrong with a line as a whole."""
     first = words[0]
     if first.startswith("@"):
-        instead = _SHORTHAND.get(first.lower())
+        instead = MACROS.get(first.lower())
         return f"{first[:40]!r} is not understood; write {instead or 'five fields, as in 0 4 * * *'}"
     count = next((at for at, word in enumerate(words) if not FIELD.fullmatch(word)), len(words))
     behind = words[count + 1] if count + 1 < len(words) else "{"

@@ -13,14 +13,20 @@ from datetime import date
 
 import msgspec
 
+from stowhand.errors import suggest
+
 DAY = 1440
 """Minutes."""
-_CALENDAR = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_WEEK = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_CALENDAR = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_WEEK = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 _LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _STEP = re.compile(r"\*/([0-9]+)")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _STEPPED = re.compile(r"([0-9]+)(?:-([0-9]+))?/([0-9]+)")
+_NAME = re.compile(r"[A-Za-z]+")
 FIELD = re.compile(r"[0-9*/,-]+")
 """What a field can be made of."""
 
@@ -31,8 +37,13 @@ class Field(msgspec.Struct, frozen=True):
     name: str
     least: int
     most: int
-    names: tuple[str, ...] = ()
-    """What other crons call the values; not understood here."""
+    full_names: tuple[str, ...] = ()
+    """What other crons call the values. ``App.cron`` understands them (``in_numbers``), a crontab does not."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of three letters."""
+        return tuple(name[:3] for name in self.full_names)
 
     @property
     def values(self) -> range:
@@ -47,6 +58,18 @@ FIELDS = (
     Field("month", 1, 12, _CALENDAR),
     Field("weekday", 0, 6, _WEEK),
 )
+
+
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""As other crons know them; ``App.cron`` understands them too."""
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -120,6 +143,31 @@ class Calendar:
         if self._either:
             return weekday or day_of_month in self._days
         return weekday and day_of_month in self._days
+
+
+def in_numbers(match: str) -> str:
+    """Five fields, or a macro, as people write them elsewhere, in the grammar of a crontab: ``0 9 * jan mon-fri`` is
+    ``0 9 * 1 1-5``. Raises ValueError for an unknown name; what else is wrong stays as it is."""
+    if match.lstrip().startswith("@"):
+        try:
+            return MACROS[match.strip().lower()]
+        except KeyError:
+            raise ValueError(f"{match[:40]!r}: no such macro{suggest(match.strip(), MACROS)}") from None
+    words = match.split()
+    if len(words) != len(FIELDS):
+        return match
+    return " ".join(_in_numbers(field, word) for field, word in zip(FIELDS, words, strict=True))
+
+
+def _in_numbers(field: Field, word: str) -> str:
+    def number(found: re.Match[str]) -> str:
+        name = found[0].lower()
+        if name not in (*field.names, *field.full_names):
+            raise ValueError(f"{field.name} {word[:40]!r}: no name {name[:20]!r}{suggest(name, field.names)}")
+        value = field.least + field.names.index(name[:3])
+        return "7" if name.startswith("sun") and word[: found.start()].endswith("-") else str(value)
+
+    return _NAME.sub(number, word) if field.full_names else word
 
 
 def parse_pattern(words: Sequence[str], problems: list[str]) -> Pattern | None:

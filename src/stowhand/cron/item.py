@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -12,6 +12,7 @@ from stowhand.cron.fields import DAY, Calendar
 from stowhand.cron.zones import FIRST, LAST, Zone, to_minute, to_moment
 from stowhand.errors import a_type
 from stowhand.jobs import strict_json
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.option import Suggesting
 
@@ -40,8 +41,8 @@ Match = Callable[[CronDate], bool]
 class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """What a crontab writes behind the task. ``None``: the default of any job."""
 
-    backfill_period: float | timedelta = 0
-    """Seconds. Ticks missed in so long a time are made up for at start; at most 366 days, rounded up to seconds."""
+    backfill_period: Duration = 0
+    """Ticks missed in so long a time are made up for at start; at most 366 days, rounded up to seconds."""
     max_attempts: int | None = None
     queue_name: str | None = None
     """Jobs of one named queue run one after another."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -14,6 +13,7 @@ from stowhand.cron.crontab import parse_app_item, parse_crontab, refuse_duplicat
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, suggest
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
@@ -38,7 +38,7 @@ class CronSources(TypedDict, total=False):
 class CronKeywords(TypedDict, total=False):
     """Called as the options of an enqueue call. What is not given is the task's own, or the default."""
 
-    backfill_period: float | timedelta
+    backfill_period: Duration
     """As of ``CronOptions``."""
     max_attempts: int | None
     queue: str | None

@@ -93,7 +93,7 @@ class Reloader:
             self._events.emit(TasksReloaded(self._worker.id, self._names, str(error) or type(error).__name__))
             return
         try:
-            await self._open(loaded)
+            await self._open(loaded, claimed)
         except StowhandError as error:
             self._events.emit(TasksReloaded(self._worker.id, self._names, str(error)))
             return
@@ -104,9 +104,9 @@ class Reloader:
         report_problems(loaded, self._settings)
         self._forget_but_one(loaded.load)
 
-    async def _open(self, loaded: LoadedTasks) -> None:
-        """What the new tasks ask for. That of the old ones stays open, for they may still run."""
-        wanted = loaded.registry.wanted()
+    async def _open(self, loaded: LoadedTasks, claimed: tuple[str, ...]) -> None:
+        """What the tasks to be claimed ask for. That of the old ones stays open, for they may still run."""
+        wanted = loaded.registry.wanted(claimed)
         if not wanted:
             return
         if self._handler.resources is None:
