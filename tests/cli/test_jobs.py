@@ -228,3 +228,30 @@ def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_sai
         assert refused.code == 2
         assert "describe them" in refused.err
     assert [row["state"] for row in queue("jobs", "list", "--json").rows()] == ["queued"]
+
+
+def test_show_lists_the_tries_of_a_job_and_failures_groups_them(queue: Stowhand, folder: Path) -> None:
+    (folder / "tasks").mkdir(exist_ok=True)
+    (folder / "tasks" / "mail.py").write_text("def mail(payload):\n    return payload['to']\n")
+    for _ in range(2):
+        assert queue("add", "mail", "{}", "--max-attempts", 1).code == 0
+    assert queue("jobs", "fail", 2, "--reason", "enough").code == 0
+    assert queue("worker", "--once").code == 0
+    shown = queue("jobs", "show", 1).out.splitlines()
+    assert shown[-2].split() == ["ROUND", "ATTEMPT", "ENDED", "OUTCOME", "ERROR", "CLASS", "WORKER", "ERROR"]
+    assert shown[-1].split()[:2] == ["1", "1"]
+    assert "error" in shown[-1]
+    assert "KeyError" in shown[-1]
+    (row,) = queue("jobs", "show", 1, "--json").rows()
+    (entry,) = row["tries"]
+    assert (entry["number"], entry["outcome"], entry["error_class"]) == (1, "error", "KeyError")
+    assert row["last_worker"] == entry["worker"]
+    assert [line.split()[:3] for line in queue("jobs", "failures").out.splitlines()[1:]] == [
+        ["1", "mail", "KeyError"],
+        ["1", "mail", "by"],
+    ]
+    groups = queue("jobs", "failures", "--json").rows()
+    assert [(one["task"], one["error_class"], one["jobs"], one["latest"]) for one in groups] == [
+        ("mail", "KeyError", 1, 1),
+        ("mail", "by hand", 1, 2),
+    ]

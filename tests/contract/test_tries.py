@@ -227,3 +227,25 @@ async def test_the_last_worker_outlives_retry_and_end(harness: StoreHarness) -> 
     await harness.settle(again, judged(Fail("it is broken")))
     failed = await harness.job(job.id)
     assert (failed.worker, failed.last_worker) == (None, "w2")
+
+
+@needs("inspect")
+async def test_failures_are_grouped_by_task_and_class(harness: StoreHarness) -> None:
+    failed = []
+    for task, error_class in (("a", "ValueError"), ("a", "ValueError"), ("a", None), ("b", "ValueError")):
+        lease = await harness.start(task)
+        await harness.settle(lease, judged(Retry("an earlier one", 0.0, error_class="OSError")))
+        await harness.settle(await harness.take(tasks=(task,)), judged(Fail("no\nmore", error_class=error_class)))
+        await harness.pass_time(1)
+        failed.append(lease.job_id)
+    by_hand = await harness.add("a")
+    await harness.in_state(State.ERRORED, task="c")
+    await harness.store.admin.permanently_fail_jobs([by_hand.id], "enough")
+    found = await harness.store.inspect.failures()
+    assert [(one.task, one.error_class, one.jobs, one.latest, one.error) for one in found] == [
+        ("a", "ValueError", 2, failed[1], "no\nmore"),
+        ("a", BY_HAND, 1, by_hand.id, "enough"),
+        ("b", "ValueError", 1, failed[3], "no\nmore"),
+        ("a", None, 1, failed[2], "no\nmore"),
+    ]
+    assert found[0].latest_at == harness.now - timedelta(seconds=3)

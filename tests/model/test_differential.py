@@ -99,7 +99,12 @@ async def look(place: Backend, twin: Twin) -> Rows:
     jobs = await twin.store.inspect.list(JobFilter(states=tuple(State), limit=10_000))
     secrets = place.secrets()
     twin.learn([job.id for job in jobs])
-    rows = [{"born": twin.ordinals[job.id], **describe(job), "secrets": secrets[job.id]} for job in jobs]
+    tried = [job for job in jobs if job.last_worker is not None or job.state is State.FAILED]
+    tries = {job.id: list(await twin.store.jobs.tries(job.id)) for job in tried}
+    rows = [
+        {"born": twin.ordinals[job.id], **describe(job), "secrets": secrets[job.id], "tries": tries.get(job.id)}
+        for job in jobs
+    ]
     together: dict[str, object] = {
         "due": await twin.store.next_due(("a", "b")),
         "counts": await twin.store.inspect.counts(),

@@ -82,6 +82,7 @@ class Sync:
     tries = Waited(Producer.tries)
     list = Waited(Inspector.list)
     counts = Waited(Inspector.counts)
+    failures = Waited(Inspector.failures)
     oldest_due = Waited(Inspector.oldest_due)
     explain = Waited(Inspector.explain)
     figures = Waited(Inspector.figures)

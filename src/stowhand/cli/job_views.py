@@ -20,8 +20,10 @@ from stowhand.cli.text_table import page, table
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
+from stowhand.jobs.tries import Try
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape, telling_line
+from stowhand.protocols.queue_store import Failures
 
 HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
 TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})
@@ -66,14 +68,46 @@ def table_lines(
     )
 
 
-def job_page(job: Job) -> str:
-    """Every field on a line of its own; payload and errors whole."""
-    return page(_fields(job), 18, whole=("last_error", "payload", "result"))
+def job_page(job: Job, tries: Sequence[Try]) -> str:
+    """Every field on a line of its own; payload and errors whole. Below, a line for each try."""
+    fields = page(_fields(job), 18, whole=("last_error", "payload", "result"))
+    return "\n".join([fields, "", *_tries_table(tries)]) if tries else fields
 
 
-def job_json(job: Job) -> str:
-    """One line. ASCII only, so that it may be looked at in a terminal as well."""
+def _tries_table(tries: Sequence[Try]) -> list[str]:
+    rows = [
+        (
+            *(str(one.round), str(one.number), say(one.ended_at), one.outcome.value, one.error_class or "-"),
+            *(one.worker or "-", telling_line(one.error) if one.error else "-"),
+        )
+        for one in tries
+    ]
+    headings = ("ROUND", "ATTEMPT", "ENDED", "OUTCOME", "ERROR CLASS", "WORKER", "ERROR")
+    return table(headings, rows, right=("ROUND", "ATTEMPT"))
+
+
+def failures_table(groups: Sequence[Failures]) -> list[str]:
+    """The last error of each group is that of the job that failed last."""
+    rows = [
+        (
+            *(str(one.jobs), one.task, one.error_class or "-", str(one.latest), say(one.latest_at)),
+            telling_line(one.error) if one.error else "-",
+        )
+        for one in groups
+    ]
+    return table(("JOBS", "TASK", "ERROR CLASS", "LATEST", "FAILED AT", "LAST ERROR"), rows, right=("JOBS", "LATEST"))
+
+
+def failures_json(group: Failures) -> str:
+    """One line."""
+    return json.dumps(msgspec.structs.asdict(group), default=_plain)
+
+
+def job_json(job: Job, tries: Sequence[Try] | None = None) -> str:
+    """One line, with its tries where they are given. ASCII only, so that it may be looked at in a terminal as well."""
     fields = _fields(job)
+    if tries is not None:
+        fields["tries"] = [msgspec.structs.asdict(one) for one in tries]
     fields["payload"] = _decoded(job.payload_text)
     fields["result"] = _decoded(job.result_text) if job.result_text is not None else None
     return json.dumps(fields, default=_plain)

@@ -14,13 +14,14 @@ from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.add import When, when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Moment, Wanted, filter_options, wanted_of
-from stowhand.cli.job_views import job_json, job_page, job_table
+from stowhand.cli.job_views import failures_json, failures_table, job_json, job_page, job_table
 from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.reading import Read, agreed, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.matching import PAGE
 from stowhand.protocols.operating import Ages, Explanation
@@ -101,9 +102,23 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
 @json_option
 @store_options
 def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
-    """Show everything about one job, live or in the history."""
-    job = with_store(settings_of(typed).store, lambda store: store.jobs.get(job_id))
-    return show_one(job, f"job {job_id}", job_json if as_json else job_page)
+    """Show everything about one job, live or in the history, and what its attempts left that did not complete."""
+
+    async def find(store: QueueStore) -> tuple[Job, Sequence[Try]] | None:
+        job = await store.jobs.get(job_id)
+        return None if job is None else (job, await store.jobs.tries(job_id))
+
+    found = with_store(settings_of(typed).store, find)
+    return show_one(found, f"job {job_id}", lambda both: (job_json if as_json else job_page)(*both))
+
+
+@command.command("failures")
+@json_option
+@store_options
+def list_failures(as_json: bool, **typed: Any) -> None:
+    """Group the newest 10,000 failed jobs by task and by the class of their last error."""
+    found = with_store(settings_of(typed).store, lambda store: store.inspect.failures())
+    show_all(found, "No failed jobs.", failures_table, failures_json, as_json=as_json)
 
 
 @command.command("retry")

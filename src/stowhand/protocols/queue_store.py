@@ -121,11 +121,32 @@ class Answer(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class Failures(msgspec.Struct, frozen=True):
+    """Failed jobs of one task whose last attempts ended with errors of one class."""
+
+    task: str
+    error_class: str | None
+    """As ``Try.error_class``."""
+    jobs: int
+    latest: int
+    """The id of the one that failed last."""
+    latest_at: datetime
+    error: str | None
+    """Of that one: its last error."""
+
+
+FAILURES_MOST = 10_000
+"""Failed jobs that are looked at, the newest."""
+
+
 class Inspector(Protocol):
     """Looking at jobs, queues and workers."""
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In order of ids, ascending unless the filter says ``newest_first``."""
+
+    async def failures(self) -> Sequence[Failures]:
+        """The newest 10,000 failed jobs by task and class of error, the most frequent first."""
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state; every state is a key."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
 from stowhand.protocols.operating import Explanation, QueueRow, WorkerRow
-from stowhand.protocols.queue_store import NEWEST, JobFilter
+from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_step
 from stowhand.stores.explaining import explain
@@ -31,6 +31,21 @@ class Inspector:
             wanted = validate_filter(wanted)
             ordered = sorted(rows.every(), key=lambda row: row.id, reverse=wanted.newest_first)
             return [row.job() for row in ordered if matches(row, wanted)][: wanted.limit]
+
+    async def failures(self) -> Sequence[Failures]:
+        with self._transaction() as rows:
+            failed = [
+                (row.finished_at or rows.now, row.id, row) for row in rows.live.values() if row.state is State.FAILED
+            ]
+            groups: dict[tuple[str, str | None], list[Row]] = {}
+            for _, _, row in sorted(failed, reverse=True)[:FAILURES_MOST]:
+                tries = rows.tries.get(row.id)
+                groups.setdefault((row.task, tries[-1].error_class if tries else None), []).append(row)
+            found = [
+                Failures(*names, len(some), some[0].id, some[0].finished_at or rows.now, some[0].last_error)
+                for names, some in groups.items()
+            ]
+            return sorted(found, key=lambda one: (one.jobs, one.latest_at, one.latest), reverse=True)
 
     async def counts(self) -> dict[State, int]:
         with self._transaction() as rows:

@@ -12,7 +12,7 @@ import msgspec
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
 from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
-from stowhand.protocols.queue_store import NEWEST, JobFilter
+from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_step
 from stowhand.stores.database.link import Values
@@ -43,6 +43,10 @@ class Inspector:
         wanted = validate_filter(wanted)
         found = await self._ask_with("newest" if wanted.newest_first else "list", _parameters(wanted))
         return [read_job(row) for row in found]
+
+    async def failures(self) -> Sequence[Failures]:
+        """By the last entry of each."""
+        return [Failures(*row) for row in await self._ask("failures", FAILURES_MOST)]
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state."""

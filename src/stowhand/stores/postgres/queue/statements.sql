@@ -196,6 +196,19 @@ where %(history)s::bool and id < %(after)s::bigint
 order by id desc limit %(limit)s::int)
 order by id desc limit %(limit)s::int
 
+-- name: failures
+select g.task, g.error_class, g.jobs, g.latest, g.at, (select l.last_error from {schema}.live l where l.id = g.latest)
+from (
+  select f.task, t.error_class, count(*)::int as jobs, max(f.finished_at) as at,
+    (array_agg(f.id order by f.finished_at desc, f.id desc))[1] as latest
+  from (
+    select l.id, l.task, l.finished_at from {schema}.live l
+    where l.state = 'failed' order by l.finished_at desc limit %s::int) f
+    left join lateral (
+      select e.error_class from {schema}.tries e where e.job_id = f.id order by e.place desc limit 1) t on true
+  group by f.task, t.error_class) g
+order by g.jobs desc, g.at desc, g.latest desc
+
 -- name: counts
 select state, count(*) from {schema}.live group by state
 union all

@@ -13,7 +13,7 @@ import msgspec
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import Figures, Pauses
 from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
-from stowhand.protocols.queue_store import NEWEST, JobFilter
+from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_step
 from stowhand.stores.explaining import Busy, Facts, Holder, claim_scope, explain
@@ -56,6 +56,14 @@ class Inspector:
             return [to_job(row) for row in islice(rows, wanted.limit)]
 
         return await self._connections.read(find)
+
+    async def failures(self) -> Sequence[Failures]:
+        """By the last entry of each."""
+        found = await self._connections.read(lambda tx: tx.rows("failures", most=FAILURES_MOST))
+        return [
+            Failures(task, kind, jobs, latest, to_datetime(at), error)
+            for task, kind, jobs, latest, at, error, _ in found
+        ]
 
     async def counts(self) -> dict[State, int]:
         """Every state is a key."""
