@@ -17,6 +17,7 @@ from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, UnknownTask
 from stowhand.retry import SERVICE
 from stowhand.tasks.context import Context
+from stowhand.tasks.registry import TaskOptions
 from stowhand.testing import MemoryStore
 
 
@@ -165,6 +166,40 @@ def test_an_annotation_that_only_the_return_type_has_is_nobodys_business(app: Ap
     app.task(odd)
     with pytest.raises(InvalidJob, match="argument 'a': Expected 'int', got 'str'"):
         app.registry.get("odd").shape.write(("1",), {})
+
+
+class Wrong:
+    """What no option takes."""
+
+
+@pytest.mark.parametrize("option", sorted(TaskOptions.__annotations__))
+def test_each_wrong_option_is_told_with_its_line_its_task_and_its_name(app: App, option: str) -> None:
+    def slow() -> None: ...
+
+    wrong: dict[str, Any] = {option: Wrong()}
+    with pytest.raises(ConfigurationError) as caught:
+        app.task(**wrong)(slow)
+    (line, *_) = str(caught.value).splitlines()
+    here = inspect.getsourcelines(test_each_wrong_option_is_told_with_its_line_its_task_and_its_name)[1]
+    place, number, said = line.split(":", 2)
+    assert place.endswith("tests/tasks/test_declaring.py")
+    assert here < int(number) < here + 10
+    assert said.startswith(" task 'slow': ")
+    assert option in said
+    assert "Wrong" in said, "what was given"
+    assert len(app.registry) == 0
+
+
+def test_errors_of_other_declarations_name_their_line_too(app: App) -> None:
+    app.task(name="again")(lambda: None)
+    for wrong in (
+        lambda: app.task(name="again")(lambda: None),
+        lambda: app.cron("* * * *", "again"),
+        lambda: app.cron("0 4 * * *", "again", {"unknown": 1}),
+        lambda: app.task("no function"),  # type: ignore[call-overload]
+    ):
+        with pytest.raises((ConfigurationError, DuplicateTask), match=r"^\S*tests/tasks/test_declaring\.py:\d+: "):
+            wrong()
 
 
 # -- words for people ------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
 from stowhand.tasks.context import Context, LoggerFactory
+from stowhand.tasks.declaration import declaring
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
@@ -128,8 +129,9 @@ class App:
         """
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any] | ContextTask[..., Any, Any]:
-            definition = define(function, name, cast("TaskOptions", options))
-            self.registry.add(definition)
+            with declaring(name or getattr(function, "__name__", None)):
+                definition = define(function, name, cast("TaskOptions", options))
+                self.registry.add(definition)
             kind = ContextTask if definition.shape.injected.context is not None else Task
             return kind(definition, self)
 
@@ -161,10 +163,11 @@ class App:
 
         ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
         """
-        item = declare_item(pattern, task, payload, identifier, tz, options)
-        if isinstance(task, str):
-            (item,) = declared([item], self.registry)
-        self.cron_items = refuse_duplicates((*self.cron_items, item))
+        with declaring():
+            item = declare_item(pattern, task, payload, identifier, tz, options)
+            if isinstance(task, str):
+                (item,) = declared([item], self.registry)
+            self.cron_items = refuse_duplicates((*self.cron_items, item))
 
     @contextmanager
     def override(self, factory: Callable[[], AnyContextManager[object]], value: object) -> Iterator[None]:

@@ -1,0 +1,36 @@
+"""Where something is declared: the line of the application that its errors name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stowhand.errors import ConfigurationError, DuplicateTask
+
+_OURS = "stowhand"
+
+
+@contextmanager
+def declaring(name: str | None = None) -> Iterator[None]:
+    """Errors of a declaration say its line and its task: ``shop/mail.py:12: task 'send': timeout=…``."""
+    try:
+        yield
+    except (ConfigurationError, DuplicateTask) as error:
+        said = str(error)
+        if name is not None and repr(name) not in said:
+            said = f"task {name!r}: {said}"
+        place = _line()
+        raise type(error)("\n".join(f"{place}{line}" for line in said.splitlines())) from error.__cause__
+
+
+def _line() -> str:
+    """``shop/mail.py:12: ``; relative to the current folder where the file is below it; empty: it was typed nowhere."""
+    frame = sys._getframe(1)  # noqa: SLF001 - as logging and warnings find their callers
+    while frame.f_globals.get("__name__", "").split(".")[0] in (_OURS, "contextlib"):
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    file, here = frame.f_code.co_filename, os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - text, maybe no path
+    return f"{file.removeprefix(here)}:{frame.f_lineno}: "
