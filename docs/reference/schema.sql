@@ -175,6 +175,7 @@ CREATE TABLE stowhand.live (
     round integer,
     waiter uuid,
     replaced integer,
+    on_failure json,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000', fillfactor='60');
@@ -249,7 +250,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -293,7 +294,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -337,7 +338,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -512,11 +513,11 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
   ), kept as (
     insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
       max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-      updated_at, cancel_requested, result, replaced)
+      updated_at, cancel_requested, result, replaced, on_failure)
     select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
       g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
       v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-      g.cancel_requested, v.result::json, g.replaced
+      g.cancel_requested, v.result::json, g.replaced, g.on_failure
     from unnest(_verdicts) as v join gone g on g.id = v.id
     where _keep
   )
@@ -582,6 +583,10 @@ begin
     if not found then perform "stowhand".check_written(0, 1); end if;
     if _waiter is not null and _one.state = 'failed' then perform "stowhand".notify_waiters(array[_waiter]); end if;
   end loop;
+  if exists (select from unnest(_verdicts) as v where v.state = 'failed') then
+    perform "stowhand".tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
+      from unnest(_verdicts) as v where v.state = 'failed';
+  end if;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform "stowhand".bury(_verdicts, _keep, _at);
     perform "stowhand".check_written(0, count(*)) from unnest(_verdicts) as v join "stowhand".live j on j.id = v.id
@@ -589,6 +594,19 @@ begin
   end if;
   perform "stowhand".free_queues(array_agg(v.queue), array_agg(v.id), array_agg(v.token), _at)
     from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
+end $$;
+
+CREATE FUNCTION stowhand.check_handler(_handler json) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if json_typeof(_handler) <> 'object' or octet_length(_handler::text) > 16384
+      or _handler->>'key' is not null or _handler->>'payload' is not null or _handler->>'on_failure' is not null then
+    raise exception 'on_failure is an object without key, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
+  end if;
+  perform "stowhand".check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
+  perform "stowhand".check_name('A queue name', _handler->>'queue', 128, 'GWBQN');
+  perform "stowhand".refuse_reserved(_handler->>'task');
 end $$;
 
 CREATE FUNCTION stowhand.check_job(_task text, _payload json, _suspicious boolean, _queue text, _max_attempts integer, _key text, _flags text[], _max_resets integer) RETURNS void
@@ -1058,7 +1076,7 @@ begin
     returning * into _job;
   else
     _job := "stowhand".enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, _at);
+                                   _max_resets, null, _at);
   end if;
   if _key is not null then
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
@@ -1088,7 +1106,7 @@ begin
     _task, _payload, "stowhand".is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
   _job := "stowhand".enqueue_keyed(
     _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, _at);
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify('stowhand:wake', '');
   return _job;
@@ -1114,7 +1132,51 @@ begin
   ) added order by added.place;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _at timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_jobs(_jobs json, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
+  _new record;
+  _payload json;
+  _flags text[];
+  _job "stowhand".live;
+  _made "stowhand".live[];
+begin
+  for _new in
+    select * from rows from (json_to_recordset(_jobs) as (
+      task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+      priority int, flags json, key_mode text, max_resets int, on_failure json
+    )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
+                            on_failure, place)
+    order by j.key collate "C" nulls first, j.place
+  loop
+    if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+      raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _new.mode
+        using errcode = 'GWBKM';
+    end if;
+    _payload := coalesce(_new.payload, '{}')::json;
+    _flags := case when _new.flags is not null then
+      array(select f.flag from json_array_elements_text(_new.flags) with ordinality as f(flag, n)
+            group by f.flag order by min(f.n)) end;
+    perform "stowhand".refuse_reserved(_new.task);
+    perform "stowhand".check_job(
+      _new.task, _payload, "stowhand".is_suspicious(_payload::text), _new.queue, _new.max_attempts, _new.key, _flags,
+      _new.max_resets);
+    if _new.on_failure is not null then perform "stowhand".check_handler(_new.on_failure); end if;
+    _job := "stowhand".enqueue_keyed(
+      _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
+      coalesce(_new.max_attempts, 25), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
+      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _at);
+    _job.token := null; _job.settled_token := null;
+    _made[_new.place] := _job;
+  end loop;
+  if _made is not null then perform "stowhand".wake(); end if;
+  return query select * from unnest(_made);
+end $$;
+
+CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _at timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1122,9 +1184,9 @@ declare
 begin
   if _mode = 'unsafe_dedupe' then
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      key, created_at, updated_at)
+                                      on_failure, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _key, _at, _at)
+            _on_failure, _key, _at, _at)
     on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
     returning * into _job;
     return _job;
@@ -1135,9 +1197,9 @@ begin
       if found then return _job; end if;
     end if;
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      key, created_at, updated_at)
+                                      on_failure, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _key, _at, _at)
+            _on_failure, _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
       payload = case
@@ -1149,7 +1211,7 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
-      scout = _queue is not null,
+      scout = _queue is not null, on_failure = _on_failure,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false,
       round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
@@ -1216,10 +1278,29 @@ begin
     where j.id = any(_locked);
   perform "stowhand".notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
     having count(*) > 0;
+  perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
+    where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
   perform "stowhand".free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
     from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
   return query select * from "stowhand".without_tokens(_locked);
 end $$;
+
+CREATE FUNCTION stowhand.failure_payload(_job stowhand.live, _error_class text) RETURNS json
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+  _arguments text := _job.payload;
+  _size int := octet_length(_arguments);
+  _error text := coalesce(_job.last_error, '');
+begin
+  if _size > 1040000 or length(_arguments) - length(replace(replace(_arguments, '[', ''), '{', '')) > 63
+      and jsonb_path_exists(_arguments::jsonb, 'strict $.**{63} ? (@.type() == "array" || @.type() == "object")') then
+    _arguments := 'null';
+  end if;
+  if _size > 900000 then _error := left(_error, 1000); end if;
+  return concat('{"job_id":', _job.id, ',"task":', to_json(_job.task), ',"arguments":', _arguments,
+    ',"error_class":', coalesce(to_json(_error_class)::text, 'null'), ',"error":', to_json(_error), '}')::json;
+end $_$;
 
 CREATE FUNCTION stowhand.find_stalled(_slack double precision, _worker text, _id bigint, _token uuid, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token text, task text, worker text, resets integer, max_resets integer, max_attempts integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1374,6 +1455,7 @@ CREATE TABLE stowhand.history (
     cancel_requested boolean NOT NULL,
     result json,
     replaced integer,
+    on_failure json,
     CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
 )
 PARTITION BY RANGE (finished_at);
@@ -2858,6 +2940,7 @@ declare
   _held "stowhand".live[];
   _verdicts "stowhand".verdict[];
   _locked bigint[];
+  _waiting bigint[];
 begin
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
@@ -2873,6 +2956,9 @@ begin
       where j.id = any(_locked) and j.state <> 'failed'
         and coalesce(_attempts, j.attempts) >= coalesce(_max_attempts, j.max_attempts) order by j.id),
     null, _at);
+  _waiting := array(
+    select j.id from "stowhand".live j
+    where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update "stowhand".live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
         (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (
@@ -2887,6 +2973,8 @@ begin
     where j.id = any(_locked);
   perform "stowhand".notify_waiters(array_agg(j.waiter)) from "stowhand".live j
     where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
+  perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from "stowhand".live j
+    where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
   return query select * from (
     select a.* from "stowhand".aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
     union all
@@ -3055,12 +3143,12 @@ CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time z
 begin
   insert into "stowhand".live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
                              last_error, revision, epoch, settled_token, scout, created_at, updated_at, last_worker,
-                             round, replaced)
+                             round, replaced, on_failure)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
             _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
             _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, "stowhand".next_round(_old.id),
-            _old.replaced)
+            _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
   if not found then
     _old.key := null;
@@ -3344,6 +3432,41 @@ begin
   return null;
 end $$;
 
+CREATE FUNCTION stowhand.tell_of_failures(_ids bigint[], _classes text[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _one record;
+  _job "stowhand".live;
+  _told boolean := false;
+begin
+  for _one in
+    select l as job, f.class from unnest(_ids, _classes) as f(id, class) cross join lateral (
+      select j.* from "stowhand".live j where j.id = f.id and j.on_failure is not null offset 0) l
+    order by f.id
+  loop
+    _job := _one.job;
+    begin
+      insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                 created_at, updated_at)
+      select h.task, "stowhand".failure_payload(_job, _one.class), h.queue,
+        coalesce(h.run_at, _at + h.delay * interval '1 second', _at), coalesce(h.max_attempts, 25),
+        coalesce(h.priority, 0), case when h.flags is not null then array(select json_array_elements_text(h.flags)) end,
+        h.max_resets, h.queue is not null, _at, _at
+      from json_to_record(_job.on_failure) as h(
+        task text, queue text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
+        max_resets int);
+      _told := true;
+    exception when others then
+      if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;
+      update "stowhand".live j
+        set last_error = left(concat_ws(E'\n', j.last_error, 'on_failure could not be enqueued: ' || sqlerrm), 16384)
+        where j.id = _job.id;
+    end;
+  end loop;
+  if _told then perform "stowhand".wake(); end if;
+end $$;
+
 CREATE FUNCTION stowhand.unlock_all(_workers text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3613,6 +3736,7 @@ CREATE TABLE stowhand.history_default (
     cancel_requested boolean CONSTRAINT history_cancel_requested_not_null NOT NULL,
     result json,
     replaced integer,
+    on_failure json,
     CONSTRAINT over CHECK ((state = ANY (ARRAY['completed'::text, 'canceled'::text])))
 );
 

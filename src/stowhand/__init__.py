@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stowhand.events import Events
     from stowhand.jobs.conditions import Where, sql
     from stowhand.jobs.execution_log import ExecutionLogEntry
+    from stowhand.jobs.failure import Failure
     from stowhand.jobs.job import Job, KeyMode, NewJob, State
     from stowhand.jobs.lease import Lease, ResetJob
     from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Settlement, Snooze
@@ -87,6 +88,7 @@ _ROOMS = {
     "events": "Events",
     "jobs.conditions": "Where sql",
     "jobs.execution_log": "ExecutionLogEntry",
+    "jobs.failure": "Failure",
     "jobs.job": "Job KeyMode NewJob State",
     "jobs.lease": "Lease ResetJob",
     "jobs.lifecycle": "Cancel Complete Fail Outcome Retry Settlement Snooze",
@@ -142,6 +144,7 @@ __all__ = [
     "Events",
     "ExecutionLogEntry",
     "Fail",
+    "Failure",
     "Finding",
     "FlowMetrics",
     "Foreign",

@@ -522,6 +522,33 @@ async def test_once_looks_again_when_jobs_went_back_while_it_looked() -> None:
         assert {row.state for row in store.rows()} == {State.COMPLETED}
 
 
+async def test_once_looks_again_when_a_job_ended_while_it_looked() -> None:
+    """What the end has enqueued, the look that began before it has not seen."""
+    clock = FakeClock()
+    store = FaultyStore(clock)
+
+    async def hears_nothing(timeout: float) -> bool:
+        await clock.sleep(timeout)
+        return False
+
+    store.wait = hears_nothing  # type: ignore[method-assign]
+
+    async def fails(attempt: Attempt[Job]) -> None:
+        await clock.sleep(5)
+        raise ValueError("no")
+
+    jobs = [NewJob(task="fails", max_attempts=1, on_failure=NewJob(task="told"))]
+    acts = {"fails": fails, "told": nothing}
+    async with at_work(acts, clock=clock, store=store, jobs=jobs, once=True, concurrency=2) as harness:
+        await clock.advance(3)
+        store.gates["claim"] = asyncio.Event()
+        harness.worker.wake()
+        await clock.advance(3)
+        store.gates.pop("claim").set()
+        await harness.ended()
+        assert {row.task: row.state for row in store.rows()} == {"fails": State.FAILED, "told": State.COMPLETED}
+
+
 async def test_once_waits_for_a_settlement_that_is_busy() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)

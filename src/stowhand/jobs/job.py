@@ -72,6 +72,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     flags: tuple[str, ...] = ()
     waiter: UUID | None = None
     """The process that waits for its end: for ``enqueue_and_wait``, where the store has named one."""
+    on_failure: NewJob | None = None
+    """Enqueued when this job has failed for good, with a ``Failure`` as its payload: so it has no payload of its own
+    here, no key, and no ``on_failure``."""
 
 
 class Job(msgspec.Struct, frozen=True, dict=True):

@@ -20,6 +20,8 @@ QUEUE_LIMIT = 128
 KEY_LIMIT = 512
 FLAGS_LIMIT = 64
 FLAG_LIMIT = 128
+HANDLER_LIMIT = 16 * 1024
+"""Bytes of JSON."""
 FORBIDDEN_LIMIT = 10_000
 PURGE = "jobs:purge_completed"
 RESERVED = (PURGE,)
@@ -93,6 +95,8 @@ def check_options(job: NewJob) -> NewJob:
         _check_integer("max_resets", job.max_resets, 0)
     if job.run_at is not None:
         _check_moment(job.run_at, job.delay)
+    if job.on_failure is not None:
+        _check_handler(job.on_failure)
     delay = None if job.delay is None else read_delay(job.delay)
     key_mode = job.key_mode if type(job.key_mode) is KeyMode else _read_key_mode(job.key_mode)
     flags = () if job.flags == () else _read_flags(job.flags)
@@ -100,6 +104,21 @@ def check_options(job: NewJob) -> NewJob:
     if delay is job.delay and key_mode is job.key_mode and flags is job.flags:
         return job
     return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
+
+
+def _check_handler(handler: NewJob) -> None:
+    try:
+        # Whatever would be coerced is refused here: the store writes it as it stands.
+        exact = check_options(handler) is handler
+        refuse_reserved(handler)
+    except InvalidJob as error:
+        raise InvalidJob(f"on_failure: {error}") from None
+    if not exact:
+        raise InvalidJob("on_failure: give delay in seconds and flags as a tuple, as a task's template has them")
+    if handler.key is not None or handler.on_failure is not None or handler.payload != NewJob(task="").payload:
+        raise InvalidJob("on_failure: its job has no key, no payload and no on_failure of its own")
+    if (size := len(msgspec.json.encode(handler))) > HANDLER_LIMIT:
+        raise InvalidJob(f"on_failure: {size} bytes, the limit is {HANDLER_LIMIT}; give it fewer flags")
 
 
 def refuse_repeated_key(job: NewJob, keys: dict[str, KeyMode]) -> None:

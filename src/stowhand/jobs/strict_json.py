@@ -122,13 +122,25 @@ def find_trouble(text: str, limit: int) -> str | None:
     return None
 
 
-def _examine(bare: str) -> str | None:
-    """Depth, digits and exponents of a text whose strings have been emptied."""
+def is_deepest(text: str) -> bool:
+    """It is nested to the limit: inside another value it would be beyond it."""
+    many = text.count("[") + text.count("{") >= DEPTH_LIMIT
+    return many and _is_deeper(_STRING.sub('""', text), DEPTH_LIMIT - 1)
+
+
+def _is_deeper(bare: str, limit: int) -> bool:
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", bare):
         depth += 1 if bracket in "[{" else -1
-        if depth > DEPTH_LIMIT:
-            return f"nested deeper than the limit of {DEPTH_LIMIT}"
+        if depth > limit:
+            return True
+    return False
+
+
+def _examine(bare: str) -> str | None:
+    """Depth, digits and exponents of a text whose strings have been emptied."""
+    if _is_deeper(bare, DEPTH_LIMIT):
+        return f"nested deeper than the limit of {DEPTH_LIMIT}"
     for number in _NUMBER.finditer(bare):
         digits, exponent = number.groups()
         if len(digits) > DIGITS_LIMIT:

@@ -327,9 +327,11 @@ def pool_shortage(said: str, size: int, slots: int) -> str | None:
 
 def whole(job: NewJob, max_attempts: int | None) -> NewJob:
     """The job with ``max_attempts``, unless it has a number of its own; ``None``: the schema decides."""
-    if max_attempts is None or job.max_attempts is not None:
+    if max_attempts is None:
         return job
-    return msgspec.structs.replace(job, max_attempts=max_attempts)
+    if job.on_failure is not None:
+        job = msgspec.structs.replace(job, on_failure=whole(job.on_failure, max_attempts))
+    return job if job.max_attempts is not None else msgspec.structs.replace(job, max_attempts=max_attempts)
 
 
 def whole_batch(

@@ -164,12 +164,14 @@ class LogNumbers(Message, frozen=True):
     numbers: tuple[int, ...]
 
 
-class Enqueue(Message, frozen=True):
+class Enqueue(Message, frozen=True, omit_defaults=True):
     """All of these jobs are enqueued in one transaction, or none."""
 
     jobs: tuple[NewJob, ...]
     bare: bool = False
     """The answer contains ids only."""
+    rules: tuple[str, ...] = ()
+    """Fields of these jobs that a server of before them would leave out without a word: it refuses this one."""
 
 
 class Enqueued(Message, frozen=True):

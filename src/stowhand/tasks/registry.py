@@ -19,6 +19,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.protocols.callables import inmost, is_async, why_no_function
 from stowhand.retry import AnyBackoff, named
 from stowhand.tasks.around import Around
+from stowhand.tasks.on_failure import Declared, OnFailure, read_on_failure
 from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.resource import Factory, Resource
@@ -59,6 +60,9 @@ class JobRules(TypedDict, total=False):
     unique: Unique | None
     """At most one job waits or runs with the same ``"arguments"``, or the same value of a function of some of them: a
     repeat gives that one, unchanged; a failed one starts anew. Not together with ``key``."""
+    on_failure: Declared | str | None
+    """The task, or its name, of the job that is enqueued when one of these has failed for good. It takes a
+    ``Failure``."""
 
 
 class TaskOptions(EnqueueOptions, RunOptions, JobRules, total=False):
@@ -80,14 +84,19 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     retry_rules: RetryRules | None = None
     group: str | None = None
     unique: Uniqueness | None = None
+    on_failure: OnFailure | None = None
     file: str | None = None
     """Of a folder: where it stands."""
     executable: bool = False
     """``function`` runs a program: it takes the attempt and the job's logger."""
 
     def finished(self, job: NewJob) -> NewJob:
-        """One of its jobs, with what is made of its payload. Raises InvalidJob."""
-        return job if self.unique is None else self.unique.keyed(job)
+        """One of its jobs, with its payload, under the rules of this task. Raises InvalidJob."""
+        if self.unique is not None:
+            job = self.unique.keyed(job)
+        if self.on_failure is not None and job.on_failure is None:
+            job = msgspec.structs.replace(job, on_failure=self.on_failure.job)
+        return job
 
     @property
     def origin(self) -> str:
@@ -120,7 +129,16 @@ class Registry:
                 f"two tasks are named {definition.name!r}: {taken.origin} and {definition.origin};"
                 " give one of them another name"
             )
+        self._join(definition)
         self._definitions[definition.name] = definition
+
+    def _join(self, definition: TaskDefinition) -> None:
+        """Tasks may be named by ``on_failure`` before they are declared."""
+        for one in (*self._definitions.values(), definition):
+            if one.on_failure is not None and one.on_failure.name == definition.name:
+                one.on_failure.declare(definition)
+        if definition.on_failure is not None and (told := self.find(definition.on_failure.name)) is not None:
+            definition.on_failure.declare(told)
 
     def get(self, name: str) -> TaskDefinition:
         """Raises UnknownTask, with the nearest name."""
@@ -176,7 +194,8 @@ class Registry:
         if job.task not in self._definitions:
             return job
         said = {name: value for name in OPTIONS if (value := getattr(job, name)) != getattr(_SILENT, name)}
-        return self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", said))
+        made = self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", said))
+        return made if job.on_failure is None else msgspec.structs.replace(made, on_failure=job.on_failure)
 
     def wanted(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
         """What these tasks ask a worker to open, in the order of their declaration; ``None``: all tasks."""
@@ -268,6 +287,7 @@ def define(
         group=_read_group(options.get("group")),
         retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
         unique=unique,
+        on_failure=read_on_failure(options.get("on_failure"), chosen),
     )
 
 

@@ -87,7 +87,8 @@ class ConfiguredTask(Generic[P, R_co]):
         """The job, not enqueued: for ``app.enqueue_many`` and ``Context.enqueue_after``. Raises InvalidJob."""
         text = self._definition.shape.write(args, kwargs)
         job = msgspec.structs.replace(self._template, payload=text)
-        return job if self._definition.unique is None else self._definition.finished(job)
+        definition = self._definition
+        return job if definition.unique is None and definition.on_failure is None else definition.finished(job)
 
     async def enqueue_many(self, payloads: Iterable[object] | AsyncIterable[object]) -> list[int]:
         """Enqueue a job per payload in one transaction, streamed; their ids in the order given. All of them, or none.

@@ -59,7 +59,7 @@ class Claimer:
     async def run(self) -> None:
         """Claim and start jobs until stopped, or, with ``once``, until nothing is due and nothing runs."""
         while not self._duty.is_stopping:
-            seen = self._changes.count
+            seen, was_idle = self._changes.count, self._load.is_idle
             if self._suspect_is_next:
                 await self._suspect_first()
             elif self._is_spent:
@@ -70,7 +70,8 @@ class Claimer:
             elif self._is_full or not (limit := self._claim_size.limit()):
                 await self._wait(seen)
             elif not await self._claim_any(limit):
-                if self._once and self._load.is_idle:
+                # What the end of a job enqueues, a claim that began before it has not seen.
+                if self._once and was_idle and self._load.is_idle:
                     return
                 await self._sleep()
 

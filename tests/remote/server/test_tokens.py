@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowhand import App, Failure
 from stowhand.errors import ConfigurationError
 from stowhand.events import RequestAnswered, TokensTrouble, WrongTokens
 from stowhand.remote.server.token_file import TokenFile
@@ -130,6 +131,30 @@ def test_enqueueing_is_limited_to_tasks_and_queues(lend: Lend, tokens: Path) -> 
     assert made["jobs"][0]["payload"] == ""  # with a key it might be another's
     assert client.get(f"/v1/jobs/{job_id}").status == 200
     client.get(f"/v1/jobs/{hidden}").refused(404, "unknown")
+
+
+def test_a_job_that_tells_of_a_failure_needs_the_same_rights_unless_the_server_declares_it(
+    lend: Lend, tokens: Path
+) -> None:
+    app = App("memory://")
+
+    @app.task
+    def notify(payload: Failure) -> None: ...
+
+    @app.task(on_failure=notify)
+    def declared() -> None: ...
+
+    token = token_of(tokens, "a", "enqueue", "claim", tasks=("a", "declared"))
+    lending = lend(declared=app.registry.declared)
+    client = lending.client(token)
+    others = {"task": "a", "on_failure": {"task": "notify"}}
+    assert "'notify'" in client.post("enqueue", jobs=[others], rules=["on_failure"]).refused(403, "out of scope")
+    for job in ({"task": "declared"}, {"task": "declared", "on_failure": {"task": "notify"}}):
+        assert client.post("enqueue", jobs=[job]).status == 200
+    assert client.post("enqueue", jobs=[{"task": "a", "on_failure": {"task": "a"}}]).status == 200
+    (claim,) = client.claim(tasks=["a"])
+    assert client.settle(claim, then=[others]) == ["settled"]
+    assert lending.state(claim["lease"]["job_id"]) == "failed"
 
 
 def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tokens: Path) -> None:

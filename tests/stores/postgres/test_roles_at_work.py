@@ -342,6 +342,8 @@ REFUSED_BUILT_IN = {
     "enqueue": "select {s}.enqueue('jobs:purge_completed')",
     "enqueue_many": "select {s}.enqueue_many(array['a','jobs:purge_completed'],array['{{}}','{{}}']::json[],"
     "null,null,null,null,null,null,null)",
+    "enqueue_jobs": 'select {s}.enqueue_jobs(\'[{{"task": "jobs:purge_completed"}}]\')',
+    "on_failure": 'select {s}.enqueue_jobs(\'[{{"task": "t", "on_failure": {{"task": "jobs:purge_completed"}}}}]\')',
     "enqueue_each": "select {s}.enqueue_each(array['jobs:purge_completed'],"
     "null,null,null,null,null,null,null,null,null,null)",
     "flow_create": "select {s}.flow_create('f', '{{i}}', '{{}}', '{{}}', '{{}}', array['jobs:purge_completed'],"

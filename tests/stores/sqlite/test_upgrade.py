@@ -135,6 +135,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (9, 0),
             (10, 0),
             (11, 0),
+            (12, 0),
         ]
 
 

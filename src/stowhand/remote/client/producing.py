@@ -86,7 +86,9 @@ class Producing:
     async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
         already = f"; the first {before} jobs of this call are enqueued" if before else ""
         try:
-            return await self._http.post("/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare), Enqueued)
+            return await self._http.post(
+                "/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare, rules=_rules(jobs)), Enqueued
+            )
         except NoReply as error:
             raise OutcomeUnknown(
                 f"{error}: the reply was lost, so the enqueue may have happened or not{already}."
@@ -103,6 +105,10 @@ class Producing:
 
     def _miscounted(self, sent: int, answered: int) -> NoReturn:
         raise OutcomeUnknown(f"{self._http.base} answers {sent} jobs with {answered}")
+
+
+def _rules(jobs: Sequence[NewJob]) -> tuple[str, ...]:
+    return ("on_failure",) if any(job.on_failure is not None for job in jobs) else ()
 
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:

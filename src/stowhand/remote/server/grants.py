@@ -69,6 +69,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             raise outside("task", job.task, "--task")
         if self.queues is not None and job.queue not in self.queues:
             raise outside("queue", job.queue or "", "--queue")
+        if job.on_failure is not None:
+            self.check_enqueue(job.on_failure)
 
     def shown(self, job: Job) -> Job:
         """The job as this token may see it: payload and result only with that scope."""

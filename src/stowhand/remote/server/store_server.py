@@ -218,8 +218,8 @@ class StoreServer:
         _bounded("jobs", sent.jobs)
         producer = self._shared_store.queue("enqueued in").jobs
         wanted = [self._declared(limits.check(job)) for job in sent.jobs]
-        for job in wanted:
-            grant.check_enqueue(job)
+        for given, job in zip(sent.jobs, wanted, strict=True):
+            grant.check_enqueue(job if job.on_failure is None else self._without_own(given, job))
         await self._check_keys(grant, wanted)
         if len(wanted) == 1:
             jobs = [await producer.enqueue(wanted[0])]
@@ -227,6 +227,11 @@ class StoreServer:
             jobs = list(await producer.add_jobs(wanted)) if wanted else []
         shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
         return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
+
+    def _without_own(self, given: NewJob, declared: NewJob) -> NewJob:
+        """What the server's own app declares to be told of a failure needs no right of the client's."""
+        own = self._declared(limits.check(msgspec.structs.replace(given, on_failure=None))).on_failure
+        return msgspec.structs.replace(declared, on_failure=None) if declared.on_failure == own else declared
 
     async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
         """The settlement; or ``Unwritten``, where a following job may not use its key."""

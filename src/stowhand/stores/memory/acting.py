@@ -96,7 +96,10 @@ class Administrator:
                 rows.keep_try(row, TryEnd.BY_HAND, BY_HAND, why)
                 fence_out(row)
                 row.attempts, row.last_error, row.updated_at = row.max_attempts, why, rows.now
+                is_new = row.state is not State.FAILED
                 rows.finish(row, State.FAILED, row.finished_at)
+                if is_new:
+                    enqueueing.tell_of_failure(rows, row, BY_HAND)
             return [row.job() for row in changed]
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
@@ -108,9 +111,12 @@ class Administrator:
                 if row.state is State.PROCESSING:
                     leasing.reset(rows, [row.lease()])
                 if row.state is not State.CANCELED:
+                    waited = row.waits()
                     set_details(rows, row, given)
                     if row.state is State.FAILED:
                         rows.ended(row)
+                    if waited and row.state is State.FAILED:
+                        enqueueing.tell_of_failure(rows, row, BY_HAND)
             if changed:
                 rows.announce()
             return [row.job() for row in changed]

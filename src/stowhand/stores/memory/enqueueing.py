@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
+from stowhand.jobs.failure import job_of
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.jobs.tries import Try
@@ -74,9 +75,18 @@ def add(rows: Rows, job: NewJob) -> Row:
         flags=tuple(dict.fromkeys(job.flags)),
         created_at=rows.now,
         updated_at=rows.now,
+        on_failure=job.on_failure,
     )
     rows.insert(row)
     return row
+
+
+def tell_of_failure(rows: Rows, row: Row, error_class: str | None) -> None:
+    """Called by whatever has just failed a row for good: enqueue what it names, in the same transaction."""
+    if row.on_failure is not None:
+        handler, error = row.on_failure, row.last_error or ""
+        told = job_of(handler, job_id=row.id, task=row.task, payload=row.payload, error_class=error_class, error=error)
+        add(rows, told)
 
 
 def replace(row: Row, job: NewJob, rows: Rows) -> None:
@@ -93,7 +103,7 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
         row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
     row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
     row.max_attempts, row.max_resets = job.max_attempts or rows.max_attempts, job.max_resets
-    row.flags = tuple(dict.fromkeys(job.flags))
+    row.flags, row.on_failure = tuple(dict.fromkeys(job.flags)), job.on_failure
     rows.begin_round(row)
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     touch(row, rows.now)

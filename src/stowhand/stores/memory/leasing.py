@@ -121,6 +121,8 @@ def record(rows: Rows, row: Row, settlement: Settlement, state: State) -> None:
     else:
         row.result = settlement.result
         rows.finish(row, state)
+        if state is State.FAILED:
+            enqueueing.tell_of_failure(rows, row, settlement.error_class)
 
 
 def way_back(row: Row, state: State) -> State:
@@ -176,5 +178,6 @@ def reset(rows: Rows, leases: Sequence[Lease]) -> list[ResetJob]:
         else:
             row.last_error = decided.error
             rows.finish(row, decided.state)
+            enqueueing.tell_of_failure(rows, row, WORKER_DIED)
         taken.append(ResetJob(row.id, row.task, row.state, worker))
     return taken

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Literal
 
 from stowhand.errors import InvalidJob
-from stowhand.jobs.job import MAX_ATTEMPTS, Job, State
+from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING
 from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, Try, TryEnd, last_frames
@@ -65,6 +65,7 @@ class Row:
     """Of the entries that its attempts will leave."""
     replaced: int | None = None
     """The revision at which another job last took its place under its key."""
+    on_failure: NewJob | None = None
     settled_token: str | None = None
     """The lease under which it was last settled, so that a repeat is known as one."""
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import psycopg
 
 from stowhand.clock import SystemClock
@@ -73,8 +74,9 @@ class Producer:
 
     async def _alone(self, job: NewJob) -> Job:
         plain = self._inserts and is_plain(job)
-        statement = self._context.statements["enqueue_plain" if plain else "enqueue"]
-        values = (plain_values_of if plain else values_of)(job, self._context.now())
+        now = self._context.now()
+        name, values = ("enqueue_plain", plain_values_of(job, now)) if plain else call_of(job, now)
+        statement = self._context.statements[name]
         try:
             (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
@@ -104,7 +106,7 @@ class Producer:
                 elif plain:
                     name, values = "enqueue_group", Bulk(jobs).values_of_group(self._context.now())
                 else:
-                    name, values = "enqueue_each", Bulk(jobs).values_of_each(self._context.now())
+                    name, values = call_of_each(jobs, self._context.now())
                 found = await self.run(connection, name, values)
             if not plain:
                 return list(map(read_job, found))
@@ -161,7 +163,8 @@ class Producer:
         for job in jobs:
             limits.refuse_repeated_key(job, keys)
         jobs = [self._context.options.whole(job) for job in jobs]
-        statement, values = self._context.statements["enqueue_each"], Bulk(jobs).values_of_each(self._context.now())
+        name, values = call_of_each(jobs, self._context.now())
+        statement = self._context.statements[name]
         try:
             found = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
@@ -192,7 +195,8 @@ class Producer:
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """In the caller's transaction, on the caller's connection; never committed here."""
         job = self._context.options.whole(job)
-        statement, values = self._context.statements["enqueue"], values_of(job, self._context.now())
+        name, values = call_of(job, self._context.now())
+        statement = self._context.statements[name]
         if isinstance(connection, psycopg.Connection):
             with self._errors_of(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
                 _prepare(cursor)
@@ -216,15 +220,15 @@ class Producer:
         ``enqueue_each``), so that two calls do not deadlock."""
         if self._context.options.max_attempts is not None:
             chunk = [self._context.options.whole(job) for job in chunk]
-        places = [place for place, job in enumerate(chunk) if job.key is None]
+        places = [place for place, job in enumerate(chunk) if job.key is None and job.on_failure is None]
         plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
         new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._context.now())) if plain else []
         if len(plain) == len(chunk):
             return [row[0] for row in new]
         ids = dict(zip(places, (row[0] for row in new), strict=True))
-        keyed = [place for place, job in enumerate(chunk) if job.key is not None]
-        each = Bulk([chunk[place] for place in keyed]).values_of_each(self._context.now())
-        ids |= zip(keyed, (row[0] for row in await self.run(connection, "enqueue_each", each)), strict=True)
+        others = [place for place in range(len(chunk)) if place not in ids]
+        each = call_of_each([chunk[place] for place in others], self._context.now())
+        ids |= zip(others, (row[0] for row in await self.run(connection, *each)), strict=True)
         return [ids[place] for place in range(len(chunk))]
 
     async def write_ticks(self, connection: Session, jobs: Sequence[NewJob]) -> list[int]:
@@ -285,6 +289,7 @@ def is_plain(job: NewJob) -> bool:
         job.key is None
         and (not job.flags or _are_short(job.flags))
         and job.key_mode is KeyMode.REPLACE
+        and job.on_failure is None
         and 0 < len(job.task) <= TASK_LIMIT
         and job.task not in RESERVED
         and (job.queue is None or len(job.queue) <= QUEUE_LIMIT)
@@ -297,6 +302,25 @@ def is_plain(job: NewJob) -> bool:
 
 def _are_short(flags: tuple[str, ...]) -> bool:
     return len(flags) <= FLAGS_LIMIT and all(0 < len(flag) <= FLAG_LIMIT for flag in flags)
+
+
+def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
+    """The statement for any job, and its values."""
+    if job.on_failure is None:
+        return "enqueue", values_of(job, now)
+    return _call_of_jobs([job], now)
+
+
+def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
+    """The same for several, in the order given."""
+    if all(job.on_failure is None for job in jobs):
+        return "enqueue_each", Bulk(jobs).values_of_each(now)
+    return _call_of_jobs(jobs, now)
+
+
+def _call_of_jobs(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
+    checked = [limits.check_options(job) for job in jobs]
+    return "enqueue_jobs", (msgspec.json.encode(checked).decode(), now)
 
 
 def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:

@@ -13,10 +13,9 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row, rows
-from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.plan import QueuePlan
-from stowhand.stores.postgres.queue.producing import CHUNK, values_of
+from stowhand.stores.postgres.queue.producing import CHUNK, call_of, call_of_each
 from stowhand.stores.postgres.queue.rows import pairs, read_claims
 from stowhand.stores.postgres.shared.settler import Settler, plain_leases
 from stowhand.stores.verdicts import Entry, Pair, pair
@@ -99,12 +98,11 @@ class Settlements:
     async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
         jobs = [self._context.options.whole(limits.check_options(job)) for job in jobs]
         if len(jobs) == 1:
-            await self._rows(connection, "enqueue", values_of(jobs[0], self._context.now()))
+            await self._rows(connection, *call_of(jobs[0], self._context.now()))
             return
         in_order = sorted(jobs, key=lambda job: job.key or "")  # as one statement would lock them
         for start in range(0, len(in_order), CHUNK):
-            chunk = Bulk(in_order[start : start + CHUNK])
-            await self._rows(connection, "enqueue_each", chunk.values_of_each(self._context.now()))
+            await self._rows(connection, *call_of_each(in_order[start : start + CHUNK], self._context.now()))
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)

@@ -134,6 +134,9 @@ select {live_job}
 from {schema}.enqueue_each(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::text[],
   %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
 
+-- name: enqueue_jobs
+select {live_job} from {schema}.enqueue_jobs(%s::json, %s::timestamptz)
+
 -- A worker that sleeps holds this lock on its listening connection (idle_announcer.py).
 -- name: fall_asleep
 select pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtextextended({channel}, 4))

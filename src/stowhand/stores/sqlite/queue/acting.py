@@ -26,6 +26,7 @@ from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
 from stowhand.stores.sqlite.queue.producing import Producer, get
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
+from stowhand.stores.sqlite.queue.telling import tell
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
@@ -162,6 +163,7 @@ def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
     ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
     finish.keep_tries(tx, ids, TryEnd.BY_HAND, BY_HAND, reason)
     tx.run("fail", ids=as_json(ids), reason=reason)
+    tell(tx, BY_HAND)
     return _look(tx, ids)
 
 
@@ -176,6 +178,7 @@ def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[
         finish.keep_tries(tx, failed, TryEnd.BY_HAND, BY_HAND, None)
     run_at = None if to.run_at is None else to_micros(to.run_at)
     tx.run("reschedule", **msgspec.structs.asdict(to) | {"ids": as_json(ids), "run_at": run_at})
+    tell(tx, BY_HAND)
     canceled = [job for job in taken if job.state is State.CANCELED]
     return sorted(canceled + _look(tx, ids), key=lambda job: job.id)
 

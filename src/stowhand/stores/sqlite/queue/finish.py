@@ -13,6 +13,7 @@ from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, WAITING, Settlement
 from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, WORKER_DIED, TryEnd, end_of_try, last_frames
 from stowhand.stores.database.sqlite_savepoint import check_written
 from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.telling import tell
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 LEAVE_NONE = (State.COMPLETED, State.QUEUED)
@@ -133,3 +134,5 @@ def _write(tx: Transaction, held: Held, ending: Ending) -> None:
     else:
         finished_at = tx.now.wall if ending.state is State.FAILED else None
         check_written(tx.run("back_or_failed", finished_at=finished_at, **given))
+        if finished_at is not None:
+            tell(tx, ending.error_class)

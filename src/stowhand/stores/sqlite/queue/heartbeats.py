@@ -24,6 +24,7 @@ from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.queue import finish, flow_tables, schema, throughput
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.telling import tell
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 PAGE = 1000
@@ -103,7 +104,12 @@ class SqliteHeartbeats(Leaser[Transaction]):
         return self._connection.read(lambda tx: find_foreign(tx, ours, slack))
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot."""
+        """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot.
+
+        And tell of what older programs have failed for good.
+        """
+        if self._connection.read(lambda tx: tx.row("is_untold")) is not None:
+            self._connection.write(lambda tx: tell(tx, None))
         return self._reset(lambda tx: tx.rows("stalled", late=tx.now.ticks - micros(slack), limit=PAGE))
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:

@@ -88,7 +88,7 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
     return (
         *(job.task, job.payload, job.queue, due, job.priority, attempts, job.max_resets, job.key, flags),
-        *(now.wall, now.wall),
+        *(None if job.on_failure is None else as_json(job.on_failure), now.wall, now.wall),
     )
 
 

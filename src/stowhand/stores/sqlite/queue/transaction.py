@@ -15,7 +15,7 @@ from stowhand.stores.sqlite.queue.moment import Moment
 _ARCHIVED = (
     "id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,"
     " last_error, revision, replaced, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries,"
-    " epoch, settled_token, last_worker"
+    " epoch, settled_token, last_worker, on_failure"
 )
 """What the history keeps of every job."""
 FILES = sorted(files("stowhand.stores.sqlite.queue").joinpath("sql").iterdir(), key=lambda file: file.name)

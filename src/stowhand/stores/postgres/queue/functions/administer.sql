@@ -117,6 +117,8 @@ begin
     where j.id = any(_locked);
   perform {schema}.notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
     having count(*) > 0;
+  perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
+    where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
   perform {schema}.free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
     from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
   return query select * from {schema}.without_tokens(_locked);
@@ -144,6 +146,7 @@ declare
   _held {schema}.live[];
   _verdicts {schema}.verdict[];
   _locked bigint[];
+  _waiting bigint[];
 begin
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
@@ -159,6 +162,9 @@ begin
       where j.id = any(_locked) and j.state <> 'failed'
         and coalesce(_attempts, j.attempts) >= coalesce(_max_attempts, j.max_attempts) order by j.id),
     null, _at);
+  _waiting := array(
+    select j.id from {schema}.live j
+    where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update {schema}.live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
         (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (
@@ -173,6 +179,8 @@ begin
     where j.id = any(_locked);
   perform {schema}.notify_waiters(array_agg(j.waiter)) from {schema}.live j
     where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
+  perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from {schema}.live j
+    where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
   return query select * from (
     select a.* from {schema}.aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
     union all

@@ -163,7 +163,7 @@ begin
     returning * into _job;
   else
     _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, _at);
+                                   _max_resets, null, _at);
   end if;
   if _key is not null then
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
@@ -178,7 +178,7 @@ end $$;
 -- unique: what waits or runs is looked at and not locked, so that a repeat writes nothing and waits for nobody.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
-  _flags text[], _mode text, _max_resets int, _at timestamptz
+  _flags text[], _mode text, _max_resets int, _on_failure json, _at timestamptz
 ) returns {schema}.live
 language plpgsql as $$
 declare
@@ -186,9 +186,9 @@ declare
 begin
   if _mode = 'unsafe_dedupe' then
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      key, created_at, updated_at)
+                                      on_failure, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _key, _at, _at)
+            _on_failure, _key, _at, _at)
     on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
     returning * into _job;
     return _job;
@@ -199,9 +199,9 @@ begin
       if found then return _job; end if;
     end if;
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      key, created_at, updated_at)
+                                      on_failure, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _key, _at, _at)
+            _on_failure, _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
       payload = case
@@ -213,7 +213,7 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
-      scout = _queue is not null,
+      scout = _queue is not null, on_failure = _on_failure,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false,
       round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
@@ -256,7 +256,7 @@ begin
     _task, _payload, {schema}.is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
   _job := {schema}.enqueue_keyed(
     _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, _at);
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify({channel}, '');
   return _job;
@@ -309,4 +309,48 @@ begin
       order by u.key collate "C" nulls first, u.place offset 0
     ) j offset 0
   ) added order by added.place;
+end $$;
+
+-- Jobs with rules that the functions above have no arguments for (older programs call those), as jobs/job.py: NewJob has them in
+-- JSON. One by one, in the order (key, place), as `enqueue_each`.
+create or replace function {schema}.enqueue_jobs(_jobs json, _now timestamptz default null) returns setof {schema}.live
+language plpgsql {definer} as $$
+declare
+  _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
+  _new record;
+  _payload json;
+  _flags text[];
+  _job {schema}.live;
+  _made {schema}.live[];
+begin
+  for _new in
+    select * from rows from (json_to_recordset(_jobs) as (
+      task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+      priority int, flags json, key_mode text, max_resets int, on_failure json
+    )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
+                            on_failure, place)
+    order by j.key collate "C" nulls first, j.place
+  loop
+    if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
+      raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _new.mode
+        using errcode = 'GWBKM';
+    end if;
+    _payload := coalesce(_new.payload, '{}')::json;
+    _flags := case when _new.flags is not null then
+      array(select f.flag from json_array_elements_text(_new.flags) with ordinality as f(flag, n)
+            group by f.flag order by min(f.n)) end;
+    perform {schema}.refuse_reserved(_new.task);
+    perform {schema}.check_job(
+      _new.task, _payload, {schema}.is_suspicious(_payload::text), _new.queue, _new.max_attempts, _new.key, _flags,
+      _new.max_resets);
+    if _new.on_failure is not null then perform {schema}.check_handler(_new.on_failure); end if;
+    _job := {schema}.enqueue_keyed(
+      _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
+      coalesce(_new.max_attempts, {max_attempts}), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
+      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _at);
+    _job.token := null; _job.settled_token := null;
+    _made[_new.place] := _job;
+  end loop;
+  if _made is not null then perform {schema}.wake(); end if;
+  return query select * from unnest(_made);
 end $$;

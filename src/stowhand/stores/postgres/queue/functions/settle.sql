@@ -272,11 +272,11 @@ language sql set enable_hashjoin = on as $$
   ), kept as (
     insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
       max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-      updated_at, cancel_requested, result, replaced)
+      updated_at, cancel_requested, result, replaced, on_failure)
     select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
       g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
       v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-      g.cancel_requested, v.result::json, g.replaced
+      g.cancel_requested, v.result::json, g.replaced, g.on_failure
     from unnest(_verdicts) as v join gone g on g.id = v.id
     where _keep
   )
@@ -308,6 +308,10 @@ begin
     if not found then perform {schema}.check_written(0, 1); end if;
     if _waiter is not null and _one.state = 'failed' then perform {schema}.notify_waiters(array[_waiter]); end if;
   end loop;
+  if exists (select from unnest(_verdicts) as v where v.state = 'failed') then
+    perform {schema}.tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
+      from unnest(_verdicts) as v where v.state = 'failed';
+  end if;
   if exists (select from unnest(_verdicts) as v where v.state in ('completed', 'canceled')) then
     perform {schema}.bury(_verdicts, _keep, _at);
     perform {schema}.check_written(0, count(*)) from unnest(_verdicts) as v join {schema}.live j on j.id = v.id

@@ -21,7 +21,7 @@ INSERT INTO stowhand_history ({archived})
 SELECT
     id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, replaced, created_at, updated_at, started_at, :now, cancel_requested, loses_retries,
-    epoch + (state = 'processing'), settled_token, coalesce(worker, last_worker)
+    epoch + (state = 'processing'), settled_token, coalesce(worker, last_worker), on_failure
 FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: fail

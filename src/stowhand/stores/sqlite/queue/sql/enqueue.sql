@@ -3,8 +3,9 @@ SELECT seq FROM sqlite_sequence WHERE name = 'stowhand_jobs'
 
 -- name: insert
 INSERT INTO stowhand_jobs (
-    id, task, payload, queue, run_at, priority, max_attempts, max_resets, key, flags, created_at, updated_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    id, task, payload, queue, run_at, priority, max_attempts, max_resets, key, flags, on_failure,
+    created_at, updated_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: holder
 SELECT id, state, payload, attempts, run_at FROM stowhand_jobs WHERE key = :key
@@ -13,7 +14,7 @@ SELECT id, state, payload, attempts, run_at FROM stowhand_jobs WHERE key = :key
 -- Every detail takes its new value. A failed job is revived; what only a failed one can carry is cleared.
 UPDATE stowhand_jobs
 SET task = :task, payload = :payload, queue = :queue, run_at = :run_at, priority = :priority,
-    max_attempts = :max_attempts, max_resets = :max_resets, flags = :flags,
+    max_attempts = :max_attempts, max_resets = :max_resets, flags = :flags, on_failure = :on_failure,
     resets = iif(state = 'failed', 0, resets), cancel_requested = iif(state = 'failed', 0, cancel_requested),
     loses_retries = iif(state = 'failed', NULL, loses_retries), finished_at = NULL,
     state = 'queued', attempts = 0, last_error = NULL, revision = revision + 1, updated_at = :now,

@@ -11,7 +11,7 @@ INSERT INTO stowhand_history ({archived}, result)
 SELECT
     job.id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, 0, max_resets, job.key, flags,
     last_error, revision, replaced, created_at, updated_at, started_at, :now, cancel_requested, loses_retries, epoch,
-    token, worker, json_extract(settled.value, '$[2]')
+    token, worker, on_failure, json_extract(settled.value, '$[2]')
 FROM json_each(:settled) AS settled
 CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
 WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processing'
@@ -41,7 +41,7 @@ SELECT
     id, task, coalesce(:payload, payload), :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
     coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, replaced, created_at,
     updated_at, started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token),
-    coalesce(worker, last_worker), :result
+    coalesce(worker, last_worker), on_failure, :result
 FROM stowhand_jobs WHERE id = :id
 
 -- name: delete_one

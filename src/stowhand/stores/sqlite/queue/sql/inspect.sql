@@ -52,13 +52,14 @@ WHERE id = :id
 -- A canceled job comes back with its id; with its key only if no other job has taken that.
 INSERT INTO stowhand_jobs (
     id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker, round
+    last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker, round,
+    on_failure
 )
 SELECT
     id, task, payload, 'queued', queue, priority, :now, 0, max_attempts, 0, max_resets,
     CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, flags,
     last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker,
-    (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
+    (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id), on_failure
 FROM stowhand_history AS past WHERE id = :id
 
 -- name: standings

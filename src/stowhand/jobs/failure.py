@@ -1,0 +1,48 @@
+"""``on_failure``: the job that is enqueued when another has failed for good, and the limits of what is handed on to it.
+
+In SQL: functions/on_failure.sql; on SQLite: the trigger stowhand_failed. All three cut the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import NewJob
+
+WHOLE_ERROR = 900_000
+"""Bytes of arguments, up to which the whole text is handed on; beyond it the first ``CUT_ERROR`` characters."""
+CUT_ERROR = 1000
+ARGUMENTS_LIMIT = 1_040_000
+"""Bytes of arguments that are handed on; larger ones, and those that are nested too deep, are ``null``."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What a task that is named by ``on_failure`` takes: as one ``payload``, or as parameters of these names."""
+
+    job_id: int
+    """Of the job that has failed."""
+    task: str
+    arguments: Any
+    """Its payload; ``None`` where it leaves no room for the rest in 1 MiB, or is nested 64 deep: look at the job."""
+    error_class: str | None
+    """As ``Try.error_class``: of its exception, or ``WorkerDied``, ``by hand``; ``None`` where it is not known."""
+    error: str
+    """The text, which may be cut; empty where there is none."""
+
+
+def job_of(handler: NewJob, *, job_id: int, task: str, payload: str, error_class: str | None, error: str) -> NewJob:
+    """The job that tells of a failure; ``handler`` is it but for its payload."""
+    size = len(payload.encode())
+    arguments = "null" if size > ARGUMENTS_LIMIT or strict_json.is_deepest(payload) else payload
+    text = error if size <= WHOLE_ERROR else error[:CUT_ERROR]
+    failure = Failure(job_id, task, msgspec.Raw(arguments.encode()), error_class, text)
+    return msgspec.structs.replace(handler, payload=msgspec.json.encode(failure).decode())
+
+
+SAMPLES = tuple(
+    msgspec.json.encode(Failure(1, "a_task", {}, error_class, "text")).decode() for error_class in ("ValueError", None)
+)
+"""Payloads that such a task must take."""

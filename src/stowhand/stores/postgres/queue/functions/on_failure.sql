@@ -1,0 +1,69 @@
+-- The job that tells of another's failure for good: written down with the job, enqueued by whatever fails it, in the same
+-- transaction.
+
+-- What may be written down: a job without key and payload, of a task that is not built in. The rest a client has checked.
+create or replace function {schema}.check_handler(_handler json) returns void
+language plpgsql immutable as $$
+begin
+  if json_typeof(_handler) <> 'object' or octet_length(_handler::text) > 16384
+      or _handler->>'key' is not null or _handler->>'payload' is not null or _handler->>'on_failure' is not null then
+    raise exception 'on_failure is an object without key, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
+  end if;
+  perform {schema}.check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
+  perform {schema}.check_name('A queue name', _handler->>'queue', 128, 'GWBQN');
+  perform {schema}.refuse_reserved(_handler->>'task');
+end $$;
+
+-- jobs/failure.py: job_of. Nested to the limit, arguments would be beyond it inside another object.
+create or replace function {schema}.failure_payload(_job {schema}.live, _error_class text) returns json
+language plpgsql immutable as $$
+declare
+  _arguments text := _job.payload;
+  _size int := octet_length(_arguments);
+  _error text := coalesce(_job.last_error, '');
+begin
+  if _size > 1040000 or length(_arguments) - length(replace(replace(_arguments, '[', ''), '{', '')) > 63
+      and jsonb_path_exists(_arguments::jsonb, 'strict $.**{63} ? (@.type() == "array" || @.type() == "object")') then
+    _arguments := 'null';
+  end if;
+  if _size > 900000 then _error := left(_error, 1000); end if;
+  return concat('{"job_id":', _job.id, ',"task":', to_json(_job.task), ',"arguments":', _arguments,
+    ',"error_class":', coalesce(to_json(_error_class)::text, 'null'), ',"error":', to_json(_error), '}')::json;
+end $$;
+
+-- Of jobs that have just failed for good, each with the class of its error: those that name a job have it enqueued. It never
+-- fails what calls it: a job that the database refuses is noted in the text of the failed one. Locks, and a server that is
+-- full or shutting down, refuse all of it, and the caller repeats it.
+create or replace function {schema}.tell_of_failures(_ids bigint[], _classes text[], _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _one record;
+  _job {schema}.live;
+  _told boolean := false;
+begin
+  for _one in
+    select l as job, f.class from unnest(_ids, _classes) as f(id, class) cross join lateral (
+      select j.* from {schema}.live j where j.id = f.id and j.on_failure is not null offset 0) l
+    order by f.id
+  loop
+    _job := _one.job;
+    begin
+      insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                 created_at, updated_at)
+      select h.task, {schema}.failure_payload(_job, _one.class), h.queue,
+        coalesce(h.run_at, _at + h.delay * interval '1 second', _at), coalesce(h.max_attempts, {max_attempts}),
+        coalesce(h.priority, 0), case when h.flags is not null then array(select json_array_elements_text(h.flags)) end,
+        h.max_resets, h.queue is not null, _at, _at
+      from json_to_record(_job.on_failure) as h(
+        task text, queue text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
+        max_resets int);
+      _told := true;
+    exception when others then
+      if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;
+      update {schema}.live j
+        set last_error = left(concat_ws(E'\n', j.last_error, 'on_failure could not be enqueued: ' || sqlerrm), 16384)
+        where j.id = _job.id;
+    end;
+  end loop;
+  if _told then perform {schema}.wake(); end if;
+end $$;

@@ -1,0 +1,39 @@
+"""Tells of jobs that have failed for good, which stand in ``stowhand_untold``: enqueues what they name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stowhand.jobs.failure import job_of
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.text import clean
+from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+_handler = msgspec.json.Decoder(NewJob)
+
+
+def tell(tx: Transaction, error_class: str | None) -> None:
+    """Called in the transaction that has failed jobs, by whatever has. ``error_class``: of those that it has failed.
+
+    It never undoes what failed them: where a job cannot be enqueued, the failed one's text says so.
+    """
+    for row in tx.rows("untold"):
+        tx.run("told", id=row[0])
+        refused = attempt(tx.raw, lambda row=row: _tell(tx, row, error_class))  # type: ignore[misc]
+        if refused is not None:
+            why = clean(f"on_failure could not be enqueued: {trouble.refusal(refused)}")
+            tx.run("note", id=row[0], why=why)
+
+
+def _tell(tx: Transaction, row: tuple[Any, ...], error_class: str | None) -> None:
+    job_id, task, payload, error, handler = row
+    if handler is None:
+        return  # removed since
+    told = job_of(
+        _handler.decode(handler), job_id=job_id, task=task, payload=payload, error_class=error_class, error=error or ""
+    )
+    enqueue.add(tx, told)
