@@ -796,46 +796,45 @@ CREATE FUNCTION stowhand.complete(_ids bigint[], _tokens uuid[], _keep boolean, 
     LANGUAGE plpgsql
     AS $$
 declare
+  _closed text[];
+  _places tid[];
   _gone bigint;
   _waiters uuid[];
 begin
-  select array_agg(j.id), array_agg(j.queue) filter (where j.queue is not null) into mine, names
+  select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null),
+      array_agg(j.id) filter (where j.queue is not null), array_agg(j.token) filter (where j.queue is not null),
+      array_agg(j.waiter) filter (where j.waiter is not null)
+    into mine, _places, names, held, held_by, _waiters
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.id, l.queue from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.token, l.queue, l.waiter from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
-    names := "stowhand".closed_queues(names);
-    if cardinality(names) > 0 then
-      mine := array(select l.id from "stowhand".live l where l.id = any(mine) and (l.queue = any(names)) is not true);
+    _closed := "stowhand".closed_queues(names);
+    if cardinality(_closed) > 0 then
+      select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null),
+          array_agg(l.id) filter (where l.queue is not null), array_agg(l.token) filter (where l.queue is not null),
+          array_agg(l.waiter) filter (where l.waiter is not null)
+        into mine, _places, names, held, held_by, _waiters
+        from "stowhand".live l where l.ctid = any(_places) and (l.queue = any(_closed)) is not true;
     end if;
   end if;
   if _keep then
     with gone as (
-      delete from "stowhand".live j where j.id = any(mine) returning j.*
-    ), kept as (
-      insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+      delete from "stowhand".live j where j.ctid = any(_places) returning j.*
+    )
+    insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
         max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
         updated_at, cancel_requested, replaced)
       select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
         g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
         g.created_at, g.updated_at, g.cancel_requested, g.replaced
-      from gone g
-    )
-    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*),
-        array_agg(g.waiter) filter (where g.waiter is not null) into names, held, held_by, _gone, _waiters
       from gone g;
   else
-    with gone as (
-      delete from "stowhand".live j where j.id = any(mine) returning j.id, j.queue, j.token, j.waiter
-    )
-    select array_agg(g.queue) filter (where g.queue is not null), array_agg(g.id) filter (where g.queue is not null),
-        array_agg(g.token) filter (where g.queue is not null), count(*),
-        array_agg(g.waiter) filter (where g.waiter is not null) into names, held, held_by, _gone, _waiters
-      from gone g;
+    delete from "stowhand".live j where j.ctid = any(_places);
   end if;
-  if _waiters is not null then perform "stowhand".notify_waiters(_waiters); end if;
+  get diagnostics _gone = row_count;
   if _gone < cardinality(mine) then perform "stowhand".check_written(_gone, cardinality(mine)); end if;
+  if _waiters is not null then perform "stowhand".notify_waiters(_waiters); end if;
 end $$;
 
 CREATE FUNCTION stowhand.complete_all(_ids bigint[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live

@@ -133,6 +133,19 @@ def test_ten_times_the_rows_in_the_way_cost_a_claim_nothing(site: Connection, na
     check(site, IN_THE_WAY[name], 10_000 if name in MAIN else 3_000)
 
 
+def test_ten_times_the_rows_that_wait_cost_a_settlement_nothing(site: Connection) -> None:
+    found = []
+    for more in (1_000, 9_000):
+        fill(site, Rows(task="another"), more)
+        site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 10)")
+        token = uuid.uuid4()
+        claim = "select id from stowhand.claim('w', %s, 10, 30.0, array['mine'], null, false)"
+        ids = [job_id for (job_id,) in site.execute(claim, (token,))]
+        call = "select from stowhand.settle_completed(%s::bigint[], %s::uuid[], false)"
+        found.append(blocks(site, call, ids, [token] * len(ids)))
+    assert found[1] <= WITHIN * max(found[0], FEW), found
+
+
 @pytest.mark.parametrize("name", MAIN)
 def test_they_cost_nothing_on_an_older_server_either(older_site: Connection, name: str) -> None:
     """Before version 18 no index scan skips by itself."""
