@@ -392,3 +392,59 @@ def test_shared_modules_of_the_folder_are_imported_anew(tmp_path: Path, monkeypa
     asyncio.run(reloader.reload())
     assert asyncio.run(reloader._handler.handle(attempt_of("a"), attempt_of("a").record)) == "number two"
     reloader._handler.close()
+
+
+SHARING = """
+from contextlib import contextmanager
+from stowhand import resource
+
+@contextmanager
+def words():
+    {opening}
+    yield "{words}"
+
+def task(payload, helpers, *, got=resource(words)): return got
+"""
+
+
+def test_what_new_code_asks_for_is_opened_before_it_runs(tmp_path: Path) -> None:
+    def write(words: str, opening: str = "") -> None:
+        (tmp_path / "a.py").write_text(SHARING.format(words=words, opening=opening))
+
+    write("one")
+    reloader = make_reloader(settings(tasks=str(tmp_path)))
+    handler, said = reloader._handler, list[TasksReloaded]()
+    reloader._events.on(TasksReloaded, said.append)
+
+    async def call() -> object:
+        return await handler.handle(attempt_of("a"), attempt_of("a").record)
+
+    async def story() -> None:
+        resources = handler.resources
+        assert resources is not None
+        await resources.open(None, lambda error: None)
+        assert await call() == "one"
+        write("number two")
+        await reloader.reload()
+        assert await call() == "number two"
+        write("number three", "1 / 0")
+        await reloader.reload()
+        assert await call() == "number two", "the old tasks stay"
+        assert await resources.close(lambda: 60.0) == []
+        handler.close()
+
+    asyncio.run(story())
+    assert [event.problem is None for event in said] == [True, False]
+    assert "words could not be opened: ZeroDivisionError" in (said[1].problem or "")
+
+
+def test_the_first_resource_of_a_worker_needs_a_start(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def task(payload): return 'as before'")
+    reloader = make_reloader(settings(tasks=str(tmp_path)))
+    said = list[TasksReloaded]()
+    reloader._events.on(TasksReloaded, said.append)
+    (tmp_path / "a.py").write_text(SHARING.format(words="one", opening=""))
+    asyncio.run(reloader.reload())
+    assert "words is the first resource of this worker: start it anew" in (said[0].problem or "")
+    assert asyncio.run(reloader._handler.handle(attempt_of("a"), attempt_of("a").record)) == "as before"
+    reloader._handler.close()
