@@ -19,7 +19,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.context import Context
 from stowhand.tasks.resource import resource
-from stowhand.testing import run_task_list_once
+from stowhand.testing import FakeClock, run_task_list_once
 from tests.conftest import Run
 
 
@@ -367,3 +367,36 @@ def test_context_variables_of_a_factory_are_its_own(run: Run) -> None:
 
     run(all_of(app, [work]))
     assert seen == ["none", "reset"]
+
+
+def test_a_worker_that_opens_for_minutes_is_alive(run: Run) -> None:
+    clock = FakeClock()
+    app = App(store=MemoryStore(clock))
+    loaded = asyncio.Event()
+
+    @asynccontextmanager
+    async def large() -> AsyncIterator[str]:
+        await loaded.wait()
+        yield "model"
+
+    @app.task
+    async def work(*, got: str = resource(large)) -> None: ...
+
+    async def scenario() -> None:
+        async with app:
+            worker = app.worker(clock=clock)
+            running = asyncio.ensure_future(worker.run())
+            liveness = worker.internals.liveness
+            for _ in range(60):
+                await clock.advance(5)
+                ages = liveness.ages()
+                assert max(ages.values()) <= 5, ages
+                assert not liveness.claimed, "not ready"
+            loaded.set()
+            await clock.settle()
+            assert max(liveness.ages().values()) <= 5
+            worker.stop()
+            await clock.settle()
+            await running
+
+    run(scenario())

@@ -8,22 +8,27 @@ from stowhand.events import HookFailed
 from stowhand.jobs.outcomes import describe
 from stowhand.protocols.handler import Handler, Resources
 from stowhand.worker.basis import Basis
+from stowhand.worker.watchdog import LoopWatchdog
 
+NEVER = float("-inf")
 LEAST = 1.0
 """Seconds that each has to close, however little of the grace is left."""
 
 
-def openings_for(handler: Handler, basis: Basis) -> Openings | None:
+def openings_for(handler: Handler, watchdog: LoopWatchdog, basis: Basis) -> Openings | None:
     """``None``: its tasks ask for nothing."""
     resources: Resources | None = getattr(handler, "resources", None)
-    return None if resources is None else Openings(resources, basis)
+    return None if resources is None else Openings(resources, watchdog, basis)
 
 
 class Openings:
     """Of one worker."""
 
-    def __init__(self, resources: Resources, basis: Basis) -> None:
+    def __init__(self, resources: Resources, watchdog: LoopWatchdog, basis: Basis) -> None:
         self._resources = resources
+        self._watchdog = watchdog
+        self.moved = NEVER
+        """When it was last seen at it, by the monotonic clock."""
         self._options = basis.options
         self._changes = basis.changes
         self._duty = basis.duty
@@ -37,7 +42,11 @@ class Openings:
         opening = asyncio.ensure_future(self._resources.open(self._options.tasks, self._supervisor.report))
         opening.add_done_callback(lambda _: self._changes.look_again())
         try:
-            await self._changes.until(lambda: opening.done() or self._duty.is_stopping)
+            while not (opening.done() or self._duty.is_stopping):
+                # It may take minutes: the loop runs all the while, though heartbeats have not begun.
+                self._watchdog.alive()
+                self.moved = self._clock.monotonic()
+                await self._changes.until(lambda: opening.done() or self._duty.is_stopping, self._watchdog.interval)
         finally:
             if not opening.done():
                 opening.cancel()

@@ -136,9 +136,10 @@ class Worker:
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
         self._wakeups = Wakeups(store, basis, polls=terms is not None and terms.polls)
 
-        self._openings = openings_for(handler, basis)
+        self._openings = openings = openings_for(handler, watchdog, basis)
+        beating = (lambda: heartbeater.ticked) if openings is None else lambda: max(heartbeater.ticked, openings.moved)
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
-        moments = {"loop": lambda: watchdog.last_alive, "heartbeat": lambda: heartbeater.ticked}
+        moments = {"loop": lambda: watchdog.last_alive, "heartbeat": beating}
         self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
         self.internals = Internals(self._liveness, self._quiet, self._duty.retask, leases.list_all, settler.give_up)
 
