@@ -8,7 +8,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -139,27 +138,6 @@ def test_the_version_is_told_without_importing_a_driver_or_the_settings() -> Non
     loaded = modules_after("from stowhand.cli.program import run; run(['--version']); run(['--help'])")
     assert "click" in loaded
     assert not {"psycopg", "sqlite3", "asyncio", "msgspec"} & loaded
-
-
-OPEN = """\
-file = open("kept.txt", "w")
-file.write("all of it")
-
-class Ring: ...
-
-ring = Ring()
-ring.itself, ring.file = ring, file
-
-def hello(payload): ...
-"""
-
-
-def test_what_a_task_left_open_is_written_when_the_process_ends(folder: Path) -> None:
-    """The end of the interpreter looks for no garbage (``gc.freeze``); what modules hold it lets go all the same."""
-    (folder / "tasks" / "hello.py").write_text(OPEN)
-    worker = [sys.executable, "-m", "stowhand.cli", "worker", "--once"]
-    subprocess.run(worker, cwd=folder, check=True, capture_output=True, timeout=60)
-    assert (folder / "kept.txt").read_text() == "all of it"
 
 
 def test_jobs_with_a_forbidden_flag_are_left_alone(stowhand: Stowhand, store: str) -> None:

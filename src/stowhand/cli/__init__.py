@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -15,9 +14,7 @@ def main() -> NoReturn:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     from stowhand.cli.program import run
 
-    code = _after_last_spans(run(sys.argv[1:]))
-    gc.freeze()  # the interpreter's end looks for garbage in all that was loaded, three times: most of its time
-    sys.exit(code)
+    sys.exit(_after_last_spans(run(sys.argv[1:])))
 
 
 def _after_last_spans(code: int) -> int:
