@@ -310,7 +310,7 @@ class StoreCalled(Event, frozen=True):
 
 class StoreTrouble(Event, frozen=True):
     """A call to the store failed and is tried again in ``retry_in`` seconds. ``doing``: claim, settle, beat, listen,
-    reset; or forbidden flags, where the function that returns them failed."""
+    reset, throughput; or forbidden flags, where the function that returns them failed."""
 
     worker: str
     doing: str

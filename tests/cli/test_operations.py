@@ -94,14 +94,19 @@ def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
     assert "1 completed" in said
     assert "No workers." in said, "it has said goodbye"
     assert "mail" in said
-    (line,) = (line for line in said.splitlines() if line.startswith("hello"))
-    assert line.split()[1:] == ["0", "0", "0", "1", "1", "0", "0.03"]
+    line, counted = (line.split()[1:] for line in said.splitlines() if line.startswith("hello"))
+    assert line == ["0", "0", "0", "1", "1", "0", "0.03"]
+    assert counted[1:4] == ["1", "0", "0"], "failed, retried, reset, as the worker counted when it ended"
+    assert all(time.endswith(("ms", "s")) for time in counted[4:])
     found = json.loads(queue("stats", "--json").out)
     assert found["states"]["failed"] == 1
     assert found["finished"]["15m"] == {"completed": 1, "failed": 1, "canceled": 0}
     assert found["paused"] == ["mail"]
     assert [row["task"] for row in found["tasks"]] == ["hello", "other"]
     assert found["workers"] == []
+    (task,) = found["counted"]["tasks"]
+    assert (task["task"], task["ended"], task["failures"]) == ("hello", 2, 1)
+    assert 0 < task["run_p50"] <= task["run_p95"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,15 @@ def say_span(seconds: float) -> str:
     return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
 
 
+def say_brief(seconds: float | None) -> str:
+    """``0.3ms``, ``12ms``, ``1.2s``, ``3m 20s``; ``-``: not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.1f}ms" if seconds < 0.01 else f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else say_span(seconds)
+
+
 def ago(moment: datetime | None, now: datetime) -> str:
     """``3m 20s ago``; ``now``: within a second of it, or by a clock that is behind; ``-``: never."""
     if moment is None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from stowhand.cli.counted import OTHERS, Counted, counted_json, counted_lines, read_counted
 from stowhand.cli.moments import ago, iso, say_span
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
@@ -18,8 +19,6 @@ from stowhand.clock import wall_clock
 from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts, total_ended
 from stowhand.protocols.operating import WorkerRow
 from stowhand.protocols.queue_store import QueueStore
-
-OTHERS = "(others)"
 
 
 class TaskLine(msgspec.Struct, frozen=True):
@@ -68,6 +67,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Sequence[TaskLine]
     """By name, those without one last."""
     workers: Sequence[WorkerLine]
+    counted: Counted = Counted({}, 1.0)
+    """What workers have counted in the last minutes."""
     now: datetime
     """When it was asked, by this machine's clock."""
 
@@ -81,7 +82,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("as_json", "--json", is_flag=True, help="One JSON object.")
 @store_options
 def command(as_json: bool, **typed: Any) -> None:
-    """Jobs by state and by task, how long the oldest has been due, how many ended lately, and the workers.
+    """Jobs by state and by task, how long the oldest has been due, how many ended lately, how long they waited and ran,
+    and the workers.
 
     Numbers of large stores are estimates, which begin with ~.
     """
@@ -98,6 +100,7 @@ async def read_stats(store: QueueStore) -> Stats:
         oldest_due=await store.inspect.oldest_due(),
         tasks=_task_lines(figures),
         workers=[WorkerLine(row, held.get(row.card.name, 0)) for row in workers],
+        counted=await read_counted(store),
         now=wall_clock(),
     )
 
@@ -142,6 +145,7 @@ def _lines(found: Stats) -> Iterator[str]:
         heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED", "COMPLETED", "CANCELED", "PER SECOND")
         yield ""
         yield from table(heads, [_task(line) for line in found.tasks], right=heads[1:])
+    yield from counted_lines(found.counted)
     yield ""
     if found.workers:
         heads = ("WORKER", "STATE", "BUSY", "AHEAD", "VERSION", "UP", "SEEN", "TASKS")
@@ -182,6 +186,7 @@ def stats_json(found: Stats) -> str:
             "finished": {
                 f"{minutes}m": _ended_json(total_ended(some)) for minutes, some in found.figures.lately.items()
             },
+            "counted": counted_json(found.counted),
             "paused": list(found.figures.paused),
             "paused_tasks": list(found.figures.pauses.tasks),
             "paused_without_queue": found.figures.pauses.unqueued is not None,

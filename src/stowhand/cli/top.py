@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from stowhand.cli.counted import OTHERS, counted_lines
 from stowhand.cli.moments import ago, say, say_span
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen, pressed_keys
 from stowhand.cli.session import with_store
-from stowhand.cli.stats import OTHERS, Stats, TaskLine, read_stats, state_line, stats_json
+from stowhand.cli.stats import Stats, TaskLine, read_stats, state_line, stats_json
 from stowhand.cli.text_table import table
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
@@ -129,6 +130,7 @@ class _Top:
             yield from wrap(f"paused: {', '.join(names)}", width or 10_000)
         yield ""
         yield from _tasks(stats, width)
+        yield from counted_lines(stats.counted, TASKS_SHOWN, width)
         if stats.figures.queues:
             yield ""
             yield from _queues(stats, width)

@@ -58,6 +58,11 @@ class Tally(msgspec.Struct):
         return self.ok + self.retry + self.failures + self.snoozed + self.canceled
 
     @property
+    def finished(self) -> int:
+        """Jobs that are over: neither tried again nor put off."""
+        return self.ok + self.failures + self.canceled
+
+    @property
     def failures(self) -> int:
         """Jobs that have failed for good."""
         return self.failed + self.poison

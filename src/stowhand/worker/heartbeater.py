@@ -3,6 +3,7 @@
     beat      renew leases; learn which are lost, canceled or busy
     return    give back what was claimed ahead and has not started, and what stopped unfinished
     sweep     reset the jobs of dead workers
+    count     write down, for people, what has ended (throughput_writer.py)
     register  write down, for people, that this worker exists
 
 A failed call is tried again at the next tick; it cancels nothing. How long a lease is safe is its local deadline, which
@@ -24,8 +25,10 @@ from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Foreign, Heartbeats
 from stowhand.worker.basis import Basis
 from stowhand.worker.leases import Held, Leases, leases_of
+from stowhand.worker.minute_book import MinuteBook
 from stowhand.worker.registration import RETRY_AFTER, Registration
 from stowhand.worker.sweeper import Sweeper
+from stowhand.worker.throughput_writer import ThroughputWriter
 from stowhand.worker.watchdog import LoopWatchdog
 
 AHEAD_AT_MOST = 1.0
@@ -53,13 +56,14 @@ class Heartbeater:
         heartbeats: Heartbeats,
         leases: Leases,
         watchdog: LoopWatchdog,
-        registration: Registration,
+        book: MinuteBook,
         basis: Basis,
     ) -> None:
         self._heartbeats = heartbeats
         self._leases = leases
         self._watchdog = watchdog
-        self._registration = registration
+        self._registration = Registration(heartbeats, basis)
+        self._throughput = ThroughputWriter(basis.worker, book, basis.events)
         self._duty = basis.duty
         self._changes = basis.changes
         self._supervisor = basis.supervisor
@@ -67,7 +71,7 @@ class Heartbeater:
         self._events = basis.events
         self._clock = basis.clock
         self._worker = basis.worker
-        self._sweeper = _sweeper_of(heartbeats, basis)
+        self._sweeper = _sweeper_of(heartbeats, book, basis)
         self._write_check = WriteCheck(heartbeats, basis.clock)
         self._ticker: Ticker | None = None
         self._lock = threading.Lock()
@@ -157,11 +161,18 @@ class Heartbeater:
         self._beat_now = True
 
     def deregister(self) -> float:
-        """Remove the worker's entry at the next tick, unless the store is away. Gives the seconds to wait for that."""
+        """Write what was counted and remove the worker's entry at the next tick, unless the store is away. Gives the
+        seconds to wait for that."""
         if self._failures:
             return 0.0
+        self._throughput.finish()
         self._registration.remove()
         return DEREGISTER_WITHIN
+
+    @property
+    def deregistering(self) -> bool:
+        """That has not been done yet."""
+        return self._throughput.finishing or self._registration.removing
 
     @property
     def errands(self) -> int:
@@ -180,6 +191,7 @@ class Heartbeater:
             await self._run_errands()
             await self._sweeper.tick(worked=self._worked(now), ours=self.own_leases)
             await self._write_check.tick(now)
+            await self._throughput.tick(self._heartbeats, now)
             await self._registration.tick(now)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
@@ -285,7 +297,7 @@ class Heartbeater:
                 self._events.emit(JobsReturned(self._worker, returned, why))
 
 
-def _sweeper_of(heartbeats: Heartbeats, basis: Basis) -> Sweeper:
+def _sweeper_of(heartbeats: Heartbeats, book: MinuteBook, basis: Basis) -> Sweeper:
     options = basis.options
     return Sweeper(
         heartbeats,
@@ -296,6 +308,7 @@ def _sweeper_of(heartbeats: Heartbeats, basis: Basis) -> Sweeper:
         slack=slack(options.lease),
         memory=options.lease + options.every_beat + options.sweep_interval,
         lease=options.lease,
+        on_reset=book.count_resets,
     )
 
 

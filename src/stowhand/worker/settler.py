@@ -63,14 +63,17 @@ class Settler:
         store: Store[Any],
         leases: Leases,
         judge: Judge,
+        on_recorded: Callable[[Sequence[Ended]], None],
         basis: Basis,
         *,
         chains: bool,
     ) -> None:
-        """``chains``: a settlement may claim the next job of its queue (successors.py)."""
+        """``on_recorded``: called with those that the store has recorded. ``chains``: a settlement may claim the next
+        job of its queue (successors.py)."""
         self._store = store
         self._leases = leases
         self._judge = judge
+        self._on_recorded = on_recorded
         self.chains = chains
         self._changes = basis.changes
         self._supervisor = basis.supervisor
@@ -203,6 +206,7 @@ class Settler:
         """``goes_on``: queues whose next job this worker holds already."""
         answered: list[Held] = []
         busy: list[Ended] = []
+        recorded: list[Ended] = []
         claimable = False
         report, report_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
         for ended, reply in zip(batch, replies, strict=True):
@@ -220,10 +224,12 @@ class Settler:
                 self._unsettled(ended, reply)
                 continue
             self.settled += 1
+            recorded.append(ended)
             claimable = claimable or _makes_claimable(ended, goes_on)
             if report and (report_success or ended.settlement.ended is not _OK):
                 self._events.emit(self._job_ended(ended))
         self._leases.drop(answered)
+        self._on_recorded(recorded)
         if busy:
             self._retry_later(busy)
         if claimable:

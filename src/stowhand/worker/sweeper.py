@@ -52,6 +52,7 @@ class Sweeper:
         memory: float = 0.0,
         lease: float = NEVER,
         is_over: Callable[[], bool] = lambda: False,
+        on_reset: Callable[[Sequence[ResetJob]], object] = lambda found: None,
     ) -> None:
         self._name = name
         self._heartbeats = heartbeats
@@ -62,6 +63,7 @@ class Sweeper:
         self._memory = memory
         self._lease = lease
         self._is_over = is_over
+        self._on_reset = on_reset
         self.refusals = Refusals(heartbeats, events, name)
         self._jitter = min(LONGEST_JITTER, slack / 2) * zlib.crc32(name.encode()) / 2**32
         self._looked = float("-inf")
@@ -131,8 +133,9 @@ class Sweeper:
         return NEVER if seen.ends_in is None else now + seen.ends_in + self._jitter
 
     def report(self, found: Sequence[ResetJob]) -> None:
-        """Emit an event for the jobs that were reset."""
+        """Count the jobs that were reset, and emit an event for them."""
         if found:
+            self._on_reset(found)
             self._events.emit(JobsReset(tuple(found), self._name))
 
 

@@ -34,6 +34,7 @@ from stowhand.protocols.offered import heartbeats_of
 from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Store
+from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
 from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
@@ -50,9 +51,9 @@ from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing, Leases, Phase
 from stowhand.worker.liveness import Liveness
 from stowhand.worker.load import Load
+from stowhand.worker.minute_book import MinuteBook, uncounted
 from stowhand.worker.openings import openings_for
 from stowhand.worker.program_groups import GUARDED
-from stowhand.worker.registration import Registration
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.successors import Successors
@@ -115,22 +116,22 @@ class Worker:
         executing = Executing()
         self._leases = leases = Leases(options.lease, self._changes, self._clock)
         self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, basis)
-        self._registration = registration = Registration(heartbeats, basis)
-        self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, registration, basis)
+        book = MinuteBook(self._clock.monotonic)
+        count = book.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
+        self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, book, basis)
 
         hooks = Hooks(handler, store, basis)
         admission = Admission(handler, basis)
         decides = admission.one_by_one or hooks.holds_slots or options.fair
         chain = None if decides else store.capabilities.settle_and_claim
-        self._settler = settler = Settler(store, leases, judge, basis, chains=chain is not None)
+        self._settler = settler = Settler(store, leases, judge, count, basis, chains=chain is not None)
         self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, host.isolate, basis)
         self._slots = slots = Slots(executor, leases, executing, basis)
         self._load = load = Load(slots, executor, settler, heartbeater, basis)
 
         claims = Claims(store, leases, heartbeater, load, basis)
         claim_size = ClaimSize(slots, load, hooks, basis, one_by_one=admission.one_by_one)
-        can_isolate = host.isolate is not None
-        suspects = Suspects(slots, load, leases, heartbeater, basis, can_isolate=can_isolate)
+        suspects = Suspects(slots, load, leases, heartbeater, basis, can_isolate=host.isolate is not None)
         succession = (claims, claim_size, suspects, slots, load, leases, heartbeater, basis)
         self._settling = partial(settler.run, Successors(chain, *succession))
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
@@ -273,7 +274,7 @@ class Worker:
         await self._until(lambda: not (load.is_unrecorded or heartbeater.errands), last)
         patience = min(clock.monotonic() + heartbeater.deregister(), last)
         heartbeater.hurry()
-        await self._until(lambda: not self._registration.removing, patience)
+        await self._until(lambda: not heartbeater.deregistering, patience)
 
     async def _close(self) -> None:
         """End tasks, thread and guardian, however often this is cancelled: no end waits behind another's await."""

@@ -56,6 +56,7 @@ class Claims:
         answers: Answers,
         clock: Clock,
         still: Callable[[Grant], bool],
+        on_lent: Callable[[Sequence[Claim[Any]]], None],
     ) -> None:
         self._shared_store = shared_store
         self._wake_broadcast = wake_broadcast
@@ -65,6 +66,7 @@ class Claims:
         self._answers = answers
         self._clock = clock
         self._still = still
+        self._on_lent = on_lent
         self._polls: Counter[str] = Counter()
         self._most = FIRST_RECORDS
         """As many records as fit into one answer, if they are as large as those of the last."""
@@ -146,6 +148,7 @@ class Claims:
                 self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
             fits = _fitting(sent)
             self._answers.remember(request.token, sent[:fits])
+            self._on_lent(claims[:fits])
             self._answers.holdings.lent((grant.id, request.worker), [one.lease for one in sent[:fits]])
             if fits < len(sent):
                 await self._hand_back([one.lease for one in sent[fits:]])

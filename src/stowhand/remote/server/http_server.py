@@ -13,7 +13,7 @@ import ipaddress
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,7 @@ async def running(
         authenticator.still,
         options.declared,
         resetter.expect,
+        events,
     )
     health = Health(shared_store, wake_broadcast, events, clock)
     app = HttpApp(store_server, authenticator, health, events, metrics)
@@ -125,10 +126,9 @@ async def running(
     server = _Server(_config(app, options))
     lending = HttpServer(server, url, wake_broadcast, events, options.grace)
     wake_broadcast.start()
-    serving = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand lending")
-    resetting = asyncio.create_task(resetter.run(), name="stowhand lending resetter")
-    for task in (serving, resetting):
-        task.add_done_callback(lambda task: _pass_on(task, lending.done))
+    serving, resetting, counting = _started(
+        lending.done, server.serve(sockets=[sock]), resetter.run(), store_server.throughput.run()
+    )
     health.watch(resetting)
     try:
         await server.listening(serving)
@@ -141,9 +141,18 @@ async def running(
             await asyncio.shield(asyncio.wait({serving}, timeout=options.grace + 2))
         await wake_broadcast.stop()
         resetter.stop()
-        await asyncio.wait({resetting}, timeout=options.grace)
+        counting.cancel()
+        await asyncio.wait({resetting, counting}, timeout=options.grace)
         await store_server.close()
         sock.close()
+
+
+def _started(done: asyncio.Future[None], *routines: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
+    """What runs as long as the server does; the error of one ends it."""
+    tasks = [asyncio.create_task(routine, name=f"stowhand lending {routine}") for routine in routines]
+    for task in tasks:
+        task.add_done_callback(lambda task: _pass_on(task, done))
+    return tasks
 
 
 def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:

@@ -13,6 +13,7 @@ import msgspec
 
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import LeaseLost
+from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
@@ -22,10 +23,11 @@ from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
 from stowhand.remote.server.grants import Grant, Scope
+from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.settlements import checked, failed
-from stowhand.remote.server.shared_store import SharedStore
+from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
 from stowhand.remote.wire import (
     LONGEST_WAIT,
@@ -75,8 +77,9 @@ class StoreServer:
         still: Callable[[Grant], bool],
         declared: Declared = as_it_is,
         on_lease: Callable[[float], None] = lambda lease: None,
+        events: Events | None = None,
     ) -> None:
-        """``on_lease`` is called with the seconds of each lease that begins or is renewed."""
+        """``on_lease`` is called with the seconds of each lease that begins or is renewed. ``events``: of trouble."""
         self._shared_store = shared_store
         self._wake_broadcast = wake_broadcast
         self._proofs = proofs
@@ -85,10 +88,16 @@ class StoreServer:
         self._heartbeats = HeartbeatThread("stowhand lending heartbeats", shared_store.store.heartbeats)
         self._answers = Answers(clock)
         self._on_lease = on_lease
-        self._claims = Claims(shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, clock, still)
+        self.throughput = LentThroughput(
+            self._heartbeats, clock, events or Events(), is_kept=shared_store.kind == QUEUE
+        )
+        self._claims = Claims(
+            shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, clock, still, self.throughput.lent
+        )
 
     async def close(self) -> None:
-        """Close the connection of the heartbeats."""
+        """Write what was counted, and close the connection of the heartbeats."""
+        await self.throughput.close()
         await self._heartbeats.close()
 
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
@@ -154,6 +163,7 @@ class StoreServer:
         """Settle, and put the store's replies into ``replies``."""
         if batch:
             found = await self._store.settle(list(batch.values()), repeat=repeat)
+            self.throughput.settled(batch.values(), found)
             for place, reply in zip(batch, found, strict=True):
                 replies[place] = reply
 
@@ -197,6 +207,7 @@ class StoreServer:
 
         found = await self._heartbeats.call(reset_all)
         self._answers.over(leases)
+        self.throughput.reset(found)
         return ResetDone(jobs=tuple(found))
 
     async def log(self, grant: Grant, change: LogChange) -> LogNumbers:

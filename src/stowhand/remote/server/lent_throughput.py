@@ -1,0 +1,102 @@
+"""Counts what remote workers' settlements have recorded, and writes it as a worker beside the store would.
+
+Of a lease that this server has not lent, it having been restarted since, neither task nor times are known. How long a
+lent job ran is counted from the answer to its claim: the way there and back, and the time ahead, are in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreError
+from stowhand.events import Events, JobsReset
+from stowhand.jobs.lease import Lease, Pair, ResetJob
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.store import Claim, Reply, Verdict
+from stowhand.protocols.throughput import OTHERS
+from stowhand.remote.server.answers import MOST_LEASES
+from stowhand.remote.server.wake_broadcast import NAME
+from stowhand.worker.heartbeat_thread import HeartbeatThread
+from stowhand.worker.minute_book import MinuteBook
+from stowhand.worker.throughput_writer import EVERY, ThroughputWriter
+
+LAST_WRITE = 1.0
+"""Seconds that the last write may take."""
+
+
+class LentThroughput:
+    """Of one server that lends a queue; ``is_kept``: False of a user's table, of which nothing is counted."""
+
+    def __init__(self, heartbeats: HeartbeatThread, clock: Clock, events: Events, *, is_kept: bool) -> None:
+        self._heartbeats = heartbeats
+        self._clock = clock
+        self._is_kept = is_kept
+        self._book = MinuteBook(clock.monotonic)
+        self._writer = ThroughputWriter(NAME, self._book, events)
+        self._lent: OrderedDict[Pair, tuple[str, datetime, datetime, float]] = OrderedDict()
+        """Task, when it was due and when it was claimed, and when that was answered. Not of those that are over."""
+        self._is_due = False
+        """Something was counted since the last write."""
+        events.on(JobsReset, lambda event: self.reset(event.jobs))
+
+    def lent(self, claims: Iterable[Claim[Any]]) -> None:
+        """These have just been claimed."""
+        if not self._is_kept:
+            return
+        now = self._clock.monotonic()
+        for claim in claims:
+            job = claim.record
+            self._lent[claim.lease.pair] = (claim.task, job.run_at, job.started_at, now)
+            self._book.hear(job.started_at, now)
+        while len(self._lent) > MOST_LEASES:
+            self._lent.popitem(last=False)
+
+    def settled(self, batch: Iterable[tuple[Lease, Settlement]], replies: Sequence[Reply]) -> None:
+        """Count what was recorded; once, whether or not a client repeats it."""
+        if not self._is_kept:
+            return
+        now = self._clock.monotonic()
+        for (lease, settlement), reply in zip(batch, replies, strict=True):
+            if not (isinstance(reply, Settlement) or reply in (Verdict.SETTLED, Verdict.ALREADY_SETTLED)):
+                continue
+            ended = (reply if isinstance(reply, Settlement) else settlement).ended.value
+            if (known := self._lent.pop(lease.pair, None)) is not None:
+                task, due, claimed, heard = known
+                self._book.add(task, ended, due, claimed, now - heard)
+            elif reply is not Verdict.ALREADY_SETTLED:
+                self._book.add(OTHERS, ended, None, None, None)
+            self._is_due = True
+
+    def reset(self, jobs: Sequence[ResetJob]) -> None:
+        """Count jobs that were taken back from workers that died."""
+        if self._is_kept and jobs:
+            self._book.count_resets(jobs)
+            self._is_due = True
+
+    async def run(self) -> None:
+        """Write every ten seconds what has ended, until cancelled."""
+        while True:
+            await self._clock.sleep(EVERY)
+            await self._write()
+
+    async def close(self) -> None:
+        """Write what is left, unless the store takes too long."""
+        self._writer.finish()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WRITE):
+                await self._write()
+
+    async def _write(self) -> None:
+        if not self._is_due:
+            return
+        self._is_due = False
+        try:
+            await self._heartbeats.call(lambda heartbeats: self._writer.tick(heartbeats, self._clock.monotonic()))
+        except StoreError:  # the heartbeats cannot be called at all: health shows it
+            self._is_due = True

@@ -1,0 +1,230 @@
+"""Counts what the store has recorded, by task and by the store's minutes. Pure: throughput_writer.py writes it.
+
+The store's time is that of its last reply with jobs, and what the monotonic clock has counted since: this machine's own
+time does not matter. The loop counts ends; the heartbeat thread counts resets, and takes out what has changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stowhand.jobs.histogram import BOUNDS, BUCKETS, Histogram
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import ResetJob
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.throughput import COUNTS, MINUTE, MOST_TASKS, OPEN_FOR, OTHERS, Tally, TaskMinute
+
+if TYPE_CHECKING:
+    from stowhand.worker.settler import Ended
+
+KEPT = OPEN_FOR // MINUTE + 2
+"""Minutes, also for a clock that is set back: a store refuses older ones."""
+_zeros: partial[list[int]] = partial(list, (0,) * BUCKETS)
+
+
+class _Count(msgspec.Struct):
+    """Of a task, in a minute."""
+
+    ok: int = 0
+    """Those without a result; with one they are among the others."""
+    others: Counter[str] = msgspec.field(default_factory=Counter)
+    waits: list[int] = msgspec.field(default_factory=_zeros)
+    runs: list[int] = msgspec.field(default_factory=_zeros)
+    changed: bool = True
+    """Since it was last taken out."""
+    written: int = 0
+    """How many ends of it the store has accepted, or are counted as late elsewhere."""
+
+    def tally(self) -> Tally:
+        counts = {name: self.others[name] for name in COUNTS}
+        counts["ok"] += self.ok
+        return Tally(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
+
+    def change(self) -> None:
+        """It is taken out, or once more."""
+        self.changed = True
+
+    def take(self) -> Tally:
+        """All of it; nothing has changed since."""
+        self.changed = False
+        return self.tally()
+
+    def accept(self, number: int) -> None:
+        """So many ends were written."""
+        self.written = number
+
+    def lose(self) -> int:
+        """How many ends were not written; they are not asked for again."""
+        tally = self.take()
+        lost = max(tally.ended + tally.late - self.written, 0)
+        self.written += lost
+        return lost
+
+    def add_other(self, name: str) -> None:
+        """One of those that ``add_runs`` will count ended in another way."""
+        self.others[name] += 1
+        self.ok -= 1
+
+    def add_runs(self, seconds: list[float]) -> None:
+        """Sorted, so that what is in one bucket is found at once."""
+        self.ok += len(seconds)
+        self.change()
+        seconds.sort()
+        at = 0
+        while at < len(seconds):
+            bucket = bisect_left(BOUNDS, seconds[at])
+            end = bisect_right(seconds, BOUNDS[bucket], at) if bucket < len(BOUNDS) else len(seconds)
+            self.runs[bucket] += end - at
+            at = end
+
+
+_minute: partial[defaultdict[str, _Count]] = partial(defaultdict, _Count)
+
+
+class MinuteBook:
+    """Of one worker. From any thread."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._ahead: float | None = None
+        """Seconds by which the store's time, since 1970, is ahead of the monotonic clock; ``None``: not known yet."""
+        self._heard = float("-inf")
+        self._lock = threading.Lock()
+        self._minutes: defaultdict[int, defaultdict[str, _Count]] = defaultdict(_minute)
+        self._early: list[ResetJob] = []
+        """Reset before the store's time was known."""
+        self._none = _Count()
+
+    def count(self, recorded: Sequence[Ended]) -> None:
+        """Count attempts whose ends the store has recorded. Every job passes here: what a batch shares is done once."""
+        if not recorded:
+            return
+        last = recorded[-1].held
+        count = self._none
+        with self._lock:
+            self._hear(last.claim.record.started_at, last.since)
+            minute = self._minutes[self._number()]
+            seconds: defaultdict[str, list[float]] = defaultdict(list)
+            of_task: list[float] = []
+            task = due = start = None
+            waited = alike = 0
+            for ended in recorded:
+                held = ended.held
+                claim = held.claim
+                job = claim.record
+                if claim.task != task or job.run_at is not due or job.started_at is not start:
+                    count.waits[waited] += alike
+                    alike = 0
+                    task, due, start = claim.task, job.run_at, job.started_at
+                    count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
+                    of_task = seconds[task]
+                    waited = bisect_left(BOUNDS, (start - due).total_seconds())
+                alike += 1
+                of_task.append(held.seconds)
+                if ended.settlement is not COMPLETED:
+                    count.add_other(ended.settlement.ended.value)
+            count.waits[waited] += alike
+            for task, some in seconds.items():
+                minute[task if task in minute else OTHERS].add_runs(some)
+
+    def add(self, task: str, ended: str, due: datetime | None, start: datetime | None, seconds: float | None) -> None:
+        """Count one. ``due``, ``start``: when it was due and when it was claimed, by the store's clock; ``seconds``:
+        how long it ran. ``None``: not known."""
+        with self._lock:
+            if self._ahead is None:
+                return
+            count = self._now(task)
+            count.others[ended] += 1
+            if due is not None and start is not None:
+                count.waits[bisect_left(BOUNDS, (start - due).total_seconds())] += 1
+            if seconds is not None:
+                count.runs[bisect_left(BOUNDS, seconds)] += 1
+
+    def hear(self, claimed: datetime, heard: float) -> None:
+        """A reply came at ``heard`` by the monotonic clock: a job was claimed at ``claimed`` by the store's."""
+        with self._lock:
+            self._hear(claimed, heard)
+
+    def count_resets(self, jobs: Sequence[ResetJob]) -> None:
+        """Count jobs that were taken back from workers that died."""
+        with self._lock:
+            self._early += jobs
+            if self._ahead is not None:
+                self._count_early()
+
+    def _hear(self, claimed: datetime, heard: float) -> None:
+        if heard > self._heard:
+            self._heard = heard
+            self._ahead = claimed.timestamp() - heard
+            if self._early:
+                self._count_early()
+
+    def take(self) -> list[TaskMinute]:
+        """What has changed since it was last taken out, whole; ``put_back`` or ``written`` follows."""
+        with self._lock:
+            if self._ahead is None:
+                return []
+            for number in [one for one in self._minutes if abs(one - self._number()) > KEPT]:
+                for task in self._minutes[number]:
+                    self._lose(number, task)
+                del self._minutes[number]
+            changed = [
+                (number, task, count)
+                for number, minute in self._minutes.items()
+                for task, count in minute.items()
+                if count.changed
+            ]
+            return [TaskMinute(number, task, count.take()) for number, task, count in changed]
+
+    def put_back(self, taken: Sequence[TaskMinute]) -> None:
+        """They were not written, or the reply was lost: they are taken again."""
+        with self._lock:
+            for one in taken:
+                self._minutes[one.minute][one.task].change()
+
+    def written(self, taken: Sequence[TaskMinute], closed: Collection[tuple[int, str]]) -> None:
+        """They were written, but those of ``closed`` minutes, which count as late."""
+        with self._lock:
+            for one in taken:
+                if (one.minute, one.task) in closed:
+                    self._lose(one.minute, one.task)
+                else:
+                    self._minutes[one.minute][one.task].accept(one.tally.ended + one.tally.late)
+
+    def _lose(self, number: int, task: str) -> None:
+        """Count as late, now, what the store has not accepted of a minute."""
+        if late := self._minutes[number][task].lose():
+            self._now(task).others["late"] += late
+
+    def _count_early(self) -> None:
+        early, self._early = self._early, []
+        for job in early:
+            count = self._now(job.task)
+            count.others["resets"] += 1
+            if job.state is not State.QUEUED:  # failed: reset too often; canceled: that was asked for before
+                count.others[job.state.value] += 1
+
+    def _now(self, task: str) -> _Count:
+        minute = self._minutes[self._number()]
+        count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
+        count.change()
+        return count
+
+    def _number(self) -> int:
+        return int(self._monotonic() + (self._ahead or 0.0)) // MINUTE
+
+
+def _histogram(buckets: Sequence[int]) -> Histogram:
+    return {bucket: number for bucket, number in enumerate(buckets) if number}
+
+
+def uncounted(recorded: Sequence[Ended]) -> None:
+    """Of a store that keeps no throughput."""

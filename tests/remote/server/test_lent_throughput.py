@@ -1,0 +1,119 @@
+"""A lender counts what it settles: once, with the times that it knows, and writes it at its stop at the latest."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from stowhand.events import Events, JobsReset
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import Claim, ClaimRequest, Verdict
+from stowhand.protocols.throughput import total
+from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote.server.http_server import ServerOptions, running
+from stowhand.remote.server.lent_throughput import LentThroughput
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.worker.heartbeat_thread import HeartbeatThread
+from stowhand.worker.worker import Worker
+from tests.conftest import Run
+
+FAILED = Settlement(State.FAILED, Ended.FAILED)
+
+
+class Lender:
+    """The counting part alone, on a memory store."""
+
+    def __init__(self, *, is_kept: bool = True) -> None:
+        self.clock, self.events = FakeClock(), Events()
+        self.store = MemoryStore(self.clock)
+        self.thread = HeartbeatThread("heartbeats of a test", self.store.heartbeats)
+        self.throughput = LentThroughput(self.thread, self.clock, self.events, is_kept=is_kept)
+
+    async def claim(self, count: int = 1) -> list[Claim[Any]]:
+        for _ in range(count):
+            await self.store.jobs.enqueue(NewJob(task="t"))
+        claims = list(await self.store.claim(ClaimRequest(worker="w", token="x", limit=count, lease=30.0)))
+        self.throughput.lent(claims)
+        return claims
+
+    async def written(self) -> dict[str | None, Any]:
+        """By task, after the lender's end."""
+        await self.throughput.close()
+        await self.thread.close()
+        now = self.clock.now()
+        return {
+            one.task: one.tally
+            for one in await self.store.inspect.throughput(now - timedelta(hours=1), now + timedelta(hours=1))
+        }
+
+
+def test_what_was_recorded_is_counted_once_whatever_is_repeated(run: Run) -> None:
+    async def lend() -> None:
+        lender = Lender()
+        claims = await lender.claim(4)
+        settlements = (COMPLETED, FAILED, COMPLETED, COMPLETED)
+        batch = [(claim.lease, settlement) for claim, settlement in zip(claims, settlements, strict=True)]
+        await lender.clock.advance(2)
+        turned = Settlement(State.CANCELED, Ended.CANCELED)
+        lender.throughput.settled(batch, [Verdict.SETTLED, Verdict.ALREADY_SETTLED, Verdict.LOST, turned])
+        lender.throughput.settled(batch[:2], [Verdict.ALREADY_SETTLED, Verdict.ALREADY_SETTLED])
+        tally = (await lender.written())["t"]
+        assert (tally.ok, tally.failed, tally.canceled, tally.ended) == (1, 1, 1, 3)
+        assert 1.4 < tally.run(0.5) < 2.9
+        assert sum(tally.waits.values()) == 3
+
+    run(lend())
+
+
+def test_of_what_another_server_lent_only_the_number_is_known(run: Run) -> None:
+    async def lend() -> None:
+        lender = Lender()
+        await lender.claim()
+        lender.throughput.settled([(Lease(9, "y", 1), COMPLETED)], [Verdict.SETTLED])
+        tally = (await lender.written())[None]
+        assert (tally.ok, tally.runs, tally.waits) == (1, {}, {})
+
+    run(lend())
+
+
+def test_resets_are_counted(run: Run) -> None:
+    async def lend() -> None:
+        lender = Lender()
+        await lender.claim()
+        lender.events.emit(JobsReset((ResetJob(1, "t", State.QUEUED),), "lending"))
+        assert (await lender.written())["t"].resets == 1
+
+    run(lend())
+
+
+def test_of_a_table_nothing_is_counted(run: Run) -> None:
+    async def lend() -> None:
+        lender = Lender(is_kept=False)
+        (claim,) = await lender.claim()
+        lender.throughput.settled([(claim.lease, COMPLETED)], [Verdict.SETTLED])
+        assert await lender.written() == {}
+
+    run(lend())
+
+
+def test_a_server_that_stops_has_written_what_its_workers_did(run: Run, tokens: Path) -> None:
+    store = MemoryStore()
+
+    async def act(attempt: object, job: object) -> None: ...
+
+    async def lend() -> None:
+        now = await store.timetable.now()
+        async with running(store, ServerOptions(port=0, tokens=tokens), Events()) as server:
+            for _ in range(5):
+                await store.jobs.enqueue(NewJob(task="t"))
+            async with HttpStore(server.url, HttpOptions()) as remote:
+                await Worker(remote, act, WorkerOptions(once=True), events=Events()).run()
+        found = total(await store.inspect.throughput(now, now + timedelta(hours=1)))
+        assert (found.ok, sum(found.runs.values()), sum(found.waits.values())) == (5, 5, 5)
+
+    run(asyncio.wait_for(lend(), 60))
