@@ -177,7 +177,10 @@ class HookRan(Event, frozen=True):
 
 
 class HookFailed(Event, frozen=True):
-    """``pre_claim`` or ``post_handle`` raised. Nothing follows but that, after ``pre_claim``, the next claim waits."""
+    """``pre_claim`` or ``post_handle`` raised. Nothing follows but that, after ``pre_claim``, the next claim waits.
+
+    Or what tasks share did not close, or not in time: ``hook`` is ``close of resource …`` then.
+    """
 
     worker: str
     hook: str

@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_j
 from stowhand.runner.running import Signals
 from stowhand.stores.opening import open_store
 from stowhand.tasks.context import BlockingHelpers, Helpers
+from stowhand.tasks.resource import resource
 
 
 @asynccontextmanager
@@ -382,3 +383,22 @@ async def test_flags_may_be_forbidden_by_a_list_a_function_or_an_async_one(sqlit
     assert ran == [2]
     await run_once(connection_string=sqlite_url, task_list={"task": task}, forbidden_flags=None)
     assert ran == [2, 1]
+
+
+async def test_a_task_of_a_list_gets_what_it_asks_for(sqlite_url: str) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def model() -> Iterator[str]:
+        said.append("opens")
+        yield "model"
+        said.append("closes")
+
+    def judge(payload: Any, helpers: BlockingHelpers, *, model: str = resource(model)) -> None:
+        said.append(f"{payload['text']} by {model}")
+
+    async with await make_worker_utils(connection_string=sqlite_url) as utils:
+        await utils.migrate()
+        await utils.add_job("judge", {"text": "x"})
+    await run_once(connection_string=sqlite_url, task_list={"judge": judge})
+    assert said == ["opens", "x by model", "closes"]
