@@ -869,6 +869,35 @@ CREATE FUNCTION stowhand.complete_jobs(job_ids bigint[]) RETURNS SETOF stowhand.
   select s.* from "stowhand".complete_all(job_ids, true) j cross join lateral "stowhand".shown(j) s
 $$;
 
+CREATE FUNCTION stowhand.count_states(_most integer) RETURNS TABLE(state text, jobs bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _one text;
+begin
+  foreach _one in array array['processing', 'failed'] loop
+    return query execute format(
+      'select %L, count(*) from (select from %I.live l where l.state = %L limit %s) c',
+      _one, 'stowhand', _one, _most + 1);
+  end loop;
+  return query
+    with waiting as materialized (
+      (select l.state from "stowhand".live l
+       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 limit _most + 1)
+      union all
+      (select l.state from "stowhand".live l
+       where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2 limit _most + 1)
+      union all
+      (select l.state from "stowhand".live l where l.state in ('queued', 'errored') and l.resets >= 2 limit _most + 1)
+    )
+    select s.state, case when (select count(*) from waiting) > _most then _most + 1
+      else (select count(*) from waiting w where w.state = s.state) end
+    from (values ('queued'), ('errored')) as s(state);
+end $$;
+
 CREATE FUNCTION stowhand.cron_enter(_identifiers text[], _ticks timestamp with time zone[], _specs text[], _backfilled boolean[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(mine boolean, job_id bigint, spec text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'

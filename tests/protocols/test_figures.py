@@ -32,6 +32,12 @@ def test_a_sum_with_an_estimate_in_it_is_one() -> None:
     assert Amount(1) + Amount(2, exact=False) == Amount(3, exact=False)
 
 
+def test_a_number_that_was_counted_no_further_says_so() -> None:
+    some = Amount(2_000_000, exact=False, least=True) + Amount(1_000)
+    assert str(some) == ">2M"
+    assert str(Amount(10_000, exact=False, least=True)) == ">10k"
+
+
 def test_the_largest_are_named_and_the_others_are_one() -> None:
     tallies = Tallies()
     for number in range(NAMES + 3):

@@ -15,18 +15,24 @@ MINUTES = (1, 5, 15)
 NAMES = 100
 """Tasks and queues that are listed by name, at most: the largest. The others are summed up."""
 UNQUEUED = "jobs without a queue"
+COUNTED = 10_000
+"""Jobs of a state that are counted exactly, at least; how many more there are may be an estimate."""
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """A number of jobs; one that is not ``exact`` is an estimate."""
+    """A number of jobs; one that is not ``exact`` is an estimate, or, if it is ``least``, there are more."""
 
     number: int = 0
     exact: bool = True
+    least: bool = False
+    """It was not counted any further, and nothing says how many there are."""
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(self.number + other.number, self.exact and other.exact)
+        return Amount(self.number + other.number, self.exact and other.exact, self.least or other.least)
 
     def __str__(self) -> str:
+        if self.least:
+            return f">{about(self.number)[1:]}"
         return str(self.number) if self.exact else about(self.number)
 
 
@@ -98,10 +104,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Queues that are paused, by name, and since when."""
     pauses: Pauses = Pauses()
     """Paused tasks, and the jobs without a queue."""
+    few: Mapping[State, int] = {}
+    """States of which at most ``COUNTED`` jobs were counted by themselves, where the other numbers are estimates."""
 
     def states(self) -> dict[State, Amount]:
         """Jobs by state; every state is a key."""
-        return {state: sum((getattr(one, state) for one in self._counted(state)), Amount()) for state in State}
+        sums = {state: sum((getattr(one, state) for one in self._counted(state)), Amount()) for state in State}
+        return sums | {state: Amount(number) for state, number in self.few.items()}
 
     def _counted(self, state: State) -> Sequence[LiveCounts | EndedCounts]:
         return self.history if state in (State.COMPLETED, State.CANCELED) else self.tasks
@@ -141,7 +150,8 @@ def _live(name: str | None, amounts: dict[str, Amount]) -> LiveCounts:
     parts = dict(amounts)
     if waiting := parts.pop("waiting", None):
         errored = parts.get("errored", Amount())
-        parts["queued"] = Amount(max(waiting.number - errored.number, 0), waiting.exact and errored.exact)
+        exact, least = waiting.exact and errored.exact, waiting.least or errored.least
+        parts["queued"] = Amount(max(waiting.number - errored.number, 0), exact, least)
     return LiveCounts(name=name, **parts)
 
 

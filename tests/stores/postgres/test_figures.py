@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stowhand.jobs.job import State
+from stowhand.protocols.figures import Amount
+from stowhand.stores.postgres.queue import PostgresStore
+from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
 
 
@@ -66,6 +70,37 @@ def test_what_runs_is_told_by_worker_and_what_waits_by_queue(large: Sql) -> None
     queues = large("select name, queued + errored from stowhand.standing(100, 200) where what = 'queue' order by 1")
     assert [name for name, _ in queues] == ["q3", "q7"]
     assert sum(number for _, number in queues) == pytest.approx(5_000, rel=0.5)
+
+
+@pytest.mark.parametrize(("most", "counted"), [(6, {}), (30_000, {"queued": 18_003, "errored": 2_000})])
+def test_states_are_counted_by_their_indexes_up_to_a_number(large: Sql, most: int, counted: dict[str, int]) -> None:
+    found: dict[str, int] = dict(large(f"select state, jobs from stowhand.count_states({most})"))
+    cut = {"queued": most + 1, "errored": most + 1, "processing": 7, "failed": min(11, most + 1)}
+    assert found == cut | counted
+
+
+def test_a_state_with_few_jobs_is_exact_beside_many_others(postgres_url: str, large: Sql, run: Run) -> None:
+    large("delete from stowhand.live where state = 'queued' and task <> 'rare'")
+    large(
+        "insert into stowhand.live (task, state, finished_at, payload) select 't1', 'failed', now(),"
+        " json_build_object('n', repeat('x', 1500)) from generate_series(1, 22000) n"
+    )
+
+    async def ask() -> dict[State, Amount]:
+        store = PostgresStore(postgres_url)
+        try:
+            return (await store.inspect.figures()).states()
+        finally:
+            await store.close()
+
+    states = run(ask())
+    assert (states[State.QUEUED], states[State.ERRORED], states[State.PROCESSING]) == (
+        Amount(3),
+        Amount(2_000),
+        Amount(7),
+    )
+    assert not states[State.FAILED].exact
+    assert states[State.FAILED].number == pytest.approx(22_011, rel=0.5)
 
 
 def test_a_small_table_is_counted(large: Sql) -> None:

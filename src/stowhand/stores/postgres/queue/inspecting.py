@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
+from stowhand.protocols.figures import COUNTED, MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
 from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
 from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
 from stowhand.protocols.throughput import Period
@@ -73,7 +73,12 @@ class Inspector:
             standing[what].append(LiveCounts(name=name, **_amounts(STANDING, numbers, exact)))
         for minutes, name, *numbers, exact in await self._ask("ended_jobs", plain_array(MINUTES), NAMES, now):
             over[minutes].append(EndedCounts(name=name, **_amounts(ENDED, numbers, exact)))
+        few: dict[State, int] = {}
+        if not all(one.waiting.exact for one in standing["task"]):
+            counted = await self._ask("count_states", COUNTED)
+            few = {State(state): number for state, number in counted if number <= COUNTED}
         return Figures(
+            few=few,
             tasks=standing["task"],
             queues=standing["queue"],
             workers=standing["worker"],

@@ -466,6 +466,9 @@ select what, name, queued, errored, due, processing, failed, exact from {schema}
 select minutes, name, completed, canceled, failed, exact
 from {schema}.ended(%s::int[], %s::int, _now => %s::timestamptz)
 
+-- name: count_states
+select state, jobs from {schema}.count_states(%s::int)
+
 -- name: paused_queues
 select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"
 

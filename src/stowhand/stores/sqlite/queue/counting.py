@@ -23,10 +23,12 @@ def figures(tx: Transaction) -> Figures:
     """Live jobs are counted, up to millions; the history is estimated where it is long."""
     tasks, queues, workers = Tallies(), Tallies(), Tallies()
     _add_waiting(tx, tasks, queues)
-    for task, queue, worker, number in tx.run("running", few=FEW):
+    running = tx.rows("running", few=FEW)
+    least = sum(number for *_, number in running) == FEW
+    for task, queue, worker, number in running:
         for tallies, name in ((tasks, task), (queues, queue), (workers, worker)):
             if name is not None:
-                tallies.add(name, "processing", Amount(number))
+                tallies.add(name, "processing", Amount(number, not least, least))
     _add_failed(tx, tasks, queues)
     return Figures(
         tasks=tasks.live(),
@@ -47,14 +49,16 @@ def pauses(tx: Transaction) -> Pauses:
 def _add_waiting(tx: Transaction, tasks: Tallies, queues: Tallies) -> None:
     for name, tallies in (("waiting_tasks", tasks), ("waiting_queues", queues)):
         found = tx.rows(name, most=MOST, few=FEW)
-        exact = sum(number for _, number, _ in found) < MOST
+        least = sum(number for _, number, _ in found) >= MOST
         for key, number, due in found:
-            tallies.add(key, "waiting", Amount(number, exact))
-            tallies.add(key, "due", Amount(due, exact))
-    for task, queue, number in tx.run("errored", most=MOST):
-        tasks.add(task, "errored", Amount(number))
+            tallies.add(key, "waiting", Amount(number, not least, least))
+            tallies.add(key, "due", Amount(due, not least, least))
+    errored = tx.rows("errored", most=MOST)
+    least = sum(number for _, _, number in errored) >= MOST
+    for task, queue, number in errored:
+        tasks.add(task, "errored", Amount(number, not least, least))
         if queue is not None:
-            queues.add(queue, "errored", Amount(number))
+            queues.add(queue, "errored", Amount(number, not least, least))
 
 
 def _add_failed(tx: Transaction, tasks: Tallies, queues: Tallies) -> None:
@@ -66,7 +70,7 @@ def _add_failed(tx: Transaction, tasks: Tallies, queues: Tallies) -> None:
             queues.add(queue, "failed", Amount(number))
     if counted == FEW:  # which tasks the older ones belong to is unknown without reading them
         (every,) = tx.row("all_failed", most=MOST)
-        tasks.add(None, "failed", Amount(every - counted, every < MOST))
+        tasks.add(None, "failed", Amount(every - counted, every < MOST, every >= MOST))
 
 
 def _history(tx: Transaction) -> Tallies:

@@ -77,6 +77,34 @@ begin
     from ranked r group by r.what, r.shown, case when r.shown then r.name end;
 end $$;
 
+-- Live jobs by state, counted by their indexes up to `_most` and one; a state that has more is given as that many.
+-- `queued` and `errored` are given where both together have no more.
+create or replace function {schema}.count_states(_most int) returns table (state text, jobs bigint)
+language plpgsql {definer} set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+  _one text;
+begin
+  foreach _one in array array['processing', 'failed'] loop
+    return query execute format(
+      'select %L, count(*) from (select from %I.live l where l.state = %L limit %s) c',
+      _one, {schema_text}, _one, _most + 1);
+  end loop;
+  return query
+    with waiting as materialized (
+      (select l.state from {schema}.live l
+       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 limit _most + 1)
+      union all
+      (select l.state from {schema}.live l
+       where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2 limit _most + 1)
+      union all
+      (select l.state from {schema}.live l where l.state in ('queued', 'errored') and l.resets >= 2 limit _most + 1)
+    )
+    select s.state, case when (select count(*) from waiting) > _most then _most + 1
+      else (select count(*) from waiting w where w.state = s.state) end
+    from (values ('queued'), ('errored')) as s(state);
+end $$;
+
 -- What is over, by task; `name` NULL: the others, beyond the largest `_names`. `minutes` NULL: all that the history keeps;
 -- else what ended within the last so many, the failed too. That is counted by its time, and told from the sample where
 -- more than `_most` ended in it.

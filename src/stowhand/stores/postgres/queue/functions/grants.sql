@@ -73,6 +73,7 @@ begin
       ('write_throughput', 'worker'),
       ('standing', 'worker reader admin'),
       ('ended', 'worker reader admin'),
+      ('count_states', 'worker reader admin'),
       ('oldest_due', 'worker reader admin'),
       ('purge_history', 'worker admin'),
       ('purge_failed', 'worker admin'),
