@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from stowhand.protocols.matching import ids_of
     from stowhand.protocols.operating import Ages
     from stowhand.protocols.options import WorkerOptions
+    from stowhand.protocols.policy import Policy
     from stowhand.protocols.queue_store import Answer, Done, JobFilter, Reschedule
     from stowhand.protocols.store import (
         Capabilities,

@@ -6,7 +6,6 @@ import inspect
 import math
 import random
 from collections.abc import Callable
-from datetime import timedelta
 from functools import cache
 from typing import cast
 
@@ -32,9 +31,9 @@ def natural(attempt: int) -> float:
 
 
 def exponential(
-    base: timedelta | float = 30.0,
+    base: Duration = 30.0,
     factor: float = 2.0,
-    cap: timedelta | float = 3600.0,
+    cap: Duration = 3600.0,
     jitter: float = 0.0,
     random: Random = random.random,
 ) -> Backoff:
@@ -55,7 +54,7 @@ def exponential(
     return backoff
 
 
-def constant(delay: timedelta | float) -> Backoff:
+def constant(delay: Duration) -> Backoff:
     """The same wait every time; the same function for the same wait, so that two settings with it are equal."""
     every = _wait(delay)
     if not every >= 0:
@@ -68,7 +67,7 @@ def _always(every: float) -> Backoff:
     return lambda attempt: every
 
 
-def _wait(given: timedelta | float) -> float:
+def _wait(given: Duration) -> float:
     try:
         return seconds(given)
     except ValueError as error:

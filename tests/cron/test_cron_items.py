@@ -142,7 +142,10 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
         ({"options": CronOptions(backfill_period=-1)}, "backfill_period: -1 seconds is not within 0 and 366d"),
         ({"options": CronOptions(backfill_period=float("nan"))}, "backfill_period: nan seconds is not within"),
         ({"options": CronOptions(backfill_period=float("inf"))}, "backfill_period: inf seconds is not within"),
-        ({"options": CronOptions(backfill_period=True)}, "backfill_period: a bool; give seconds or a timedelta"),
+        (
+            {"options": CronOptions(backfill_period=True)},
+            "backfill_period: a bool given; give seconds, a timed",
+        ),
         ({"options": CronOptions(backfill_period="soon")}, "backfill_period: 'soon' is no duration"),
         ({"options": CronOptions(max_attempts=0)}, "max_attempts: 0; the limits are 1 and 2147483647"),
         ({"options": CronOptions(max_attempts=True)}, "max_attempts: a bool; give a whole number"),

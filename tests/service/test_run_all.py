@@ -202,7 +202,7 @@ def test_what_is_no_routine_is_refused_before_any_is_started(wrong: Any) -> None
         asyncio.run(run_all(first, first))
 
 
-@pytest.mark.parametrize("wrong", [-1, "5", True, float("nan"), timedelta(seconds=-1)])
+@pytest.mark.parametrize("wrong", [-1, "five", True, float("nan"), timedelta(seconds=-1)])
 def test_a_grace_that_is_none_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="grace"):
         asyncio.run(run_all(Routine(), grace=wrong))

@@ -6,13 +6,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 
 KEY_LIMIT = 255
 """Bytes."""
@@ -36,7 +35,7 @@ class Command(msgspec.Struct, frozen=True):
     """Variables beside the handler's; the same name outdoes it."""
     stdin: bytes | str | None = None
     """``None``: it has no input (``/dev/null``)."""
-    timeout: timedelta | float | None = None
+    timeout: Duration | None = None
     """Seconds or a timedelta; ``None``: the handler's."""
 
     def __post_init__(self) -> None:
@@ -90,7 +89,7 @@ def read_seconds(what: str, duration: object, *, zero: bool = False) -> float | 
     if duration is None:
         return None
     value = math.nan
-    if isinstance(duration, int | float | timedelta | str) and not isinstance(duration, bool):
+    if isinstance(duration, int | Duration | str) and not isinstance(duration, bool):
         with suppress(ValueError):
             value = seconds(duration)
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):

@@ -10,7 +10,6 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +20,7 @@ from stowhand.commands.command import Command, inherited, read_folder, read_seco
 from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import Step, step
 from stowhand.errors import ConfigurationError, a_type
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.outcomes import WHOLE, from_error
@@ -58,10 +58,10 @@ class CommandHandler(Generic[R]):
         commands: Commands[R],
         *,
         redact: Iterable[str] | Callable[[R], Iterable[str]] = (),
-        timeout: timedelta | float | None = None,
+        timeout: Duration | None = None,
         cwd: str | Path | None = None,
         env: Mapping[str, str] | None = None,
-        grace: timedelta | float = 5.0,
+        grace: Duration = 5.0,
         fatal_codes: Collection[int] = (),
         clock: Clock | None = None,
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +14,7 @@ from stowhand.cron.phrases import say_phrase
 from stowhand.cron.zones import Zone, find_zone
 from stowhand.errors import a_type, suggest
 from stowhand.jobs import limits, strict_json
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.protocols.validation import validate_identifier
 
@@ -98,14 +97,11 @@ def _read_task(task: object) -> str:
     return limits.check_name("task", task, limits.TASK_LIMIT)
 
 
-def _read_fill(period: object) -> int:
+def _read_fill(period: Duration) -> int:
     """Seconds, rounded up."""
-    if isinstance(period, timedelta | str):
-        period = seconds(period)
-    if isinstance(period, bool) or not isinstance(period, int | float):
-        raise ValueError(f"{a_type(period)}; give seconds or a timedelta")
+    period = seconds(period)
     if not 0 <= period <= FILL_LIMIT:
-        shown = say_phrase(int(period)) if 0 <= period < 10**12 else f"{period} seconds"
+        shown = say_phrase(int(period)) if 0 <= period < 10**12 else f"{period:g} seconds"
         raise ValueError(f"{shown} is not within 0 and 366d, as far as ticks are remembered")
     return math.ceil(period)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -21,7 +20,7 @@ from stowhand.flows.new_job import correlate as bound_or_new
 from stowhand.flows.stepping import ChildHandler, StepHandler, WorkerFunction
 from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.worker import FlowWorker
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_unless_configured
@@ -80,7 +79,7 @@ class Flow:
         *,
         layout: Layout | str = Layout.CLASSIC,
         hash_tag: str | None = None,
-        key_life: float | timedelta = KEY_LIFE,
+        key_life: Duration = KEY_LIFE,
         correlate: Correlate | None = None,
         events: Events | None = None,
         traces: Traces | None = None,
@@ -91,7 +90,7 @@ class Flow:
             lookup_attributes=lookup_attributes,
             layout=layout,
             hash_tag=hash_tag,
-            key_life=seconds(key_life),
+            key_life=_read("key_life", key_life),
         )
         self.events = events or Events()
         self.workers: list[FlowWorker] = []
@@ -174,7 +173,7 @@ class Flow:
         *,
         priority: int = 1,
         correlation_id: str | None = None,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
     ) -> str:
         """Store a job, make it findable by its lookup attributes, and put it into the first queue; returns its id.
 
@@ -191,7 +190,7 @@ class Flow:
         *,
         priority: int = 1,
         correlation_id: str | None = None,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
     ) -> list[str]:
         """Create many at once; returns their ids in order. All are checked before the first is written."""
         made = [self._new(attributes, priority, correlation_id, delay) for attributes in jobs]
@@ -203,7 +202,7 @@ class Flow:
         attributes: Mapping[str, object] | None,
         priority: int,
         correlation_id: str | None,
-        delay: float | timedelta | None,
+        delay: Duration | None,
     ) -> NewFlowJob:
         known = self._correlate() if correlation_id is None else correlation_id
         return new_job(self.shape, attributes, priority=priority, correlation_id=known, delay=delay)
@@ -224,7 +223,7 @@ class Flow:
         await self.open()
         return await self.engine.view(read_id(job_id))
 
-    async def result(self, job_id: str, timeout: float | timedelta | None = None) -> dict[str, Any]:
+    async def result(self, job_id: str, timeout: Duration | None = None) -> dict[str, Any]:
         """Wait until the job has ended, and return all its attributes. Polls, from every 20 ms to once a second.
 
         Raises FlowJobFailed where it has failed, was canceled or does not exist, and TimeoutError after ``timeout``.
@@ -276,11 +275,11 @@ class Flow:
         queue: str,
         function: WorkerFunction,
         count: int = 1,
-        lock_time: float | timedelta = LOCK_TIME,
-        wait_timeout: float | timedelta = WAIT_TIMEOUT,
+        lock_time: Duration = LOCK_TIME,
+        wait_timeout: Duration = WAIT_TIMEOUT,
         *,
-        grace: float | timedelta = GRACE,
-        lease: float | timedelta = LEASE,
+        grace: Duration = GRACE,
+        lease: Duration = LEASE,
     ) -> FlowWorker:
         """Create a worker with ``count`` slots for a queue; ``start_all`` or its own ``start`` starts it.
 
@@ -308,11 +307,11 @@ class Flow:
         self,
         queue: str,
         count: int = 1,
-        lock_time: float | timedelta = LOCK_TIME,
-        wait_timeout: float | timedelta = WAIT_TIMEOUT,
+        lock_time: Duration = LOCK_TIME,
+        wait_timeout: Duration = WAIT_TIMEOUT,
         *,
-        grace: float | timedelta = GRACE,
-        lease: float | timedelta = LEASE,
+        grace: Duration = GRACE,
+        lease: Duration = LEASE,
     ) -> FlowWorker:
         """Create a worker for a parent's queue, which fans out and gathers. A parent that waits occupies no slot."""
         flow_queue = self.shape.find_queue(queue)
@@ -327,11 +326,11 @@ class Flow:
         child: str,
         function: WorkerFunction,
         count: int = 1,
-        lock_time: float | timedelta = LOCK_TIME,
-        wait_timeout: float | timedelta = WAIT_TIMEOUT,
+        lock_time: Duration = LOCK_TIME,
+        wait_timeout: Duration = WAIT_TIMEOUT,
         *,
-        grace: float | timedelta = GRACE,
-        lease: float | timedelta = LEASE,
+        grace: Duration = GRACE,
+        lease: Duration = LEASE,
     ) -> FlowWorker:
         """Create a worker for a child's queue; otherwise as ``create_workers``."""
         return self.create_workers(
@@ -344,9 +343,9 @@ class Flow:
         make_handler: Callable[[], StepHandler],
         count: object,
         lock_time: float,
-        wait_timeout: float | timedelta,
-        grace: float | timedelta,
-        lease: float | timedelta,
+        wait_timeout: Duration,
+        grace: Duration,
+        lease: Duration,
     ) -> FlowWorker:
         if type(count) is not int or not 1 <= count <= MOST_SLOTS:
             raise ConfigurationError(f"workers of {queue.name!r}: count: {count!r} given; give 1 to {MOST_SLOTS}")
@@ -357,7 +356,7 @@ class Flow:
             count=count,
             lock_time=lock_time,
             wait_timeout=_positive("wait_timeout", wait_timeout),
-            grace=seconds(grace),
+            grace=_read("grace", grace),
             lease=min(_positive("lease", lease), max(lock_time, SHORTEST_LEASE)),
             events=self.events,
         )
@@ -471,8 +470,15 @@ def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
     return QueueEngine(place, shape)
 
 
-def _positive(field: str, given: float | timedelta) -> float:
-    value: object = seconds(given) if isinstance(given, timedelta | str) else given
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= KEY_LIFE:
-        raise ConfigurationError(f"{field}: {given!r} given; give more than 0 s and at most a day, or a timedelta")
-    return float(value)
+def _positive(field: str, given: Duration) -> float:
+    value = _read(field, given)
+    if not 0 < value <= KEY_LIFE:
+        raise ConfigurationError(f"{field}: {given!r} given; give more than 0 s and at most a day")
+    return value
+
+
+def _read(field: str, given: Duration) -> float:
+    try:
+        return seconds(given)
+    except ValueError as error:
+        raise ConfigurationError(f"{field}: {error}") from None

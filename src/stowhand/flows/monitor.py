@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flows.engine import Engine, Position, QueueCount
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 
 INTERVAL = 1.0
 POSITIONS = 100
@@ -24,7 +23,7 @@ class FlowMonitor:
 
     serves = True
 
-    def __init__(self, engine: Engine, interval: float | timedelta = INTERVAL, clock: Clock | None = None) -> None:
+    def __init__(self, engine: Engine, interval: Duration = INTERVAL, clock: Clock | None = None) -> None:
         self.interval = interval
         self._engine, self._clock = engine, clock or SystemClock()
         self._stopping = asyncio.Event()
@@ -44,10 +43,13 @@ class FlowMonitor:
         return self._interval
 
     @interval.setter
-    def interval(self, given: float | timedelta) -> None:
-        every = seconds(given)
+    def interval(self, given: Duration) -> None:
+        try:
+            every = seconds(given)
+        except ValueError as error:
+            raise ConfigurationError(f"monitor: interval: {error}") from None
         if not every > 0:
-            raise ConfigurationError(f"monitor: an interval of {given!r}; give more than 0 s, or a timedelta")
+            raise ConfigurationError(f"monitor: an interval of {given!r}; give more than 0 s")
         self._interval = every
 
     async def counts(self) -> Sequence[QueueCount]:

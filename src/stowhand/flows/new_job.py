@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.limits import DELAY_LIMIT
 from stowhand.protocols import correlation
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue, FlowShape, Queue
@@ -33,7 +32,7 @@ def new_job(
     *,
     priority: object = 1,
     correlation_id: object = None,
-    delay: float | timedelta | None = None,
+    delay: Duration | None = None,
 ) -> NewFlowJob:
     """The checked job. Raises InvalidJob, which names the error and the limit."""
     most = shape.entry.declared.priorities
@@ -129,8 +128,11 @@ def _attribute(name: object) -> str:
     return name
 
 
-def _read_delay(given: float | timedelta) -> float:
-    delay = seconds(given)
+def _read_delay(given: Duration) -> float:
+    try:
+        delay = seconds(given)
+    except ValueError as error:
+        raise InvalidJob(f"delay: {error}") from None
     if not 0 <= delay <= DELAY_LIMIT:
         raise InvalidJob(f"delay: {given!r} given; give 0 s to 100 years")
     return delay

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import size_limit
 from stowhand.jobs import strict_json
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import describe
 from stowhand.jobs.text import clean
@@ -38,18 +37,21 @@ NEXT_QUEUE = ("next_queue", "nextQueue")
 class DelayError(Exception):
     """Raised by a worker function to run the job later. The attempt is not counted.
 
-    ``delay``: seconds from now, or a timedelta; ``ready_at``: a moment instead, in seconds since the epoch.
+    ``delay``: seconds from now, a timedelta or a phrase; ``ready_at``: a moment instead, in seconds since the epoch.
     """
 
     def __init__(
-        self, reason: str = "asked to wait", delay: float | timedelta | None = None, *, ready_at: float | None = None
+        self, reason: str = "asked to wait", delay: Duration | None = None, *, ready_at: float | None = None
     ) -> None:
         if (delay is None) == (ready_at is None):
             raise ConfigurationError("DelayError: give a delay, or ready_at; one of them")
         super().__init__(reason)
         self.reason = reason
         self.ready_at = ready_at
-        self.delay = None if delay is None else seconds(delay)
+        try:
+            self.delay = None if delay is None else seconds(delay)
+        except ValueError as error:
+            raise ConfigurationError(f"DelayError: delay: {error}") from None
 
 
 class StepHandler:

@@ -6,6 +6,8 @@ import math
 import re
 from datetime import timedelta
 
+from stowhand.errors import a_type
+
 Duration = timedelta | float | str
 """In Python. A plain number is seconds, and so is a phrase without a unit."""
 
@@ -16,12 +18,17 @@ _NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
 
 
 def seconds(duration: Duration) -> float:
-    """A duration in seconds. Raises ValueError; for a bool too, which is no number of seconds."""
-    if isinstance(duration, bool):
-        raise ValueError("a bool given; give seconds, a timedelta or a phrase such as '30s'")
+    """A duration in seconds. Raises ValueError for whatever is none; a bool is no number of seconds either."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
-    return parse_duration(duration) if isinstance(duration, str) else float(duration)
+    if isinstance(duration, str):
+        return parse_duration(duration)
+    try:
+        if not isinstance(duration, bool):
+            return float(duration)
+    except TypeError:
+        pass
+    raise ValueError(f"{a_type(duration)} given; give seconds, a timedelta or a phrase such as '30s'")
 
 
 def parse_duration(text: str, unit: str = "s") -> float:

@@ -169,7 +169,7 @@ def _no_duration(value: object) -> str:
         shown = reprlib.repr(value)
     except Exception as trouble:  # noqa: BLE001 - boundary: as below
         shown = f"{a_type(value)} ({type(trouble).__name__})"
-    return f"{shown}, which is no duration: give seconds or a timedelta"
+    return f"{shown}, which is no duration: give seconds, a timedelta or a phrase such as '30s'"
 
 
 def _words(text: object, default: str) -> str:

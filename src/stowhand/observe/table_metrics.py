@@ -117,12 +117,12 @@ class Sampler:
 
     def __init__(self, metrics: TableMetrics, store: Counted, interval: Duration, clock: Clock) -> None:
         try:
-            every: object = seconds(interval) if isinstance(interval, timedelta | str) else interval
+            every = seconds(interval)
         except ValueError as error:
             raise ConfigurationError(f"sampler: an interval of {interval!r}: {error}") from None
-        if isinstance(every, bool) or not isinstance(every, int | float) or not every > 0:
-            raise ConfigurationError(f"sampler: an interval of {interval!r}; give more than 0 s, or a timedelta")
-        self._metrics, self._store, self._interval, self._clock = metrics, store, float(every), clock
+        if not every > 0:
+            raise ConfigurationError(f"sampler: an interval of {interval!r}; give more than 0 s")
+        self._metrics, self._store, self._interval, self._clock = metrics, store, every, clock
         self._stopping = asyncio.Event()
         self.failures = 0
         """Looks that failed."""

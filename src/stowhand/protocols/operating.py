@@ -13,6 +13,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
+from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import Job
 from stowhand.protocols.store import LONGEST_HISTORY
 
@@ -61,7 +62,7 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds after their end when jobs are purged; ``None``: jobs of that state are not purged."""
+    """Seconds, a timedelta or a phrase after their end when jobs are purged; ``None``: those of that state are not."""
 
     completed: float | None = None
     failed: float | None = None
@@ -69,9 +70,16 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            age = getattr(self, name)
-            if age is not None and not 0 <= age <= LONGEST_HISTORY:
-                raise ConfigurationError(f"{name}: {age!r} s given; give 0 s to 100 years, or None")
+            given = getattr(self, name)
+            if given is None:
+                continue
+            try:
+                age = seconds(given)
+            except ValueError as error:
+                raise ConfigurationError(f"{name}: {error}") from None
+            if not 0 <= age <= LONGEST_HISTORY:
+                raise ConfigurationError(f"{name}: {given!r} given; give 0 s to 100 years, or None")
+            msgspec.structs.force_setattr(self, name, age)
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import PayloadMismatch
+from stowhand.errors import ConfigurationError, PayloadMismatch
+from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import Fail, Outcome, Retry
 from stowhand.jobs.outcomes import describe, from_error
 from stowhand.jobs.text import clean
@@ -23,11 +24,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How one record is run."""
 
     timeout: float | None = None
-    """Seconds an attempt may take; ``None``: no limit."""
+    """Seconds an attempt may take, a timedelta or a phrase; ``None``: no limit."""
     backoff: AnyBackoff | None = None
     """How long to wait after a failure; ``None``: the store's or the worker's own."""
     gives_up: Callable[[BaseException], str | None] | None = None
     """Why this error, which the handler has raised, fails the record at once; ``None``: it does not."""
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and type(self.timeout) is not float:
+            try:
+                msgspec.structs.force_setattr(self, "timeout", seconds(self.timeout))
+            except ValueError as error:
+                raise ConfigurationError(f"Policy: timeout: {error}") from None
 
 
 def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[Any]], Policy]) -> Outcome:

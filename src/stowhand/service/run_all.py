@@ -9,15 +9,16 @@ within a bounded time.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Protocol
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, WorkerStarted
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.observe.listener import LogListener
 from stowhand.service.stop_requests import StopRequests
 
@@ -36,7 +37,7 @@ class Routine(Protocol):
         """End; ``now``: without finishing what runs. Harmless when repeated."""
 
 
-async def run_all(*routines: Routine, grace: float | timedelta | None = None) -> None:
+async def run_all(*routines: Routine, grace: Duration | None = None) -> None:
     """Run them until SIGTERM or SIGINT, until one fails, or until all have ended by themselves (resetters do not count:
     they serve the others).
 
@@ -161,11 +162,14 @@ def _check(routines: tuple[Routine, ...]) -> None:
         raise ConfigurationError("run_all: the same routine is given twice; make a second one")
 
 
-def _read(grace: object) -> float:
-    seconds = grace.total_seconds() if isinstance(grace, timedelta) else grace
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise ConfigurationError(f"run_all: a grace of {grace!r}; give seconds, not negative, or a timedelta")
-    return float(seconds)
+def _read(grace: Duration) -> float:
+    try:
+        bound = seconds(grace)
+    except ValueError:
+        bound = math.nan
+    if not bound >= 0:
+        raise ConfigurationError(f"run_all: a grace of {grace!r}; give seconds, not negative, a timedelta or a phrase")
+    return bound
 
 
 def _listen(routines: tuple[Routine, ...]) -> None:

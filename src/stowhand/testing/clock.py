@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from stowhand.clock import LAST_TICK, OnEnd, Rounds, Tick, nothing
+from stowhand.jobs.durations import Duration
+from stowhand.jobs.durations import seconds as in_seconds
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 """The wall time of a new fake clock."""
@@ -32,11 +34,12 @@ class FakeClock:
         self._order = itertools.count()
         self._timers: list[tuple[float, int, FakeTimer]] = []
 
-    async def advance(self, seconds: float = 0.0) -> None:
-        """Move time from timer to timer; after each one let everything run to its next wait."""
-        if seconds < 0:
+    async def advance(self, seconds: Duration = 0.0) -> None:
+        """Move time from timer to timer; after each one let everything run to its next wait. A phrase will do: "5m"."""
+        span = in_seconds(seconds)
+        if span < 0:
             raise ValueError(f"time does not go back: advance({seconds})")
-        target = self._elapsed + seconds
+        target = self._elapsed + span
         await self.settle()
         while self._timers and self._timers[0][0] <= target:
             self._elapsed = max(self._elapsed, self._timers[0][0])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, InvalidJob, LogRefused
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Snooze
@@ -35,7 +36,7 @@ class RemoteAttempt:
     def _lease(self) -> Lease:
         return self._attempt.lease
 
-    async def requeue(self, record: object, after: datetime | timedelta | float | None = None) -> Answer:
+    async def requeue(self, record: object, after: datetime | Duration | None = None) -> Answer:
         """Put the attempt's own record back to ``queued`` if the handler returns without raising; no attempt is spent.
 
         ``after``: a moment (aware, by this machine's clock), seconds from now, or ``None``: at once. The server
@@ -82,7 +83,7 @@ def _key(record: object) -> object:
     return str(record) if isinstance(record, UUID) else record
 
 
-def _delay(after: datetime | timedelta | float | None) -> float:
+def _delay(after: datetime | Duration | None) -> float:
     if after is None:
         return 0.0
     if not isinstance(after, datetime):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.durations import seconds
 from stowhand.protocols.option import Suggesting
 
 LONGEST_TIMEOUT = 300.0
@@ -39,6 +40,10 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             # The value is not shown: even a malformed token is a secret.
             raise ConfigurationError("token: not a worker token: 1 to 1024 visible ASCII characters without spaces")
+        try:
+            msgspec.structs.force_setattr(self, "timeout", seconds(self.timeout))
+        except ValueError as error:
+            raise ConfigurationError(f"timeout: {error}") from None
         if not 0 < self.timeout <= LONGEST_TIMEOUT:
             raise ConfigurationError(
                 f"timeout: {self.timeout!r} given; give more than 0 s, at most {LONGEST_TIMEOUT:g}"

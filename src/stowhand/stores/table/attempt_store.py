@@ -6,13 +6,13 @@ Everything about the attempt's own record is guarded by its lease: a handler tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from stowhand.errors import LogRefused, a_type
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounded
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
@@ -58,7 +58,7 @@ class AttemptStore(Generic[R]):
         decided = control_of(self._attempt).decided
         return seconds(decided.delay) if isinstance(decided, Snooze) else None
 
-    async def requeue(self, record: R | JobId, after: datetime | timedelta | float | None = None) -> Answer:
+    async def requeue(self, record: R | JobId, after: datetime | Duration | None = None) -> Answer:
         """Put a record back to ``queued``, due at ``after``: a moment (aware), seconds from now, ``None``: at once.
 
         The attempt's own record is put back when the handler returns, its attempt unspent, and only if it returns

@@ -13,7 +13,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, a_type, hint, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.text import clean
 from stowhand.protocols.option import Suggesting
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
@@ -65,17 +65,17 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True, metacl
     column (a day) cannot have one. PostgreSQL only. Untrue, it lets one claim take, and one write end, both rows."""
     max_resets: int = 5
     """How often a record may be taken back from a worker that died; the next time it is failed. 0: the first time."""
-    stalled_max_age: timedelta | float = 30.0
+    stalled_max_age: Duration = 30.0
     """Without a heartbeat for so long, a record in processing is taken back. At least three heartbeats."""
     reset_failure_message: str = RESET_FAILURE_MESSAGE
     """What such a record is failed with."""
-    retry_after: timedelta | float = 0.0
+    retry_after: Duration = 0.0
     """How long an errored record waits, where the handler does not say."""
     max_num_retries: int = 0
     """Secondary attempts: 2 means at most 3 attempts. 0: no retries, whatever ``retry_after``."""
-    heartbeat_interval: timedelta | float | None = None
+    heartbeat_interval: Duration | None = None
     """``None``: a third of ``stalled_max_age``, unless the worker says."""
-    cancel_interval: timedelta | float | None = None
+    cancel_interval: Duration | None = None
     """How soon a running handler learns that its record is to be canceled; ``None``: with the heartbeat."""
     transactional: bool | Literal["batch"] = False
     """Handlers run in a transaction that holds their record locked. ``"batch"``: several share one, one after another,

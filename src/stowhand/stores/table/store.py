@@ -13,7 +13,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob, TableUnsuitable
 from stowhand.events import Events, StoreWarned
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
@@ -231,7 +231,7 @@ class TableStore(Generic[R]):
 
     # -- people's --------------------------------------------------------------------------------
 
-    async def requeue(self, record: R | JobId, after: datetime | timedelta | float | None = None) -> Answer:
+    async def requeue(self, record: R | JobId, after: datetime | Duration | None = None) -> Answer:
         """Put a record, or the one with this key, back to ``queued``, due at ``after``: a moment (aware), seconds from
         now, ``None``: at once.
 
