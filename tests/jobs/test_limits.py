@@ -57,7 +57,7 @@ def job(**fields: Any) -> NewJob:
         ({"run_at": JANUARY.replace(tzinfo=UTC), "delay": 1.0}, "run_at: given together with delay; give one of them"),
         (
             {"key_mode": "replase"},
-            "key_mode: 'replase'; did you mean 'replace'? there are: replace, preserve_run_at, unsafe_dedupe",
+            "key_mode: 'replase'; did you mean 'replace'? there are: replace, preserve_run_at, unique, unsafe_dedupe",
         ),
         ({"key_mode": 1}, "key_mode: an int; give a string"),
         ({"payload": {"a": 1}}, "payload: a dict; give a string"),
