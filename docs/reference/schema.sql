@@ -176,6 +176,8 @@ CREATE TABLE stowhand.live (
     waiter uuid,
     replaced integer,
     on_failure json,
+    progress double precision,
+    progress_text text,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000', fillfactor='60');
@@ -210,7 +212,9 @@ CREATE VIEW stowhand.jobs AS
     finished_at,
     lease_until,
     cancel_requested,
-    COALESCE(worker, last_worker) AS last_worker
+    COALESCE(worker, last_worker) AS last_worker,
+    progress,
+    progress_text
    FROM stowhand.live;
 
 CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
@@ -395,6 +399,7 @@ begin
       _job.last_error := coalesce(_one.error, _job.last_error);
       _job.finished_at := _at;
       _job.last_worker := coalesce(_job.worker, _job.last_worker);
+      _job.progress := null; _job.progress_text := null;
       _job.token := null; _job.settled_token := null; _job.worker := null; _job.lease_until := null;
       return next _job;
     else
@@ -578,6 +583,8 @@ begin
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
+          progress = case when _one.state <> 'failed' then j.progress end,
+          progress_text = case when _one.state <> 'failed' then j.progress_text end,
           scout = j.queue is not null and _one.state <> 'failed'
       where j.id = _one.id returning j.waiter into _waiter;
     if not found then perform "stowhand".check_written(0, 1); end if;
@@ -1241,7 +1248,7 @@ begin
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
       scout = _queue is not null, on_failure = _on_failure,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, finished_at = null, cancel_requested = false,
+      last_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
                    else old.round end,
       revision = old.revision + 1, updated_at = _at,
@@ -1302,7 +1309,8 @@ begin
   update "stowhand".live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
-        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
+        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
+        progress_text = null
     where j.id = any(_locked);
   perform "stowhand".notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
     having count(*) > 0;
@@ -1511,7 +1519,9 @@ CREATE VIEW stowhand.everything AS
     live.worker,
     live.cancel_requested,
     NULL::json AS result,
-    COALESCE(live.worker, live.last_worker) AS last_worker
+    COALESCE(live.worker, live.last_worker) AS last_worker,
+    live.progress,
+    live.progress_text
    FROM stowhand.live
 UNION ALL
  SELECT history.id,
@@ -1536,7 +1546,9 @@ UNION ALL
     NULL::text AS worker,
     history.cancel_requested,
     history.result,
-    history.worker AS last_worker
+    history.worker AS last_worker,
+    NULL::double precision AS progress,
+    NULL::text AS progress_text
    FROM stowhand.history;
 
 CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everything
@@ -1555,12 +1567,12 @@ CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everyt
       (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
          l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at, l.updated_at, l.started_at,
          l.finished_at, l.worker, l.cancel_requested, null::json as result,
-         coalesce(l.worker, l.last_worker) as last_worker
+         coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
        from "stowhand".live l where l.key = k.key)
       union all
       (select h.id, h.task, h.payload, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
          h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
-         h.finished_at, null, h.cancel_requested, h.result, h.worker
+         h.finished_at, null, h.cancel_requested, h.result, h.worker, null, null
        from "stowhand".history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)
     ) e order by e.id desc limit 1) s
 $$;
@@ -1916,6 +1928,27 @@ begin
   perform "stowhand".keep_tries(
     array(select row(i.id, null, null, 'failed', null, null, null, null, null, _why, null, null, 'by hand', 'by hand')
                  ::"stowhand".verdict from unnest(_ids) as i(id)), _at);
+end $$;
+
+CREATE FUNCTION stowhand.keep_progress(_ids bigint[], _tokens uuid[], _progress double precision[], _texts text[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  for _n in 1..cardinality(_ids) loop
+    perform from "stowhand".live l where l.id = _ids[_n] and l.token = _tokens[_n] for update skip locked;
+    if found then
+      update "stowhand".live l set progress = _progress[_n], progress_text = _texts[_n] where l.id = _ids[_n];
+    end if;
+  end loop;
 end $$;
 
 CREATE FUNCTION stowhand.keep_tries(_verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS void
@@ -2989,11 +3022,13 @@ begin
     where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update "stowhand".live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
-        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (
+        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout, progress,
+         progress_text) = (
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
             case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
             j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
-            j.queue is not null and n.state <> 'failed'
+            j.queue is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
+            case when n.state <> 'failed' then j.progress_text end
           from (select m.attempts, m.most, "stowhand".rescheduled(j.state, _gives, m.attempts, m.most) as state
                 from (select coalesce(_max_attempts, j.max_attempts) as most,
                         least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts
@@ -3310,7 +3345,8 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     _job.max_attempts, _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
-    _job.cancel_requested, coalesce(_job.worker, _job.last_worker))::"stowhand".jobs
+    _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,
+    _job.progress_text)::"stowhand".jobs
 $$;
 
 CREATE FUNCTION stowhand.standing(_names integer, _pages integer DEFAULT 4000, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(what text, name text, queued bigint, errored bigint, due bigint, processing bigint, failed bigint, exact boolean)

@@ -26,6 +26,7 @@ HTTP = {
     **HttpStore("http://127.0.0.1:1").capabilities.absent,
     "sweeps": "the server does it, for all of its workers",
     "foreign": "the server looks",
+    "progress": "not over HTTP",
 }
 TABLE = {
     **TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs")).capabilities.absent,
@@ -42,6 +43,7 @@ TABLE = {
     "leases": "a lease lasts stalled_max_age, whatever a worker asks for",
     "marks": "what waits again bears no mark: lost",
     "tries": "a record has its execution log",
+    "progress": "a record has its execution log",
 }
 FLOW = {
     **FlowStore.capabilities.absent,
@@ -63,6 +65,7 @@ FLOW = {
     "rests": "nothing takes the place of its attributes",
     "quiet_sweeps": "a sweep brings what is ready to the front",
     "tries": "a flow's job logs its own",
+    "progress": "a flow's job logs its own",
 }
 LACKS: Mapping[str, Mapping[str, str]] = {
     "http": HTTP,

@@ -163,7 +163,7 @@ def test_a_handler_and_a_task_are_given_one_face() -> None:
     of_tasks = {name for name in dir(Context) if not name.startswith("_")}
     assert sorted(of_handlers & of_tasks) == [
         *("attempt", "canceled", "connection", "enqueue_after", "lease", "log", "logger", "max_attempts"),
-        "until_canceled",
+        *("progress", "until_canceled"),
     ]
     assert sorted(of_tasks - of_handlers) == ["job"]
     assert sorted(of_handlers - of_tasks) == ["cancel", "cancel_reason", "claim", "record", "started", "store", "then"]

@@ -15,6 +15,7 @@ from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
 from stowhand.protocols.operating import Ages, QueueRow
+from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats
 from stowhand.testing import FakeClock, MemoryStore
@@ -86,6 +87,7 @@ class Operations:
             self.claim: 7,
             self.settle: 7,
             self.beat: 2,
+            self.progress: 1,
             self.release: 2,
             self.reset_lease: 2,
             self.abandon: 1,
@@ -212,6 +214,16 @@ class Operations:
             return lambda: [twin.pairs(pairs) for pairs in (pulse.lost, pulse.canceled, pulse.busy)]
 
         return f"beat {leases}", do
+
+    def progress(self) -> tuple[str, Doing]:
+        notes = [(held, self._random.choice([0.0, 0.5, 1.0])) for held in self._some_leases(3)]
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            assert isinstance(twin.heartbeats, ProgressKeeper)
+            await twin.heartbeats.keep_progress([Progress(twin.lease(held), done) for held, done in notes], 3.0)
+            return lambda: None
+
+        return f"progress {notes}", do
 
     def release(self) -> tuple[str, Doing]:
         leases = self._some_leases(3)

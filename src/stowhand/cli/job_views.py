@@ -115,7 +115,7 @@ def job_json(job: Job, tries: Sequence[Try] | None = None) -> str:
 
 def _fields(job: Job) -> dict[str, Any]:
     """By the names that people know: the texts, for what cannot be read is shown too. Moments stand together."""
-    facts = {name.removesuffix("_text"): value for name, value in msgspec.structs.asdict(job).items()}
+    facts = dict(zip(Job.__struct_encode_fields__, msgspec.structs.astuple(job), strict=True))
     names = [name for name in facts if name not in ("created_at", "last_worker")]
     names.insert(names.index("updated_at"), "created_at")
     names.insert(names.index("worker") + 1, "last_worker")

@@ -207,9 +207,9 @@ def _workers(stats: Stats, width: int | None) -> Iterator[str]:
 
 
 def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[str]:
-    heads = ("RUNNING", "TASK", "ATTEMPT", "FOR", "QUEUE", "KEY", "WORKER")
+    heads = ["RUNNING", "TASK", "ATTEMPT", "FOR", "QUEUE", "KEY", "WORKER"]
     rows = [
-        (
+        [
             str(job.id),
             job.task,
             f"{job.attempts} of {job.max_attempts}",
@@ -217,8 +217,15 @@ def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[
             job.queue or "-",
             job.key or "-",
             job.worker or "-",
-        )
+        ]
         for job in jobs
     ]
-    squeezed = ("TASK", "QUEUE", "KEY", "WORKER")
+    if any(job.progress is not None for job in jobs):
+        heads = [*heads, "PROGRESS"]
+        rows = [[*row, _progress(job)] for row, job in zip(rows, jobs, strict=True)]
+    squeezed = [head for head in ("TASK", "QUEUE", "KEY", "WORKER", "PROGRESS") if head in heads]
     yield from table(heads, rows, right=("RUNNING",), squeezed=squeezed, width=width)
+
+
+def _progress(job: Job) -> str:
+    return "-" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}".strip()

@@ -112,6 +112,9 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     """JSON."""
     last_worker: str | None = None
     """The worker that holds it, or held it last: it outlives retries and the job's end."""
+    progress: float | None = None
+    """0 to 1, as its handler said last (``ctx.progress``): kept over retries, and cleared at the end."""
+    progress_text: str | None = None
 
     @cached_property
     def payload(self) -> Any:

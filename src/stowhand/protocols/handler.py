@@ -20,6 +20,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Outcome, Settlement
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.callables import bare, inmost
+from stowhand.protocols.progress import Report, read_progress
 from stowhand.protocols.store import Claim, Reply
 
 if TYPE_CHECKING:
@@ -113,10 +114,14 @@ class Attempt(Generic[R]):
     ``then`` collects jobs to enqueue together with the settlement of this attempt.
     """
 
-    __slots__ = ("_canceled", "_control", "_logger", "cancel_reason", "claim", "started", "then")
+    __slots__ = ("_canceled", "_control", "_logger", "_report", "cancel_reason", "claim", "started", "then")
 
     def __init__(
-        self, claim: Claim[R], started: float, logger: Callable[[Claim[Any]], AttemptLogger] | None = None
+        self,
+        claim: Claim[R],
+        started: float,
+        logger: Callable[[Claim[Any]], AttemptLogger] | None = None,
+        report: Report | None = None,
     ) -> None:
         self.claim = claim
         self.started = started
@@ -125,6 +130,7 @@ class Attempt(Generic[R]):
         """Set when the job's cancellation was requested, its time ran out, or the worker stops."""
         self.then: list[NewJob] = []
         self._logger = logger
+        self._report = report
         self._control: AttemptControl | None = None
         self._canceled: asyncio.Event | None = None
 
@@ -156,6 +162,21 @@ class Attempt(Generic[R]):
     def log(self, message: object, **facts: Any) -> None:
         """Write a line about this record, at level info, through ``logger``."""
         self.logger.info(message, **facts)
+
+    def progress(self, done: float, text: str | None = None) -> None:
+        """Say how far this attempt is: ``ctx.progress(done / total, "page 40 of 100")``. From any thread.
+
+        ``done``: 0 to 1; ``text``: 200 characters. It is written within about a second, with what others say, and is
+        dropped where the store does not answer at once. Raises ConfigurationError for what is no such number, and where
+        the store keeps no progress: a table of yours, flows in Redis, a lent store.
+        """
+        note = read_progress(self.lease, done, text)
+        if self._report is None:
+            raise ConfigurationError(
+                "progress: this store keeps none (memory, SQLite and PostgreSQL do; a table of yours, a flow in Redis"
+                " and a lent store do not); write a line with ctx.log(…) instead"
+            )
+        self._report(note)
 
     def enqueue_after(self, job: NewJob) -> None:
         """Enqueue a job together with this attempt's end, in one transaction.

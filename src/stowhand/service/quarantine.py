@@ -180,7 +180,7 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment) -> Chi
     """The child's side: run the handler once. Its hooks run beside the worker; but for what judges and encodes."""
     job = assignment.job
     claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.queue)
-    attempt: Attempt[Job] = Attempt(claim, 0.0)
+    attempt: Attempt[Job] = Attempt(claim, 0.0, report=lambda progress: None)  # the worker's own heart would write it
     control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
     encode: Callable[[object], str] | None = getattr(handler, "encode", None)
     policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: Policy())

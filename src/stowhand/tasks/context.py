@@ -120,6 +120,16 @@ class Context:
         """Write a line about this job, at level info, through ``logger``."""
         self.logger.info(message, **facts)
 
+    def progress(self, done: float, text: str | None = None) -> None:
+        """Say how far this attempt is, 0 to 1, in a word of 200 characters at most. From any thread.
+
+        It is shown by ``stowhand jobs show`` and ``top`` within about a second, kept over retries, and cleared at the
+        end. Raises ConfigurationError for what is no such number, and where the store keeps none (a lent store).
+
+            ctx.progress(40 / 100, "page 40 of 100")
+        """
+        self._attempt.progress(done, text)
+
     def enqueue_after(self, job: NewJob) -> None:
         """Enqueue a job together with this attempt's end, in one transaction.
 

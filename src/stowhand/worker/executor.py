@@ -57,6 +57,7 @@ class Executor:
         self._clock = basis.clock
         self._worker = basis.worker
         self._new_logger = self._logger
+        self._report = None if heartbeater.progress is None else heartbeater.progress.note
         self.occupying: set[Attempt[Any]] = set()
         """They have ended, and still hold their slots: for the store's answer, and for post_handle."""
         self.unfinished: list[Lease] = []
@@ -65,7 +66,7 @@ class Executor:
     def begin(self, held: Held) -> Coroutine[Any, Any, object]:
         """A slot has taken the job. The handler and all that is around it, not begun yet."""
         claim = held.claim
-        attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger)
+        attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger, self._report)
         if held.alone:
             control_of(attempt).alone = True
         if self._on_enqueue is not None:

@@ -22,10 +22,12 @@ from stowhand.events import Beaten, JobsReturned, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.progress import ProgressKeeper
 from stowhand.protocols.store import Foreign, Heartbeats
 from stowhand.worker.basis import Basis
 from stowhand.worker.leases import Held, Leases, leases_of
 from stowhand.worker.minute_book import MinuteBook
+from stowhand.worker.progress import ProgressBoard
 from stowhand.worker.registration import RETRY_AFTER, Registration
 from stowhand.worker.sweeper import Sweeper
 from stowhand.worker.throughput_writer import ThroughputWriter
@@ -73,6 +75,9 @@ class Heartbeater:
         self._worker = basis.worker
         self._sweeper = _sweeper_of(heartbeats, book, basis)
         self._write_check = WriteCheck(heartbeats, basis.clock)
+        lease = basis.options.lease
+        self.progress = ProgressBoard(heartbeats, lease) if isinstance(heartbeats, ProgressKeeper) else None
+        """``None``: the store keeps none."""
         self._ticker: Ticker | None = None
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
@@ -193,6 +198,8 @@ class Heartbeater:
             await self._write_check.tick(now)
             await self._throughput.tick(self._heartbeats, now)
             await self._registration.tick(now)
+            if self.progress is not None:
+                await self.progress.tick(now, self._is_beat_due)
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
@@ -236,6 +243,9 @@ class Heartbeater:
         if oldest is not None:
             pause = min(pause, max(oldest + AHEAD_AT_MOST - self._clock.monotonic(), SOON))
         return float(pause)
+
+    def _is_beat_due(self) -> bool:
+        return self._beat_now or bool(self._leases.due(self._clock.monotonic(), self._options.every_beat))
 
     async def _beat(self, now: float) -> None:
         due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)

@@ -236,12 +236,13 @@ def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: st
 
 def everything_of_seven(url: str) -> list[Job]:
     """As today's statements would show them, which name columns of later numbers."""
-    columns = [name for name in COLUMNS if name not in ("worker", "result", "last_worker", "payload")]
+    columns = [name for name in COLUMNS if name not in ("worker", "result", "payload", *COLUMNS[-3:])]
     shown = f"payload::text, {', '.join(columns)}"
     with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
         found = connection.execute(
-            f"select {shown}, worker, worker as last_worker, null as result from stowhand.live union all"
-            f" select {shown}, null, worker, result::text from stowhand.history order by id".encode()
+            f"select {shown}, worker, worker as last_worker, null as result, null as progress, null as progress_text"
+            " from stowhand.live union all"
+            f" select {shown}, null, worker, result::text, null, null from stowhand.history order by id".encode()
         )
         return [read_job(tuple(row[name] for name in COLUMNS)) for row in found]
 

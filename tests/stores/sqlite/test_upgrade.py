@@ -64,7 +64,7 @@ def used(old: Path) -> tuple[Path, Lease, Sequence[Job]]:
             connection.execute(statement, given)
         connection.commit()
         shown = "SELECT * FROM stowhand_live UNION ALL SELECT * FROM stowhand_past ORDER BY id"
-        jobs = [to_job((*row, row[19])) for row in connection.execute(shown)]
+        jobs = [to_job((*row, row[19], None, None)) for row in connection.execute(shown)]
     return old, Lease(1, token, 1), jobs
 
 
@@ -136,6 +136,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (10, 0),
             (11, 0),
             (12, 0),
+            (13, 0),
         ]
 
 

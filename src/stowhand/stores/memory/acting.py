@@ -181,6 +181,7 @@ def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
         row.loses_retries = None
     if row.attempts >= row.max_attempts and row.waits():
         row.state, row.finished_at = State.FAILED, rows.now
+        row.progress = row.progress_text = None
     elif row.attempts < row.max_attempts and row.state is State.FAILED and gives_attempts:
         row.state, row.finished_at, row.resets, row.cancel_requested = State.QUEUED, None, 0, False
 

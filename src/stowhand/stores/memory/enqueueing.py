@@ -106,6 +106,7 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     row.flags, row.on_failure = tuple(dict.fromkeys(job.flags)), job.on_failure
     rows.begin_round(row)
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
+    row.progress = row.progress_text = None
     touch(row, rows.now)
     if job.key_mode is not KeyMode.UNIQUE:
         row.replaced = row.revision

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.operating import WorkerCard
+from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.memory import leasing, operating, throughput, timetable
@@ -87,6 +88,12 @@ class MemoryHeartbeats:
             timetable.prune(rows)
             self._store.flows.prune(rows)
             throughput.fold(rows)
+
+    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+        with self._store.transaction() as rows:
+            for note in notes:
+                if (row := rows.held(note.lease)) is not None:
+                    row.progress, row.progress_text = note.done, note.text
 
     async def worker_seen(self, card: WorkerCard) -> None:
         with self._store.transaction() as rows:

@@ -61,6 +61,8 @@ class Row:
     token: str | None = None
     lease_until: datetime | None = None
     last_worker: str | None = None
+    progress: float | None = None
+    progress_text: str | None = None
     round: int = 1
     """Of the entries that its attempts will leave."""
     replaced: int | None = None
@@ -79,7 +81,8 @@ class Row:
 
     def job(self) -> Job:
         """Without the lease."""
-        return Job(**{name: getattr(self, name.removesuffix("_text")) for name in Job.__struct_fields__})
+        fields = zip(Job.__struct_fields__, Job.__struct_encode_fields__, strict=True)
+        return Job(**{name: getattr(self, said) for name, said in fields})
 
 
 class Rows:
@@ -221,6 +224,7 @@ class Rows:
         self.ended(row)
         self.awaited.discard(row.id)
         row.finished_at = at or self.now
+        row.progress = row.progress_text = None
         if state is State.FAILED:
             return
         del self.live[row.id]

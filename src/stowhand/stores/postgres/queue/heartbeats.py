@@ -9,13 +9,15 @@ import psycopg
 
 from stowhand.errors import StoreError
 from stowhand.protocols.operating import WorkerCard
+from stowhand.protocols.progress import Progress
 from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.rows import pairs
 from stowhand.stores.postgres.queue.schema import too_new
 from stowhand.stores.postgres.queue.texts import newest_known
-from stowhand.stores.postgres.shared.array_literals import text_array
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 from stowhand.stores.postgres.shared.leaser import Leaser
 
 
@@ -50,6 +52,19 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             ((trouble,),) = await self._link.rows(self._context.statement("maintain"), values, self._context.patience)
         if trouble is not None:
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
+
+    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+        """In one transaction."""
+        by_id = sorted(notes, key=lambda note: note.lease.job_id)
+        ids, tokens = pairs([note.lease for note in by_id])
+        values = self._context.values(
+            ids=ids,
+            tokens=tokens,
+            progress=plain_array(note.done for note in by_id),
+            texts=text_array(note.text for note in by_id),
+        )
+        with self._context.translated():
+            await self._link.rows(self._context.statement("keep_progress"), values, within)
 
     async def worker_seen(self, card: WorkerCard) -> None:
         """An entry in the list of workers. Raises SchemaTooNew as ``check`` does: an idle worker asks nothing else."""

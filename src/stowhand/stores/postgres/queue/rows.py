@@ -16,11 +16,12 @@ Row = tuple[Any, ...]
 _LIST = """
     id task payload state queue priority run_at attempts max_attempts resets max_resets key flags last_error revision
     created_at updated_at started_at finished_at worker cancel_requested result last_worker
+    progress progress_text
 """
 COLUMNS = tuple(_LIST.split())
 """What every statement gives that gives jobs, and ``read_job`` reads."""
 _FIELDS = tuple({"payload": "payload_text", "result": "result_text"}.get(name, name) for name in COLUMNS)
-_NOT_CLAIMED = ("state", "finished_at", "worker", "cancel_requested", "result", "last_worker")
+_NOT_CLAIMED = ("state", "finished_at", "worker", "cancel_requested", "result", *COLUMNS[-3:])
 
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
@@ -30,10 +31,12 @@ def column_fillings() -> dict[str, str]:
     """What the {braces} of statements.sql that mean a job are filled with."""
     payload = {"payload": "payload::text"}
     # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
+    past = {"worker": "null::text", "result": "result::text", "last_worker": "worker"}
+    past |= {"progress": "null::float8", "progress_text": "null::text"}
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     return {
         "live_job": _columns(payload | {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}),
-        "past_job": _columns(payload | {"worker": "null::text", "result": "result::text", "last_worker": "worker"}),
+        "past_job": _columns(payload | past),
         "any_job": _columns(payload | {"result": "result::text"}),
         "claimed_job": f"{_columns(times, _NOT_CLAIMED)}, epoch",
     }

@@ -14,6 +14,7 @@ import msgspec
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.operating import FORGOTTEN_AFTER, WorkerCard
+from stowhand.protocols.progress import Progress
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY, Foreign, Pulse
 from stowhand.protocols.throughput import HOURS_FOR, TaskMinute
@@ -51,11 +52,13 @@ class SqliteHeartbeats(Leaser[Transaction]):
     def __init__(
         self,
         connection: SqliteConnection[Transaction],
+        impatient: SqliteConnection[Transaction],
         probe: WriteProbe,
         history: float | None,
         failed_retention: float | None = None,
     ) -> None:
         super().__init__(connection, probe)
+        self._impatient = impatient
         self._history = history or 0.0
         self._failed_retention = failed_retention
 
@@ -139,6 +142,16 @@ class SqliteHeartbeats(Leaser[Transaction]):
         while stopwatch() < stop and self._connection.read(throughput.is_foldable):
             self._connection.write(throughput.fold)
         self._prune("throughput", HOURS_FOR)
+
+    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+        """On a connection that waits for no other writer."""
+        given = as_json([(note.lease.job_id, note.lease.token, note.done, note.text) for note in notes])
+        self._impatient.write(lambda tx: tx.run("keep_progress", notes=given))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await super().close()
+        self._impatient.close()
 
     async def worker_seen(self, card: WorkerCard) -> None:
         """Enter it in the list of workers, or note that it still runs."""

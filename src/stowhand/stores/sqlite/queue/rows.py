@@ -54,6 +54,8 @@ def to_job(row: JobRow) -> Job:
         cancel_requested=bool(cancel_requested),
         result_text=result,
         last_worker=row[22],
+        progress=row[23],
+        progress_text=row[24],
     )
 
 

@@ -132,7 +132,11 @@ class SqliteStore:
         """With a connection of their own, and one that only tries whether the file can be written."""
         probe = WriteProbe(self._connections.connect(patience=0.0))
         return SqliteHeartbeats(
-            self._connections.connect(), probe, self._options.history, self._options.failed_retention
+            self._connections.connect(),
+            self._connections.connect(patience=0.0),
+            probe,
+            self._options.history,
+            self._options.failed_retention,
         )
 
 

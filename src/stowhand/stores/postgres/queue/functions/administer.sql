@@ -56,6 +56,7 @@ begin
       _job.last_error := coalesce(_one.error, _job.last_error);
       _job.finished_at := _at;
       _job.last_worker := coalesce(_job.worker, _job.last_worker);
+      _job.progress := null; _job.progress_text := null;
       _job.token := null; _job.settled_token := null; _job.worker := null; _job.lease_until := null;
       return next _job;
     else
@@ -113,7 +114,8 @@ begin
   update {schema}.live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
-        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at
+        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
+        progress_text = null
     where j.id = any(_locked);
   perform {schema}.notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
     having count(*) > 0;
@@ -167,11 +169,13 @@ begin
     where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update {schema}.live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
-        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout) = (
+        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout, progress,
+         progress_text) = (
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
             case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
             j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
-            j.queue is not null and n.state <> 'failed'
+            j.queue is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
+            case when n.state <> 'failed' then j.progress_text end
           from (select m.attempts, m.most, {schema}.rescheduled(j.state, _gives, m.attempts, m.most) as state
                 from (select coalesce(_max_attempts, j.max_attempts) as most,
                         least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts

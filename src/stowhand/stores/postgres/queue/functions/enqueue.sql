@@ -215,7 +215,7 @@ begin
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
       scout = _queue is not null, on_failure = _on_failure,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, finished_at = null, cancel_requested = false,
+      last_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
                    else old.round end,
       revision = old.revision + 1, updated_at = _at,

@@ -61,12 +61,12 @@ language sql stable {definer} {index_plans} as $$
       (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
          l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at, l.updated_at, l.started_at,
          l.finished_at, l.worker, l.cancel_requested, null::json as result,
-         coalesce(l.worker, l.last_worker) as last_worker
+         coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
        from {schema}.live l where l.key = k.key)
       union all
       (select h.id, h.task, h.payload, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
          h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
-         h.finished_at, null, h.cancel_requested, h.result, h.worker
+         h.finished_at, null, h.cancel_requested, h.result, h.worker, null, null
        from {schema}.history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)
     ) e order by e.id desc limit 1) s
 $$;

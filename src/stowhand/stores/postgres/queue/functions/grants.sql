@@ -62,6 +62,7 @@ begin
       ('settle_and_claim', 'worker'),
       ('look', 'worker'),
       ('beat', 'worker'),
+      ('keep_progress', 'worker'),
       ('release', 'worker'),
       ('abandon', 'worker'),
       ('find_stalled', 'worker'),

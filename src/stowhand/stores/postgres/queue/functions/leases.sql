@@ -25,6 +25,21 @@ begin
     where j.token is distinct from f.token or not j.id = any(_mine) or j.cancel_requested;
 end $$;
 
+-- How far running jobs are. For people: what another transaction has locked is left out, and a commit that is lost is no harm.
+create or replace function {schema}.keep_progress(
+  _ids bigint[], _tokens uuid[], _progress double precision[], _texts text[]
+) returns void
+language plpgsql {definer} {index_plans} as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  for _n in 1..cardinality(_ids) loop
+    perform from {schema}.live l where l.id = _ids[_n] and l.token = _tokens[_n] for update skip locked;
+    if found then
+      update {schema}.live l set progress = _progress[_n], progress_text = _texts[_n] where l.id = _ids[_n];
+    end if;
+  end loop;
+end $$;
+
 -- Hand back unspent. Gives the ids that were handed back.
 create or replace function {schema}.release(
   _ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null

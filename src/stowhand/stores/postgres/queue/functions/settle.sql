@@ -303,6 +303,8 @@ begin
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
+          progress = case when _one.state <> 'failed' then j.progress end,
+          progress_text = case when _one.state <> 'failed' then j.progress_text end,
           scout = j.queue is not null and _one.state <> 'failed'
       where j.id = _one.id returning j.waiter into _waiter;
     if not found then perform {schema}.check_written(0, 1); end if;

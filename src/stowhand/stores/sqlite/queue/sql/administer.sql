@@ -28,7 +28,7 @@ FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 UPDATE stowhand_jobs
 SET state = 'failed', attempts = max_attempts, last_error = :reason, finished_at = coalesce(finished_at, :now),
     updated_at = :now, epoch = epoch + (state = 'processing'),
-    last_worker = coalesce(worker, last_worker), token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
+    progress = NULL, progress_text = NULL, last_worker = coalesce(worker, last_worker), token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: reschedule
@@ -40,6 +40,8 @@ SET run_at = coalesce(:run_at, run_at), priority = coalesce(:priority, priority)
     loses_retries = iif(:attempts IS NULL AND :max_attempts IS NULL, loses_retries, NULL),
     state = then_.state,
     finished_at = iif(then_.state = 'failed', coalesce(finished_at, :now), NULL),
+    progress = iif(then_.state = 'failed', NULL, progress),
+    progress_text = iif(then_.state = 'failed', NULL, progress_text),
     resets = iif(stowhand_jobs.state = 'failed' AND then_.state = 'queued', 0, resets),
     cancel_requested = iif(stowhand_jobs.state = 'failed' AND then_.state = 'queued', 0, cancel_requested)
 FROM (

@@ -52,7 +52,7 @@ SET state = 'processing', attempts = min(attempts + 1, max_attempts), epoch = ep
     settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until
 WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL, worker, epoch
+    last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL, worker, progress, progress_text, epoch
 
 -- name: next_serial_task
 SELECT task FROM stowhand_heads INDEXED BY stowhand_heads_free

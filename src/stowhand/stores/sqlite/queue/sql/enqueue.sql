@@ -17,7 +17,7 @@ SET task = :task, payload = :payload, queue = :queue, run_at = :run_at, priority
     max_attempts = :max_attempts, max_resets = :max_resets, flags = :flags, on_failure = :on_failure,
     resets = iif(state = 'failed', 0, resets), cancel_requested = iif(state = 'failed', 0, cancel_requested),
     loses_retries = iif(state = 'failed', NULL, loses_retries), finished_at = NULL,
-    state = 'queued', attempts = 0, last_error = NULL, revision = revision + 1, updated_at = :now,
+    progress = NULL, progress_text = NULL, state = 'queued', attempts = 0, last_error = NULL, revision = revision + 1, updated_at = :now,
     replaced = iif(:repeats, replaced, revision + 1),
     round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
 WHERE id = :id

@@ -31,6 +31,7 @@ UPDATE stowhand_jobs
 SET state = :state, run_at = coalesce(:run_at, run_at), attempts = :attempts, resets = :resets,
     last_error = coalesce(:error, last_error), finished_at = :finished_at, epoch = epoch + :epochs,
     settled_token = :settled_token, payload = coalesce(:payload, payload),
+    progress = iif(:state = 'failed', NULL, progress), progress_text = iif(:state = 'failed', NULL, progress_text),
     last_worker = coalesce(worker, last_worker), token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL
 WHERE id = :id AND token = :token AND state = 'processing'
 

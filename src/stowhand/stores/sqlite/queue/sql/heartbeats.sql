@@ -6,6 +6,14 @@ WHERE stowhand_jobs.id = json_extract(lease.value, '$[0]') AND stowhand_jobs.tok
     AND stowhand_jobs.state = 'processing'
 RETURNING id, token, cancel_requested
 
+-- name: keep_progress
+-- [[id, token, progress, text], …]
+UPDATE stowhand_jobs
+SET progress = json_extract(note.value, '$[2]'), progress_text = json_extract(note.value, '$[3]')
+FROM json_each(:notes) AS note
+WHERE stowhand_jobs.id = json_extract(note.value, '$[0]') AND stowhand_jobs.token = json_extract(note.value, '$[1]')
+    AND stowhand_jobs.state = 'processing'
+
 -- name: abandon
 INSERT INTO stowhand_abandoned (token, abandoned_at) VALUES (:token, :now) ON CONFLICT (token) DO NOTHING
 
