@@ -22,15 +22,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stowhand.app.app import App
+    from stowhand.app.results import as_completed, gather
     from stowhand.errors import (
         ConfigurationError,
         InvalidJob,
+        JobCanceled,
+        JobFailed,
+        JobNotVisible,
+        JobRemoved,
+        JobReplaced,
         NonRetryable,
+        NoResult,
         OutcomeUnknown,
         Poison,
         QueueFull,
+        ResultNotKept,
         StoreUnreachable,
         StowhandError,
+        UnknownJob,
     )
     from stowhand.events import Events
     from stowhand.jobs.conditions import Where, sql
@@ -75,6 +84,7 @@ if TYPE_CHECKING:
     from stowhand.stores.table.options import TableOptions
     from stowhand.stores.table.store import TableStore
     from stowhand.tasks.context import BlockingHelpers, Context, Helpers
+    from stowhand.tasks.job_handle import JobHandle
     from stowhand.tasks.resource import resource
     from stowhand.worker.budget import Budget
     from stowhand.worker.resetter import Resetter, ResetterOptions
@@ -84,8 +94,9 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "app.app": "App",
-    "errors": "ConfigurationError InvalidJob NonRetryable OutcomeUnknown Poison QueueFull StoreUnreachable "
-    "StowhandError",
+    "app.results": "as_completed gather",
+    "errors": "ConfigurationError InvalidJob JobCanceled JobFailed JobNotVisible JobRemoved JobReplaced NoResult "
+    "NonRetryable OutcomeUnknown Poison QueueFull ResultNotKept StoreUnreachable StowhandError UnknownJob",
     "events": "Events",
     "jobs.conditions": "Where sql",
     "jobs.execution_log": "ExecutionLogEntry",
@@ -117,6 +128,7 @@ _ROOMS = {
     "stores.table.options": "TableOptions",
     "stores.table.store": "TableStore",
     "tasks.context": "BlockingHelpers Context Helpers",
+    "tasks.job_handle": "JobHandle",
     "tasks.resource": "resource",
     "worker.budget": "Budget",
     "worker.resetter": "Resetter ResetterOptions",
@@ -156,11 +168,18 @@ __all__ = [
     "HttpStore",
     "InvalidJob",
     "Job",
+    "JobCanceled",
+    "JobFailed",
     "JobFilter",
+    "JobHandle",
+    "JobNotVisible",
+    "JobRemoved",
+    "JobReplaced",
     "KeyMode",
     "Lease",
     "LogListener",
     "NewJob",
+    "NoResult",
     "NonRetryable",
     "Outcome",
     "OutcomeUnknown",
@@ -176,6 +195,7 @@ __all__ = [
     "ResetJob",
     "Resetter",
     "ResetterOptions",
+    "ResultNotKept",
     "Retry",
     "Settlement",
     "Snooze",
@@ -189,6 +209,7 @@ __all__ = [
     "TableStore",
     "Terms",
     "Traces",
+    "UnknownJob",
     "Unwritten",
     "Verdict",
     "Where",
@@ -196,6 +217,8 @@ __all__ = [
     "WorkerMetrics",
     "WorkerOptions",
     "__version__",
+    "as_completed",
+    "gather",
     "ids_of",
     "open_store",
     "resource",

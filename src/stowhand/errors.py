@@ -7,6 +7,14 @@ StowhandError
 ├── UnknownTask               no such task here; suggests the nearest name             (a LookupError)
 ├── DuplicateTask             two functions claim one task name
 ├── ResourceUnavailable       what a task asks for could not be opened: its worker ends
+├── UnknownJob                there is no job of this id, and there never was          (a LookupError)
+├── NoResult                  a job whose result was asked for has none
+│   ├── JobFailed             it has failed for good: with its error, class and attempts
+│   ├── JobCanceled           it was canceled
+│   ├── JobRemoved            it was removed while it was waited for
+│   ├── JobReplaced           another job took its place under its key
+│   ├── JobNotVisible         the transaction that it was enqueued in is open, or was rolled back
+│   └── ResultNotKept         it has ended; what it returned, or how it ended, was not kept
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
@@ -58,12 +66,60 @@ class ResourceUnavailable(StowhandError):
     """A resource that a task asks for could not be opened, has ended by itself, or is not open."""
 
 
+class UnknownJob(StowhandError, LookupError):
+    """There is no job of this id, and there never was."""
+
+
+class NoResult(StowhandError):
+    """A job whose result was asked for has none."""
+
+    def __init__(self, message: str, job_id: int = 0) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobFailed(NoResult):
+    """It has failed for good."""
+
+    def __init__(
+        self, message: str, job_id: int = 0, *, error: str = "", error_class: str | None = None, attempts: int = 0
+    ) -> None:
+        super().__init__(message, job_id)
+        self.error = error
+        """Its last error: the title on the first line, the traceback below it."""
+        self.error_class = error_class
+        """The dotted path of the error's class, ``WorkerDied``, or ``by hand``; ``None``: its worker did not say."""
+        self.attempts = attempts
+        """Attempts that it has had."""
+
+
+class JobCanceled(NoResult):
+    """It was canceled."""
+
+
+class JobRemoved(NoResult):
+    """It was removed while it was waited for."""
+
+
+class JobReplaced(NoResult):
+    """Another job took its place, and its id, under its key: what comes of that one is another result."""
+
+
+class JobNotVisible(NoResult):
+    """The transaction that it was enqueued in is still open, or was rolled back."""
+
+
+class ResultNotKept(NoResult):
+    """It has ended; what it returned, or how it ended, was not kept."""
+
+
 class UndecodablePayload(StowhandError):
     """A stored payload that no version of the program can read: it is no strict JSON, or beyond the limits."""
 
 
 class PayloadMismatch(StowhandError):
-    """A stored payload is valid JSON that this version of its task cannot take; during a deploy another version may."""
+    """A stored payload, or a result, is valid JSON that this version of its task cannot take; during a deploy another
+    version may."""
 
 
 class StoreError(StowhandError):

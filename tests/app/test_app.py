@@ -424,8 +424,8 @@ def test_the_synchronous_face_asks_and_acts_as_the_store_does(app: App) -> None:
     send = add_send(app)
     app.sync.install()
     job = app.sync.enqueue(send, "x")
-    assert app.sync.get(job.id) == job
-    assert app.sync.list() == app.sync.list(JobFilter(task="send")) == [job]
+    assert app.sync.get(job.id) == job.job
+    assert app.sync.list() == app.sync.list(JobFilter(task="send")) == [job.job]
     explained = app.sync.explain(job.id)
     assert explained is not None
     assert explained.job.id == job.id

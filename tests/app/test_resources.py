@@ -146,7 +146,7 @@ def test_one_that_several_tasks_and_workers_ask_for_is_opened_once(place: Place,
         async with app:
             async with app.run_in_background() as worker, app.run_in_background():
                 job = await second.enqueue()
-                await completed(app, job)
+                await completed(app, job.job)
                 worker.stop()
             assert place.said == ["one opens", "one closes"]
             await first.enqueue()
@@ -302,7 +302,7 @@ def test_what_the_host_has_opened_is_taken_and_left_open(place: Place, run: Run)
     async def scenario() -> None:
         async with app, app.run_in_background(resources={pool: "the host's"}):
             job = await work.enqueue()
-            await completed(app, job)
+            await completed(app, job.job)
 
     run(scenario())
     assert place.said == ["a opens", "job with the host's", "a closes"]

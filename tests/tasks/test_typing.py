@@ -15,7 +15,8 @@ import sqlite3
 from typing import Any
 import psycopg
 from datetime import timedelta
-from stowhand import App, Context
+from stowhand import App, Context, JobHandle, as_completed, gather
+from stowhand.app.sync import SyncJobHandle
 from collections.abc import Sequence
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import JobFilter
@@ -29,8 +30,8 @@ class Session:
 
 @app.task
 async def paid(connection: psycopg.AsyncConnection[Any], other: psycopg.Connection[Any]) -> None:
-    one: Job = await send.enqueue_in(connection, "x")
-    two: Job = send.enqueue_in(other, "x")
+    one: JobHandle[str] = await send.enqueue_in(connection, "x")
+    two: JobHandle[str] = send.enqueue_in(other, "x")
 
 @app.task
 async def send(to: str, copies: int = 1) -> str:
@@ -40,13 +41,24 @@ async def send(to: str, copies: int = 1) -> str:
 def resize(context: Context, path: str, *, width: int) -> None: ...
 
 async def right(connection: sqlite3.Connection) -> None:
-    job: Job = await send.enqueue("x", copies=2)
+    job: JobHandle[str] = await send.enqueue("x", copies=2)
+    record: Job = job.job
+    said: str = await job.result(timeout="5s")
+    state: State = (await job.wait()).state
+    await (await resize.enqueue("p", width=3)).result()
+    at_once: str = await send.enqueue_and_wait("x", copies=2)
+    in_time: str = await send.options(priority=1).enqueue_and_wait("x", timeout=5)
+    elsewhere: str = await (await app.job(1, send)).result()
+    every: list[str] = await gather([job, job])
+    first: list[str] = [await one.result() async for one in as_completed([job])]
+    waited: str = app.sync.enqueue(send, "x").result()
+    plainly: str = app.sync.enqueue_and_wait(send, "x", timeout=1)
     await send.options(queue="q", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
     await resize.enqueue("photo.png", width=3)
-    inside: Job = send.enqueue_in(connection, "x")
+    inside: JobHandle[str] = send.enqueue_in(connection, "x")
     ids: list[int] = await app.enqueue_many(send.new_job(str(n)) for n in range(3))
-    again: Job = app.sync.enqueue(send, "x", copies=1)
-    later: Job = app.sync.enqueue(resize.options(delay=3), "x", width=1)
+    again: SyncJobHandle[str] = app.sync.enqueue(send, "x", copies=1)
+    later: SyncJobHandle[None] = app.sync.enqueue(resize.options(delay=3), "x", width=1)
     direct: str = await send("x")
     app.cron("0 4 * * *", send, {"to": "x"})
     app.cron("0 4 * * *", resize, {"path": "x", "width": 3})
@@ -74,6 +86,11 @@ async def wrong(context: Context) -> None:
     app.sync.get(1).id  # E union-attr
     send.enqueue_in(Session(), "x")  # E call-overload
     app.task(timout=3)  # E call-overload
+    number: int = await (await send.enqueue("x")).result()  # E assignment
+    await send.enqueue_and_wait(3)  # E call-overload
+    await send.enqueue_and_wait("x", cc=1)  # E call-overload
+    (await send.enqueue("x")).result + 1  # E operator
+    app.sync.enqueue_and_wait(send, 3)  # E call-overload
 """
 
 
@@ -123,6 +140,9 @@ async def right() -> None:
     f: ConfiguredTask[[str], None] = sort.options(delay=3)
     g: ConfiguredTask[[str], bool] = put.options(delay=3)
     h: int = await count("x")
+    l: list[str] = await (await look.enqueue("x")).result(timeout=3)
+    m: float = await weigh.enqueue_and_wait("x")
+    n: bool = await put.options(delay=3).enqueue_and_wait("x", timeout="5s")
     i: float = weigh("x")
     j: ConfiguredTask[..., object] = look
     k: ConfiguredTask[[str], int | None] = count
@@ -133,6 +153,9 @@ async def wrong() -> None:
     c: ConfiguredTask[[str], Coroutine[Any, Any, int]] = count  # E assignment reportAssignmentType
     d: ConfiguredTask[[int], float] = weigh.options(delay=3)  # E arg-type assignment reportAssignmentType
     e: int = count("x")  # E assignment reportAssignmentType
+    g: str = await (await look.enqueue("x")).result()  # E assignment reportAssignmentType
+    h: str = await weigh.enqueue_and_wait("x")  # E assignment reportAssignmentType
+    await weigh.enqueue_and_wait(3)  # E call-overload reportCallIssue reportArgumentType
     f: str = weigh("x")  # E assignment reportAssignmentType
 """
 

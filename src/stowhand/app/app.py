@@ -23,6 +23,7 @@ from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.opening import open_installed, report_listening
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
+from stowhand.app.results import AppJobs
 from stowhand.app.store import AppStore
 from stowhand.app.sync import Sync
 from stowhand.clock import Clock
@@ -43,6 +44,7 @@ from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.declaration import declaring
 from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
@@ -93,6 +95,8 @@ class App:
         **options: Unpack[StoreKeywords],
     ) -> None:
         self.registry, self.traces = Registry(read_around(around_thread, middleware, on_enqueue)), traces
+        self.handled = AppJobs(self.open, self.enqueue, self.registry)
+        """Its jobs, for handles."""
         self.sync = Sync(self)
         """For code without an event loop."""
         self._app_store = AppStore(url, store, options)
@@ -210,6 +214,17 @@ class App:
         transactions = there(store, "transactions", store.transactions)
         return transactions.enqueue_in(connection, checked)
 
+    @overload
+    async def job(self, job_id: int) -> JobHandle[Any]: ...
+    @overload
+    async def job(self, job_id: int, task: ConfiguredTask[..., R]) -> JobHandle[R]: ...
+    async def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> JobHandle[Any]:
+        """A job by its id, as it is now, to ask what comes of it. ``task``: whose result's type it has.
+
+        Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob where it is of another task.
+        """
+        return await self.handled.find(job_id, None if task is None else task.definition)
+
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
         self.discover()
@@ -251,6 +266,7 @@ class App:
 
     async def close(self) -> None:
         """Close the connections of this event loop. Harmless when repeated; the next use connects anew."""
+        await self.handled.close()
         for handler in self._handlers:
             handler.close()
         self._handlers.clear()

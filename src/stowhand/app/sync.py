@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stowhand.app.portal import Portal, Waited
+from stowhand.app.results import gather
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.offered import there
 from stowhand.protocols.operating import Operator
-from stowhand.protocols.queue_store import Administrator, Inspector, Producer, QueueStore, Schema, Timetable
+from stowhand.protocols.queue_store import Administrator, Answer, Inspector, Producer, QueueStore, Schema, Timetable
+from stowhand.tasks.job_handle import JobFields, JobHandle
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.task import ConfiguredTask
 
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from stowhand.app.app import App
 
 P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Sync:
@@ -32,13 +39,44 @@ class Sync:
         self._app = app
         self._portal = Portal(app.close)
 
-    def enqueue(self, task: ConfiguredTask[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
         """As ``Task.enqueue``.
 
         app.sync.enqueue(send, "x")
         app.sync.enqueue(send.options(delay=60), "x")
         """
-        return self._portal.run(lambda: task.enqueue(*args, **kwargs), f"await {task.name}.enqueue(…)")
+        handle = self._portal.run(lambda: task.enqueue(*args, **kwargs), f"await {task.name}.enqueue(…)")
+        return SyncJobHandle(handle, self._portal)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def enqueue_and_wait(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        @overload
+        def enqueue_and_wait(
+            self, task: ConfiguredTask[..., R], /, *args: Any, timeout: Duration | None, **kwargs: Any
+        ) -> R: ...
+        def enqueue_and_wait(self, task: ConfiguredTask[..., R], /, *args: Any, **kwargs: Any) -> R: ...
+    else:
+
+        def enqueue_and_wait(self, task, /, *args, **kwargs):
+            """As ``Task.enqueue_and_wait``: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
+            name = f"await {task.name}.enqueue_and_wait(…)"
+            return self._portal.run(lambda: task.enqueue_and_wait(*args, **kwargs), name)
+
+    @overload
+    def job(self, job_id: int) -> SyncJobHandle[Any]: ...
+    @overload
+    def job(self, job_id: int, task: ConfiguredTask[..., R]) -> SyncJobHandle[R]: ...
+    def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> SyncJobHandle[Any]:
+        """As ``App.job``."""
+        ask = partial(self._app.job, job_id) if task is None else partial(self._app.job, job_id, task)
+        return SyncJobHandle(self._portal.run(ask, "await app.job(…)"), self._portal)
+
+    def gather(self, jobs: Iterable[SyncJobHandle[R]], timeout: Duration | None = None) -> builtins.list[R]:
+        """As ``stowhand.gather``."""
+        handles = [job.handle for job in jobs]
+        return self._portal.run(lambda: gather(handles, timeout), "await gather(…)")
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> builtins.list[int]:
         """As ``App.enqueue_many``. ``jobs`` is iterated in the calling thread, inside its transaction if it has one."""
@@ -116,3 +154,43 @@ class Sync:
     resume_unqueued = Waited(Operator.resume_unqueued)
     purge = Waited(Operator.purge)
     add_built_in = Waited(Administrator.add_built_in)
+
+
+class SyncJobHandle(JobFields, Generic[R_co]):
+    """As a ``JobHandle``, whose methods are called without an event loop."""
+
+    __slots__ = ("_portal", "handle")
+
+    def __init__(self, handle: JobHandle[R_co], portal: Portal) -> None:
+        super().__init__(handle.job)
+        self.handle, self._portal = handle, portal
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """As ``JobHandle.result``."""
+        return self._call(lambda: self.handle.result(timeout), "result")
+
+    def wait(self, timeout: Duration | None = None) -> Self:
+        """As ``JobHandle.wait``."""
+        self._call(lambda: self.handle.wait(timeout), "wait")
+        return self
+
+    def refresh(self) -> Self:
+        """As ``JobHandle.refresh``."""
+        self._call(self.handle.refresh, "refresh")
+        return self
+
+    def cancel(self) -> Answer:
+        """As ``JobHandle.cancel``."""
+        return self._call(self.handle.cancel, "cancel")
+
+    def watch(self) -> Iterator[Job]:
+        """As ``JobHandle.watch``."""
+        seen = self.handle.watch()
+        while (job := self._call(lambda: anext(seen, None), "watch")) is not None:
+            yield job
+
+    def _call(self, ask: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+        try:
+            return self._portal.run(ask, f"await job.{name}(…) of Task.enqueue")
+        finally:
+            self.job = self.handle.job

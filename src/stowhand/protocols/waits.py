@@ -20,6 +20,7 @@ SPACING = 20e-6
 do not cost a question each about the others."""
 AWAY = 1.0
 """Seconds after which a store that could not be heard is asked."""
+AGAIN = 0.1
 LINGER = 30.0
 """Seconds for which a connection is kept that nobody waits on."""
 
@@ -70,8 +71,7 @@ class Waits:
         """End every wait with an error."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            await _ended(task)
         self._fail(StoreError("the store was closed while the end of a job was waited for; the job goes on"))
         await self.results.rest()
 
@@ -95,13 +95,13 @@ class Waits:
 
     async def _run(self) -> None:
         hearing = asyncio.ensure_future(self._hear())
+        hearing.add_done_callback(lambda _: self._changed.set())
         try:
             await self._answer(hearing)
         except Exception as error:  # noqa: BLE001 - boundary: each that waits raises it
             self._fail(error)
         finally:
-            hearing.cancel()
-            await asyncio.wait([hearing])
+            await _ended(hearing)
 
     async def _answer(self, hearing: asyncio.Future[None]) -> None:
         """Until nobody has waited for a while."""
@@ -128,7 +128,7 @@ class Waits:
             except StoreUnreachable:
                 failures += 1
                 self._heard, pause = True, self._away(failures)
-            if not await self._is_changed(pause) and not self._waiting:
+            if not await self._is_changed(pause) and pause == LINGER and not self._waiting:
                 await self.results.rest()
                 if not self._waiting:
                     return
@@ -184,3 +184,10 @@ class Waits:
                 if not ended.done():
                     ended.set_exception(error)
                     ended.exception()  # seen: who is cancelled in this very moment raises nothing
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    """Cancel it until it has ended: up to Python 3.11 ``wait_for``, which drivers use, may swallow a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=AGAIN)

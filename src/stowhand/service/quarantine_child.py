@@ -23,6 +23,7 @@ from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import telling_line
 from stowhand.observe.traces import Traces
 from stowhand.protocols.correlation import bound
+from stowhand.protocols.inside import inside_a_worker
 from stowhand.service import exit_codes
 from stowhand.service.loading import load_tasks, make_handler
 from stowhand.service.opening import store_of
@@ -80,7 +81,7 @@ async def _attempt(assignment: Assignment, settings: WorkerSettings, answers: li
         try:
             if resources is not None:
                 await resources.open((assignment.job.task,), lambda error: None)
-            with _traced_on(assignment, loaded.traces):
+            with _traced_on(assignment, loaded.traces), inside_a_worker():
                 answers.append(await attempt_in_child(loaded.registry.around.handler(handler), assignment))
         finally:
             if resources is not None:

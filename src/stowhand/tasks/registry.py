@@ -24,6 +24,7 @@ from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.resource import Factory, Resource
 from stowhand.tasks.resources import SharedResources
+from stowhand.tasks.result import read_result
 from stowhand.tasks.retry_rules import Errors, RetryRules, read_retry_rules
 from stowhand.tasks.shape import Shape, shape_of
 from stowhand.tasks.unique import Unique, Uniqueness, read_unique
@@ -97,6 +98,10 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
         if self.on_failure is not None and job.on_failure is None:
             job = msgspec.structs.replace(job, on_failure=self.on_failure.job)
         return job
+
+    def read_result(self, text: str | None) -> Any:
+        """Of its jobs, in the type that its function is annotated to return. Raises PayloadMismatch."""
+        return read_result(self.function, text)
 
     @property
     def origin(self) -> str:

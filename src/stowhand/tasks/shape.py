@@ -241,17 +241,30 @@ def _refuse_kind(task: str, one: inspect.Parameter) -> None:
         raise ConfigurationError(f"task {task!r}: parameter {one}: {_REFUSED[one.kind]}")
 
 
+def returned_annotation(function: Callable[..., Any]) -> Any:
+    """What it is annotated to return; ``Any`` where it is not, or where the annotation cannot be resolved."""
+    annotation = getattr(inmost(function), "__annotations__", {}).get("return", Any)
+    try:
+        return _resolved(function, "return", annotation)
+    except Exception:  # noqa: BLE001 - boundary: an annotation may be anything, and a result is readable without
+        return Any
+
+
+def _resolved(function: Callable[..., Any], name: str, annotation: object) -> Any:
+    inner = inmost(function)
+    inner = getattr(inner, "__func__", inner)
+    closure = _closure(inner) if inspect.isfunction(inner) else {}
+    holder = type("Holder", (), {"__annotations__": {name: annotation}})
+    scope = getattr(inner, "__globals__", {})
+    return get_type_hints(holder, globalns=scope, localns=closure, include_extras=True)[name]
+
+
 def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter) -> Any:
     """The annotation as an object. One by one, because an unresolvable return type does not matter."""
     if one.annotation is inspect.Parameter.empty:
         return inspect.Parameter.empty
-    inner = inmost(function)
-    inner = getattr(inner, "__func__", inner)
-    closure = _closure(inner) if inspect.isfunction(inner) else {}
-    holder = type("Holder", (), {"__annotations__": {one.name: one.annotation}})
     try:
-        scope = getattr(inner, "__globals__", {})
-        return get_type_hints(holder, globalns=scope, localns=closure, include_extras=True)[one.name]
+        return _resolved(function, one.name, one.annotation)
     except NameError as error:
         raise ConfigurationError(
             f"task {task!r}: parameter {one.name!r}: annotation {one.annotation!r} cannot be resolved ({error});"
@@ -280,22 +293,20 @@ def _decoder_for(task: str, parameters: list[Parameter], whole: str | None) -> m
                 " a TypedDict, or a msgspec or pydantic model"
             ) from None
     if whole is not None:
-        return msgspec.json.Decoder(parameters[0].annotation, dec_hook=_read_other)
+        return msgspec.json.Decoder(parameters[0].annotation, dec_hook=read_other)
     # Defaults stay out of the struct: ABSENT says "not in the payload", and the function's own default applies.
     ordered = sorted(parameters, key=lambda one: one.default is not ABSENT)
     fields = [
         (one.name, one.annotation) if one.default is ABSENT else (one.name, one.annotation, ABSENT) for one in ordered
     ]
-    return msgspec.json.Decoder(
-        msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True), dec_hook=_read_other
-    )
+    return msgspec.json.Decoder(msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True), dec_hook=read_other)
 
 
 def _is_pydantic(kind: Any) -> bool:
     return hasattr(kind, "__pydantic_validator__")
 
 
-def _read_other(kind: Any, value: Any) -> Any:
+def read_other(kind: Any, value: Any) -> Any:
     """What msgspec cannot read by itself: a pydantic model, in JSON mode, as its own ``model_validate_json``."""
     if not _is_pydantic(kind):
         raise ValueError(f"a {getattr(kind, '__qualname__', kind)} cannot be read from JSON")

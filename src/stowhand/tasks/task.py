@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import msgspec
 
+from stowhand.errors import InvalidJob
+from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
+from stowhand.tasks.job_handle import HandledJobs, JobHandle
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
 
@@ -23,6 +27,10 @@ Called_co = TypeVar("Called_co", covariant=True)
 
 class TaskProducer(Enqueuer, Transactions, Protocol):
     """Where a task's jobs go: its App."""
+
+    @property
+    def handled(self) -> HandledJobs:
+        """Its jobs, for handles."""
 
 
 class Connection(Protocol):
@@ -68,13 +76,39 @@ class ConfiguredTask(Generic[P, R_co]):
         """Its jobs, but for their payload."""
         return self._template
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Commit one job that will call the task with these arguments.
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]:
+        """Commit one job that will call the task with these arguments; what it comes to is asked of what this gives.
 
         What is not given keeps the function's default, as it is when the job runs. Raises InvalidJob, OutcomeUnknown,
         SchemaMissing, StoreUnreachable.
         """
-        return await self._producer.enqueue(self.new_job(*args, **kwargs))
+        job = await self._producer.enqueue(self.new_job(*args, **kwargs))
+        return JobHandle(job, self._producer.handled, self._definition.read_result)
+
+    if TYPE_CHECKING:
+
+        @overload
+        async def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+        @overload
+        async def enqueue_and_wait(self, *args: Any, timeout: Duration | None, **kwargs: Any) -> R_co: ...
+        async def enqueue_and_wait(self, *args: Any, **kwargs: Any) -> R_co: ...
+    else:
+
+        async def enqueue_and_wait(self, *args, timeout=None, **kwargs):
+            """Enqueue, and wait for what it comes to: ``enqueue`` and ``JobHandle.result`` in one, which costs less.
+
+            Checkers look at the arguments where no ``timeout`` is given; ``async with asyncio.timeout(…)`` does as
+            well. Raises as those two do; ConfigurationError where the store keeps no results: no job is made then.
+            """
+            refuse_inside("enqueue_and_wait()")
+            if timeout is not None and "timeout" in self._definition.shape.names:
+                raise InvalidJob(
+                    f"task {self.name!r} has a parameter 'timeout' of its own: enqueue it, and wait with"
+                    " result(timeout=…)"
+                )
+            limit, jobs = None if timeout is None else seconds(timeout), self._producer.handled
+            job, asked = await jobs.enqueue_awaited(self.new_job(*args, **kwargs))
+            return await JobHandle(job, jobs, self._definition.read_result, asked=asked).result(limit)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P, R_co]:
         """The same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
@@ -101,18 +135,27 @@ class ConfiguredTask(Generic[P, R_co]):
         return await self._producer.enqueue_many(self._jobs_of(payloads))
 
     @overload
-    def enqueue_in(self, connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[Job]: ...
+    def enqueue_in(
+        self, connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[JobHandle[R_co]]: ...
     @overload
-    def enqueue_in(self, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    def enqueue_in(self, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
     def enqueue_in(
         self, connection: Connection | AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Job | Awaitable[Job]:
+    ) -> JobHandle[R_co] | Awaitable[JobHandle[R_co]]:
         """Enqueue inside the caller's transaction: the job is there when, and only if, the caller commits.
 
         Gives the job, or an awaitable of it when the connection is asynchronous. A sqlite3 connection must be on the
         queue's file. Raises InvalidJob.
         """
-        return self._producer.enqueue_in(connection, self.new_job(*args, **kwargs))
+        made = self._producer.enqueue_in(connection, self.new_job(*args, **kwargs))
+        return self._opened(made) if isinstance(made, Job) else self._opened_later(made)
+
+    def _opened(self, job: Job) -> JobHandle[R_co]:
+        return JobHandle(job, self._producer.handled, self._definition.read_result, is_open=True)
+
+    async def _opened_later(self, made: Awaitable[Job]) -> JobHandle[R_co]:
+        return self._opened(await made)
 
     def _jobs_of(self, payloads: Iterable[object]) -> Iterator[NewJob]:
         return map(self._job_of, payloads)

@@ -30,6 +30,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Function, Handler, Stop, handler_of
+from stowhand.protocols.inside import inside_a_worker
 from stowhand.protocols.offered import heartbeats_of
 from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.policy import Policy
@@ -173,22 +174,23 @@ class Worker:
         self._heartbeater.start()
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
-            async with asyncio.TaskGroup() as group:
-                watch = self._supervisor.watch
-                claiming = self._claiming = group.create_task(watch(self._claimer.run))
-                loops = (self._settling, self._wakeups.run, self._guard)
-                others = [group.create_task(watch(loop)) for loop in loops]
-                if self.options.max_active_time is not None:
-                    self._clock.call_later(self.options.max_active_time, self._duty.end)
-                try:
-                    await asyncio.wait([claiming])
-                except asyncio.CancelledError:
-                    self.stop(now=True)
-                    raise
-                finally:
-                    await self._finish(claiming)
-                    for other in others:
-                        other.cancel()
+            with inside_a_worker():
+                async with asyncio.TaskGroup() as group:
+                    watch = self._supervisor.watch
+                    claiming = self._claiming = group.create_task(watch(self._claimer.run))
+                    loops = (self._settling, self._wakeups.run, self._guard)
+                    others = [group.create_task(watch(loop)) for loop in loops]
+                    if self.options.max_active_time is not None:
+                        self._clock.call_later(self.options.max_active_time, self._duty.end)
+                    try:
+                        await asyncio.wait([claiming])
+                    except asyncio.CancelledError:
+                        self.stop(now=True)
+                        raise
+                    finally:
+                        await self._finish(claiming)
+                        for other in others:
+                            other.cancel()
         finally:
             await self._close()
 

@@ -258,7 +258,7 @@ def test_threads_that_enqueue_at_the_same_time_share_transactions_too(postgres_u
     made: dict[int, Job] = {}
 
     def enqueue(number: int) -> None:
-        made[number] = app.sync.enqueue(noop, number)
+        made[number] = app.sync.enqueue(noop, number).job
 
     async def arrived() -> int:
         return len(asyncio.all_tasks())

@@ -1,0 +1,141 @@
+"""Waiting for the end of an App's jobs: on each loop one that asks its store for all who wait there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from stowhand.clock import SystemClock, stopwatch
+from stowhand.errors import ConfigurationError, InvalidJob, NoResult, ResultNotKept, UnknownJob
+from stowhand.jobs import strict_json
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.tries import Try
+from stowhand.protocols.offered import there
+from stowhand.protocols.queue_store import Answer, QueueStore
+from stowhand.protocols.waits import Waits
+from stowhand.tasks.job_handle import JobHandle
+from stowhand.tasks.registry import Registry, TaskDefinition
+
+R = TypeVar("R")
+
+
+class AppJobs:
+    """The jobs of an App, for handles. ``open_store``: the one on the loop of the call."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[QueueStore]],
+        enqueue: Callable[[NewJob], Awaitable[Job]],
+        registry: Registry,
+    ) -> None:
+        self._open, self._enqueue, self._registry = open_store, enqueue, registry
+        self._waits: dict[asyncio.AbstractEventLoop, Waits] = {}
+
+    async def waits(self) -> Waits:
+        """Of this loop. Raises ConfigurationError where the store tells nobody of the end of jobs."""
+        store = await self._open()
+        loop = asyncio.get_running_loop()
+        waits = self._waits.get(loop)
+        if waits is None:
+            for ended in [one for one in self._waits if one.is_closed()]:
+                del self._waits[ended]
+            waits = self._waits[loop] = Waits(there(store, "results", store.results), SystemClock())
+        return waits
+
+    async def get(self, job_id: int) -> Job | None:
+        """As it is now."""
+        return await (await self._open()).jobs.get(job_id)
+
+    async def cancel(self, job_id: int) -> Answer:
+        """At once, or by its worker. Raises ConfigurationError where the store does not act on jobs."""
+        return await (await self._open()).admin.cancel(job_id)
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        """What its attempts left that did not complete."""
+        return await (await self._open()).jobs.tries(job_id)
+
+    async def find(self, job_id: int, task: TaskDefinition | None) -> JobHandle[Any]:
+        """Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob for one of another task."""
+        job = await self.get(job_id)
+        if job is None:
+            (standing,) = await (await self.waits()).results.ask([job_id])
+            if not standing.is_known:
+                raise UnknownJob(f"there is no job {job_id}, and there never was")
+            raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
+        if task is not None and task.name != job.task:
+            raise InvalidJob(f"job {job_id} is of task {job.task!r}, and not of {task.name!r}")
+        definition = task or self._registry.find(job.task)
+        return JobHandle(job, self, _as_written if definition is None else definition.read_result)
+
+    async def enqueue_awaited(self, job: NewJob) -> tuple[Job, int | None]:
+        """Commit one that bears our mark from the first, where the store and what the App has around it let it."""
+        waits = await self.waits()
+        if await waits.results.retention() is None:
+            raise ConfigurationError(
+                f"enqueue_and_wait of task {job.task!r}: this store keeps no results (history = none), so there would"
+                " be nothing to wait for; give it a history, of an hour for example"
+            )
+        asked = waits.questions
+        made = await self._enqueue(msgspec.structs.replace(job, waiter=waits.results.waiter))
+        changed = bool(self._registry.around.on_enqueue)
+        return made, asked if waits.results.marked(job) and not changed else None
+
+    async def close(self) -> None:
+        """End the waits of this loop."""
+        waits = self._waits.pop(asyncio.get_running_loop(), None)
+        if waits is not None:
+            await waits.close()
+
+
+async def gather(jobs: Iterable[JobHandle[R]], timeout: Duration | None = None) -> list[R]:
+    """The results of jobs, in their order; however many, they are one question to the store.
+
+    Raises what the first of them raises that has none, as ``JobHandle.result`` does; the jobs go on.
+    """
+    results: list[R] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            waiting = [group.create_task(job.result(timeout)) for job in jobs]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    results.extend(task.result() for task in waiting)
+    return results
+
+
+async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = None) -> AsyncIterator[JobHandle[R]]:
+    """Jobs as they end, however: ask each for its ``result()``, which does not wait any more.
+
+    Raises TimeoutError when not all have ended by then; the jobs go on.
+    """
+    limit = None if timeout is None else seconds(timeout)
+    began = stopwatch()
+    waiting = {asyncio.ensure_future(_ended(job)): job for job in jobs}
+    try:
+        while waiting:
+            left = None if limit is None else began + limit - stopwatch()
+            ended, _ = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not ended:
+                raise TimeoutError(f"{len(waiting)} jobs have not ended within {limit:g} s; they go on")
+            for task in ended:
+                job = waiting.pop(task)
+                task.result()
+                yield job
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _as_written(text: str | None) -> Any:
+    """The result of a task that is not declared here."""
+    return None if text is None else strict_json.decode(text)
+
+
+async def _ended(job: JobHandle[Any]) -> None:
+    with suppress(NoResult):
+        await job.wait()

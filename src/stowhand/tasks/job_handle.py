@@ -1,0 +1,252 @@
+"""A job and what comes of it: its fields as they were last seen, and waiting for its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
+
+from stowhand.clock import stopwatch
+from stowhand.errors import (
+    JobCanceled,
+    JobFailed,
+    JobNotVisible,
+    JobRemoved,
+    JobReplaced,
+    ResultNotKept,
+    UnknownJob,
+)
+from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.tries import Try
+from stowhand.protocols.inside import refuse_inside
+from stowhand.protocols.queue_store import Answer
+from stowhand.protocols.results import Standing
+from stowhand.protocols.waits import Waits
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+LOOKS = 0.5
+"""Seconds between two looks of ``watch``; of an end it hears at once."""
+
+
+class Field(Generic[T]):
+    """An attribute of the job, under the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, handle: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, handle: JobFields, kind: type) -> T: ...
+    def __get__(self, handle: JobFields | None, kind: type) -> Any:
+        return self if handle is None else getattr(handle.job, self._name)
+
+
+class JobFields:
+    """The fields of a Job, but for ``result``."""
+
+    __slots__ = ("job",)
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        """The plain record, as it was last seen."""
+
+    id = Field[int]()
+    task = Field[str]()
+    payload = Field[Any]()
+    payload_text = Field[str]()
+    state = Field[State]()
+    queue = Field["str | None"]()
+    priority = Field[int]()
+    run_at = Field[datetime]()
+    attempts = Field[int]()
+    max_attempts = Field[int]()
+    created_at = Field[datetime]()
+    resets = Field[int]()
+    max_resets = Field["int | None"]()
+    key = Field["str | None"]()
+    flags = Field[tuple[str, ...]]()
+    last_error = Field["str | None"]()
+    revision = Field[int]()
+    updated_at = Field["datetime | None"]()
+    started_at = Field["datetime | None"]()
+    finished_at = Field["datetime | None"]()
+    worker = Field["str | None"]()
+    cancel_requested = Field[bool]()
+    last_worker = Field["str | None"]()
+    progress = Field["float | None"]()
+    progress_text = Field["str | None"]()
+    result_text = Field["str | None"]()
+
+    def __eq__(self, other: object) -> bool:
+        """The same job, however it was seen last."""
+        return self.id == other.id if isinstance(other, JobFields) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} of {self.task!r}, {self.state.value} when it was last seen>"
+
+
+class HandledJobs(Protocol):
+    """Where the jobs are that handles speak of: an App's store on the loop of the call."""
+
+    async def waits(self) -> Waits:
+        """Raises ConfigurationError where the store tells nobody of the end of jobs."""
+
+    async def get(self, job_id: int) -> Job | None:
+        """As it is now."""
+
+    async def cancel(self, job_id: int) -> Answer:
+        """At once, or by its worker."""
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        """What its attempts left that did not complete."""
+
+    async def enqueue_awaited(self, job: NewJob) -> tuple[Job, int | None]:
+        """Commit one whose end is to be waited for; and ``asked`` of ``Waits.end``.
+
+        Raises ConfigurationError where no results are kept: then no job is made.
+        """
+
+
+class JobHandle(JobFields, Generic[R_co]):
+    """A job that was enqueued. Its fields are those of a ``Job``, as they were last seen.
+
+    Two are equal if they are of the same job. To be made by ``Task.enqueue``, or by id: ``app.job(id)``.
+    """
+
+    __slots__ = ("_asked", "_is_open", "_jobs", "_read", "_revision", "_seen_at", "_standing")
+
+    def __init__(
+        self,
+        job: Job,
+        jobs: HandledJobs,
+        read: Callable[[str | None], Any],
+        *,
+        is_open: bool = False,
+        asked: int | None = None,
+    ) -> None:
+        """``read``: a result, from its text. ``is_open``: it was enqueued in a transaction of the caller's. ``asked``:
+        see ``Waits.end``.
+        """
+        super().__init__(job)
+        self._jobs, self._read, self._is_open, self._asked = jobs, read, is_open, asked
+        self._revision = job.revision
+        self._seen_at = stopwatch()
+        self._standing: Standing | None = None
+        """How it ended."""
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """What it returned, in the annotated type; waits until it has ended, through all its retries.
+
+        Raises TimeoutError (the job goes on), JobFailed, JobCanceled, JobRemoved, JobReplaced, and ResultNotKept where
+        it has ended and nobody knows how; PayloadMismatch for a value of another type; RuntimeError inside an attempt.
+        """
+        standing = await self._end(timeout, "result")
+        match standing.state:
+            case State.FAILED:
+                raise self._failure(await self._jobs.tries(self.id))
+            case State.CANCELED:
+                raise JobCanceled(f"{self._said} was canceled", self.id)
+        if standing.is_dropped:
+            raise ResultNotKept(
+                f"{self._said} has completed, and what it returned could not be kept: the log of its worker says why",
+                self.id,
+            )
+        result: R_co = self._read(self.job.result_text)
+        return result
+
+    async def wait(self, timeout: Duration | None = None) -> Self:
+        """Until it has ended, however: ``state`` says how. Raises as ``result``, but not for its state."""
+        await self._end(timeout, "wait")
+        return self
+
+    async def refresh(self) -> Self:
+        """Its fields as they are now. Raises as ``wait`` where it is not there any more."""
+        job = await self._jobs.get(self.id)
+        if job is None:
+            results = (await self._jobs.waits()).results
+            (standing,) = await results.ask([self.id])
+            self._refuse_absent(standing, await results.retention())
+        else:
+            self.job, self._seen_at, self._standing = job, stopwatch(), None
+        return self
+
+    async def cancel(self) -> Answer:
+        """At once if it waits; a running one is canceled by its worker at the next beat."""
+        return await self._jobs.cancel(self.id)
+
+    async def watch(self) -> AsyncIterator[Job]:
+        """The job whenever it has changed, first as it is now, until it has ended. Raises as ``wait``."""
+        refuse_inside("watch()")
+        seen = None
+        while True:
+            await self.refresh()
+            if self.job != seen:
+                seen = self.job
+                yield seen
+            if self.job.state.terminal:
+                return
+            try:
+                await self.wait(LOOKS)
+            except TimeoutError:
+                continue
+
+    async def _end(self, timeout: Duration | None, what: str) -> Standing:
+        refuse_inside(f"{what}()")
+        if self._standing is not None:
+            return self._standing
+        limit = None if timeout is None else seconds(timeout)
+        asked, self._asked = self._asked, None
+        try:
+            async with asyncio.timeout(limit):
+                waits = await self._jobs.waits()
+                standing = await waits.end(self.id, self._revision, asked=asked)
+                retention = await waits.results.retention()
+        except TimeoutError:
+            raise TimeoutError(f"{self._said} has not ended within {limit:g} s; it goes on") from None
+        self._refuse_absent(standing, retention)
+        self.job, self._standing = standing.applied(self.job), standing
+        return standing
+
+    def _refuse_absent(self, standing: Standing, retention: float | None) -> None:
+        """Raises what has become of a job that did not end in a state."""
+        if standing.is_replaced(self._revision):
+            raise JobReplaced(
+                f"{self._said} was replaced: another job took its place under the key {self.job.key!r}"
+                f" (revision {standing.replaced})",
+                self.id,
+            )
+        if standing.state is not None:
+            return
+        if self._is_open:
+            raise JobNotVisible(
+                f"{self._said} is not there: the transaction that it was enqueued in is still open, or was rolled back."
+                " Commit it before you wait",
+                self.id,
+            )
+        if not standing.is_known:
+            raise UnknownJob(f"there is no job {self.id}, and there never was")
+        if retention is not None and stopwatch() - self._seen_at < retention:
+            raise JobRemoved(f"{self._said} was removed", self.id)
+        raise ResultNotKept(f"{self._said} has ended, and how is not kept (the store's history)", self.id)
+
+    def _failure(self, tries: Sequence[Try]) -> JobFailed:
+        error = self.job.last_error or ""
+        title = error.partition("\n")[0]
+        return JobFailed(
+            f"{self._said} has failed after {self.attempts} of {self.max_attempts} attempts: {title}",
+            self.id,
+            error=error,
+            error_class=tries[-1].error_class if tries else None,
+            attempts=self.attempts,
+        )
+
+    @property
+    def _said(self) -> str:
+        return f"job {self.id} of {self.task!r}"

@@ -1,0 +1,56 @@
+"""The type that a task's result is read as: what its function is annotated to return, but for outcomes."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+
+from stowhand.errors import PayloadMismatch, UndecodablePayload
+from stowhand.jobs import strict_json
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Retry, Snooze
+from stowhand.tasks.shape import read_other, returned_annotation
+
+_OUTCOMES = (Complete, Retry, Fail, Snooze, Cancel)
+
+
+def read_result(function: Callable[..., Any], text: str | None) -> Any:
+    """The value in the annotated type; as JSON has it where there is none, or none that JSON can be read as.
+
+    Raises PayloadMismatch where this version of the task promises another type.
+    """
+    if text is None:
+        return None
+    decoder = _decoder(function)
+    if decoder is None:
+        return strict_json.decode(text)
+    try:
+        return strict_json.decode_with(decoder, text)
+    except UndecodablePayload as error:
+        strict_json.decode(text)  # raises it again where the text itself is at fault
+        raise PayloadMismatch(f"the result is not what this version of the task returns: {error}") from None
+
+
+@cache
+def _decoder(function: Callable[..., Any]) -> msgspec.json.Decoder[Any] | None:
+    kind = _without_outcomes(returned_annotation(function))
+    if kind is Any:
+        return None
+    try:
+        return msgspec.json.Decoder(kind, dec_hook=read_other)
+    except TypeError:
+        return None
+
+
+def _without_outcomes(kind: Any) -> Any:
+    if kind in _OUTCOMES:
+        return Any
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    rest = [one for one in get_args(kind) if one not in _OUTCOMES]
+    if len(rest) == len(get_args(kind)):
+        return kind
+    return Union[tuple(rest)] if rest else Any  # noqa: UP007 - made of a list
