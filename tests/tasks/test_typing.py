@@ -104,6 +104,7 @@ def test_a_checker_complains_about_wrong_arguments_and_about_nothing_else(tmp_pa
 RESULTS = """
 from __future__ import annotations
 from collections.abc import Coroutine
+from datetime import timedelta
 from typing import Any
 from stowhand import App, Context
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
@@ -157,11 +158,37 @@ async def wrong() -> None:
     h: str = await weigh.enqueue_and_wait("x")  # E assignment reportAssignmentType
     await weigh.enqueue_and_wait(3)  # E call-overload reportCallIssue reportArgumentType
     f: str = weigh("x")  # E assignment reportAssignmentType
+
+def patience(attempt: int, error: BaseException | None) -> timedelta | float:
+    return timedelta(minutes=5) if isinstance(error, OSError) else 1.5
+
+def steady(attempt: int) -> str:
+    return "5m"
+
+def worded(attempt: str) -> float:
+    return 1.0
+
+def many(attempt: int, error: BaseException | None, third: int) -> float:
+    return 1.0
+
+@app.task(retry_on=OSError, give_up_on=(LookupError, FileNotFoundError), backoff=patience)
+async def a() -> None: ...
+
+@app.task(retry_on=[OSError], backoff=steady)
+async def b() -> None: ...
+
+@app.task(backoff=lambda attempt: 2.0 * attempt)
+async def c() -> None: ...
+
+app.task(retry_on="OSError")  # E arg-type reportArgumentType reportCallIssue
+app.task(give_up_on=(LookupError, 3))  # E arg-type reportArgumentType reportCallIssue
+app.task(backoff=worded)  # E arg-type reportArgumentType reportCallIssue
+app.task(backoff=many)  # E arg-type reportArgumentType reportCallIssue
 """
 
 
 @pytest.mark.parametrize("complaints", [under_mypy, under_pyright])
-def test_a_task_and_its_options_keep_what_awaiting_the_function_gives(
+def test_a_task_keeps_what_awaiting_its_function_gives_and_knows_errors_and_backoffs(
     complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
 ) -> None:
     found, wanted = complaints(RESULTS, tmp_path), expected(RESULTS)

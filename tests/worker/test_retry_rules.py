@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -21,7 +20,6 @@ from stowhand.retry import exponential
 from stowhand.service.quarantine import Assignment, attempt_in_child
 from stowhand.testing import MemoryStore, run_task_list_once
 from stowhand.worker.worker import Worker
-from tests.support.checkers import expected, under_mypy, under_pyright
 from tests.worker.worker_harness import WorkerHarness, at_work
 
 
@@ -230,48 +228,3 @@ async def test_a_worker_that_is_told_to_wait_by_the_error_does_so_for_every_task
         assert left is not None
         assert left.updated_at is not None
         assert 7 <= (left.run_at - left.updated_at).total_seconds() < 60
-
-
-PROGRAM = """
-from __future__ import annotations
-from datetime import timedelta
-from stowhand import App
-
-app = App("sqlite:///queue.db")
-
-def patience(attempt: int, error: BaseException | None) -> timedelta | float:
-    return timedelta(minutes=5) if isinstance(error, OSError) else 1.5
-
-def steady(attempt: int) -> str:
-    return "5m"
-
-def wrong(attempt: str) -> float:
-    return 1.0
-
-def many(attempt: int, error: BaseException | None, third: int) -> float:
-    return 1.0
-
-@app.task(retry_on=OSError, give_up_on=(LookupError, FileNotFoundError), backoff=patience)
-async def a() -> None: ...
-
-@app.task(retry_on=[OSError], backoff=steady)
-async def b() -> None: ...
-
-@app.task(backoff=lambda attempt: 2.0 * attempt)
-async def c() -> None: ...
-
-app.task(retry_on="OSError")  # E arg-type reportArgumentType reportCallIssue
-app.task(give_up_on=(LookupError, 3))  # E arg-type reportArgumentType reportCallIssue
-app.task(backoff=wrong)  # E arg-type reportArgumentType reportCallIssue
-app.task(backoff=many)  # E arg-type reportArgumentType reportCallIssue
-"""
-
-
-@pytest.mark.parametrize("complaints", [under_mypy, under_pyright])
-def test_a_checker_knows_exception_types_and_both_shapes_of_a_backoff(
-    complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
-) -> None:
-    found, wanted = complaints(PROGRAM, tmp_path), expected(PROGRAM)
-    assert found.keys() == wanted.keys(), found
-    for number, kinds in found.items():
-        assert kinds <= wanted[number], found
