@@ -10,7 +10,6 @@ seconds, and the minutes of two days ago into hours, which it keeps for ninety d
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
@@ -87,15 +86,16 @@ COUNTS = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets", "l
 
 def tally_of(stored: Iterable[Mapping[str, int]]) -> Tally:
     """The sum of what ``Tally.numbers`` gave; names of newer versions are passed over."""
-    sums: Counter[str] = Counter()
+    sums: dict[str, int] = {}
     for numbers in stored:
-        sums.update(numbers)
-    counts = {name: sums[name] for name in COUNTS}
-    return Tally(**counts, waits=_histogram(sums, "w"), runs=_histogram(sums, "r"))
-
-
-def _histogram(sums: Mapping[str, int], of: str) -> Histogram:
-    return {int(name[1:]): number for name, number in sums.items() if name[0] == of and name[1:].isdecimal()}
+        for name, number in numbers.items():
+            sums[name] = sums.get(name, 0) + number
+    tally = Tally(**{name: sums.pop(name) for name in COUNTS if name in sums}, waits={}, runs={})
+    histograms = {"w": tally.waits, "r": tally.runs}
+    for name, number in sums.items():
+        if name[0] in histograms and name[1:].isdecimal():
+            histograms[name[0]][int(name[1:])] = number
+    return tally
 
 
 class TaskMinute(msgspec.Struct, frozen=True):
