@@ -178,6 +178,7 @@ CREATE TABLE stowhand.live (
     on_failure json,
     progress double precision,
     progress_text text,
+    expires_at timestamp with time zone,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000', fillfactor='60');
@@ -254,7 +255,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -298,7 +299,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -342,7 +343,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -585,7 +586,9 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          scout = j.queue is not null and _one.state <> 'failed'
+          scout = j.queue is not null and _one.state <> 'failed',
+          -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
+          expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id returning j.waiter into _waiter;
     if not found then perform "stowhand".check_written(0, 1); end if;
     if _waiter is not null and _one.state = 'failed' then perform "stowhand".notify_waiters(array[_waiter]); end if;
@@ -608,8 +611,9 @@ CREATE FUNCTION stowhand.check_handler(_handler json) RETURNS void
     AS $$
 begin
   if json_typeof(_handler) <> 'object' or octet_length(_handler::text) > 16384
-      or _handler->>'key' is not null or _handler->>'payload' is not null or _handler->>'on_failure' is not null then
-    raise exception 'on_failure is an object without key, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
+      or _handler->>'key' is not null or _handler->>'expires' is not null
+      or _handler->>'payload' is not null or _handler->>'on_failure' is not null then
+    raise exception 'on_failure is an object without key, expires, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
   end if;
   perform "stowhand".check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
   perform "stowhand".check_name('A queue name', _handler->>'queue', 128, 'GWBQN');
@@ -714,12 +718,19 @@ declare
   _in_queues "stowhand".queue_heads;
   _last record;
   _free boolean := true;
+  _expires boolean := false;
 begin
   -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   if exists (select from "stowhand".dead_tokens d where d.token = _token) then return; end if;
-  -- While nothing is paused, this question is all that pauses cost.
-  if exists (select from "stowhand".pauses) then
+  -- While nothing is paused and nothing has expired, this question is all that pauses and expiry cost.
+  if exists (select from "stowhand".pauses) or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
+    if "stowhand".expire(_at) then
+      id := 0;
+      return next;
+      return;
+    end if;
+    _expires := exists (select from "stowhand".expiring e where e.expires_at <= _at);
     _tasks := "stowhand".unpaused(_tasks);
     if cardinality(_tasks) = 0 then return; end if;
     _free := not exists (select from "stowhand".pauses p where p.task = '');
@@ -751,6 +762,11 @@ begin
         return;
       end if;
     end if;
+  end if;
+  if _expires then  -- a row that another transaction had locked
+    _picked := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place) where not exists (
+        select from "stowhand".live j where j.id = p.id and j.expires_at <= _at) order by p.place);
   end if;
   if cardinality(_picked) = 0 then return; end if;
 
@@ -1111,7 +1127,7 @@ begin
     returning * into _job;
   else
     _job := "stowhand".enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, null, _at);
+                                   _max_resets, null, null, _at);
   end if;
   if _key is not null then
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
@@ -1141,7 +1157,7 @@ begin
     _task, _payload, "stowhand".is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
   _job := "stowhand".enqueue_keyed(
     _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, _at);
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify('stowhand:wake', '');
   return _job;
@@ -1182,9 +1198,10 @@ begin
   for _new in
     select * from rows from (json_to_recordset(_jobs) as (
       task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
-      priority int, flags json, key_mode text, max_resets int, on_failure json
+      priority int, flags json, key_mode text, max_resets int, on_failure json,
+      expires double precision
     )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
-                            on_failure, place)
+                            on_failure, expires, place)
     order by j.key collate "C" nulls first, j.place
   loop
     if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
@@ -1199,19 +1216,26 @@ begin
     perform "stowhand".check_job(
       _new.task, _payload, "stowhand".is_suspicious(_payload::text), _new.queue, _new.max_attempts, _new.key, _flags,
       _new.max_resets);
+    if _new.expires <= 0 or _new.expires > 3155760000 then
+      raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
+    end if;
     if _new.on_failure is not null then perform "stowhand".check_handler(_new.on_failure); end if;
     _job := "stowhand".enqueue_keyed(
       _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
       coalesce(_new.max_attempts, 25), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
-      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _at);
+      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _at);
     _job.token := null; _job.settled_token := null;
     _made[_new.place] := _job;
   end loop;
-  if _made is not null then perform "stowhand".wake(); end if;
+  if _made is not null then
+    perform "stowhand".note_expiry(array_agg(m.id)) from unnest(_made) as m where m.expires_at is not null
+      having count(*) > 0;
+    perform "stowhand".wake();
+  end if;
   return query select * from unnest(_made);
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _at timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _expires double precision, _at timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1219,9 +1243,9 @@ declare
 begin
   if _mode = 'unsafe_dedupe' then
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, key, created_at, updated_at)
+                                      on_failure, expires_at, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _on_failure, _key, _at, _at)
+            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
     returning * into _job;
     return _job;
@@ -1232,9 +1256,9 @@ begin
       if found then return _job; end if;
     end if;
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, key, created_at, updated_at)
+                                      on_failure, expires_at, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _on_failure, _key, _at, _at)
+            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
       payload = case
@@ -1247,6 +1271,9 @@ begin
         else _run_at end,
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
       scout = _queue is not null, on_failure = _on_failure,
+      expires_at = _expires * interval '1 second' + case
+        when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
+        else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
@@ -1285,6 +1312,33 @@ begin
   from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
     as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets)
   returning id;
+end $$;
+
+CREATE FUNCTION stowhand.expire(_at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _due bigint[] := array(
+    select e.id from "stowhand".expiring e where e.expires_at <= _at order by e.expires_at, e.id limit 1000
+    for update skip locked);
+begin
+  perform "stowhand".bury(array_agg(
+      row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, 'it expired before its first attempt', null, null, null,
+          null)::"stowhand".verdict), true, _at)
+    from (select distinct u.id from unnest(_due) as u(id) order by u.id) f cross join lateral (
+      select l.* from "stowhand".live l where l.id = f.id and l.state = 'queued' and l.expires_at <= _at offset 0
+      for update skip locked) j
+    having count(*) > 0;
+  delete from "stowhand".expiring e where e.id = any(_due) and e.expires_at <= _at and not exists (
+    select from "stowhand".live l where l.id = e.id and l.state = 'queued' and l.expires_at = e.expires_at);
+  return cardinality(_due) = 1000;
 end $$;
 
 CREATE FUNCTION stowhand.fail_all(_ids bigint[], _reason text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
@@ -2058,7 +2112,7 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
-                               'failed jobs', 'attempts', 'workers', 'tokens', 'times', 'throughput'] loop
+                               'failed jobs', 'attempts', 'expired jobs', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform "stowhand".make_days(_at, 3);
@@ -2072,6 +2126,7 @@ begin
         when 'flows' then perform "stowhand".prune_flows(_before, _at, 20000);
         when 'failed jobs' then
           if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
+        when 'expired jobs' then perform "stowhand".expire(_at);
         when 'attempts' then perform "stowhand".prune_tries();
         when 'workers' then delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
         when 'times' then  -- autovacuum does this too, when it comes round
@@ -2171,6 +2226,14 @@ CREATE FUNCTION stowhand.next_round(_id bigint) RETURNS integer
     LANGUAGE sql STABLE
     AS $$
   select max(t.round) + 1 from "stowhand".tries t where t.job_id = _id
+$$;
+
+CREATE FUNCTION stowhand.note_expiry(_ids bigint[]) RETURNS void
+    LANGUAGE sql
+    AS $$
+  insert into "stowhand".expiring (expires_at, id)
+  select j.expires_at, j.id from "stowhand".live j where j.id = any(_ids) and j.expires_at is not null
+  on conflict do nothing
 $$;
 
 CREATE FUNCTION stowhand.notify_waiters(_waiters uuid[]) RETURNS void
@@ -3022,6 +3085,8 @@ begin
     where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update "stowhand".live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
+        expires_at = case when j.state <> 'failed' then
+          j.expires_at + (coalesce(_run_at, j.run_at) - j.run_at) end,
         (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout, progress,
          progress_text) = (
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
@@ -3036,6 +3101,7 @@ begin
     where j.id = any(_locked);
   perform "stowhand".notify_waiters(array_agg(j.waiter)) from "stowhand".live j
     where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
+  perform "stowhand".note_expiry(_locked);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from "stowhand".live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
   return query select * from (
@@ -3153,7 +3219,7 @@ begin
     done := 'refused'; why := 'it is running; cancel it first, or wait until it has ended';
   elsif _state is not null then
     update "stowhand".live j
-      set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
+      set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
           cancel_requested = false, scout = j.queue is not null, round = "stowhand".next_round(_id)
       where j.id = _id;
     perform "stowhand".wake();
@@ -3193,7 +3259,7 @@ begin
   _failed := array(
     select j.id from "stowhand".live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update "stowhand".live j
-    set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
+    set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
         cancel_requested = false, scout = j.queue is not null, round = "stowhand".next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform "stowhand".wake(); end if;
@@ -3424,9 +3490,12 @@ declare
   _head bigint;
   _name text;
 begin
-  if exists (select from "stowhand".pauses) then
+  if exists (select from "stowhand".pauses) or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
     _tasks := "stowhand".unpaused(_tasks);
-    if cardinality(_tasks) = 0 then return _heads; end if;
+    -- What has expired, the next claim cancels.
+    if cardinality(_tasks) = 0 or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
+      return _heads;
+    end if;
   end if;
   for _name in
     select q.name from unnest(_names, _held, _held_by) as f(name, id, token) cross join lateral (
@@ -3735,6 +3804,11 @@ CREATE TABLE stowhand.dead_tokens (
     at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE TABLE stowhand.expiring (
+    expires_at timestamp with time zone NOT NULL,
+    id bigint NOT NULL
+);
+
 CREATE TABLE stowhand.flow_jobs (
     id text NOT NULL,
     flow text NOT NULL,
@@ -3901,6 +3975,9 @@ ALTER TABLE ONLY stowhand.crontab
 
 ALTER TABLE ONLY stowhand.dead_tokens
     ADD CONSTRAINT dead_tokens_pkey PRIMARY KEY (token);
+
+ALTER TABLE ONLY stowhand.expiring
+    ADD CONSTRAINT expiring_pkey PRIMARY KEY (expires_at, id);
 
 ALTER TABLE ONLY stowhand.flow_jobs
     ADD CONSTRAINT flow_jobs_pkey PRIMARY KEY (id);

@@ -228,6 +228,7 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
             "backoff",
             "delay",
             "executor",
+            "expires",
             "flags",
             "give_up_on",
             "group",

@@ -151,12 +151,12 @@ def test_what_is_no_task_is_refused_at_import(app: App, given: Any, complaint: s
         app.task(on_failure=given)(lambda_of("send"))
 
 
-@pytest.mark.parametrize("options", [{"key": "k"}, {"unique": "arguments"}])
+@pytest.mark.parametrize("options", [{"key": "k"}, {"unique": "arguments"}, {"expires": "1h"}])
 def test_a_task_whose_jobs_have_keys_cannot_be_told(app: App, options: dict[str, Any]) -> None:
     @app.task(**options)
     def notify(payload: Failure) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="its jobs have keys"):
+    with pytest.raises(ConfigurationError, match="its jobs have keys, or expire"):
         app.task(on_failure=notify)(lambda_of("send"))
 
 

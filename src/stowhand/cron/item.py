@@ -134,9 +134,11 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             yield to_moment(found)
             minute = found + 1
 
-    def finished_by(self, finished: Callable[[NewJob], NewJob]) -> ParsedItem:
+    def finished_by(self, finished: Callable[[NewJob], NewJob], expires: float | None) -> ParsedItem:
         """The same item; its task has the last word about each job. Raises InvalidJob where it refuses them."""
-        item = msgspec.structs.replace(self, _finished=finished)
+        item = msgspec.structs.replace(
+            self, _finished=finished, _job=msgspec.structs.replace(self._job, expires=expires)
+        )
         item.job(to_moment(FIRST + 1), backfilled=False)
         return item
 

@@ -131,7 +131,7 @@ def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, 
             continue
         try:
             task.shape.write_value({**item.payload, "_cron": _SOME_TICK})
-            found.append(item.declared(task.template).finished_by(task.finished))
+            found.append(item.declared(task.template).finished_by(task.finished, task.template.expires))
         except InvalidJob as error:
             problems.append(f"{item.place}: {error}")
     if problems:
@@ -172,7 +172,7 @@ def declare_item(
     if isinstance(task, str):
         return item
     try:
-        return item.finished_by(task.definition.finished)
+        return item.finished_by(task.definition.finished, task.template.expires)
     except InvalidJob as error:
         raise ConfigurationError(f"App.cron: {error}") from None
 

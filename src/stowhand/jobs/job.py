@@ -45,6 +45,8 @@ class KeyMode(StrEnum):
 
 DROPPED = " null"
 """A result that could not be kept, as ``result_text``: null to every reader, with a space that no result has."""
+EXPIRED = "it expired before its first attempt"
+"""The error of a job that was canceled because of ``NewJob.expires``."""
 MAX_ATTEMPTS = 25
 """The default, where the store's schema has no other."""
 
@@ -75,6 +77,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_failure: NewJob | None = None
     """Enqueued when this job has failed for good, with a ``Failure`` as its payload: so it has no payload of its own
     here, no key, and no ``on_failure``."""
+    expires: float | None = None
+    """Seconds from ``run_at`` after which it is canceled, unless a worker has claimed it by then."""
 
 
 class Job(msgspec.Struct, frozen=True, dict=True):

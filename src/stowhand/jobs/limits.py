@@ -95,8 +95,8 @@ def check_options(job: NewJob) -> NewJob:
         _check_integer("max_resets", job.max_resets, 0)
     if job.run_at is not None:
         _check_moment(job.run_at, job.delay)
-    if job.on_failure is not None:
-        _check_handler(job.on_failure)
+    if job.on_failure is not None or job.expires is not None:
+        job = _check_rules(job)
     delay = None if job.delay is None else read_delay(job.delay)
     key_mode = job.key_mode if type(job.key_mode) is KeyMode else _read_key_mode(job.key_mode)
     flags = () if job.flags == () else _read_flags(job.flags)
@@ -104,6 +104,17 @@ def check_options(job: NewJob) -> NewJob:
     if delay is job.delay and key_mode is job.key_mode and flags is job.flags:
         return job
     return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
+
+
+def _check_rules(job: NewJob) -> NewJob:
+    if job.on_failure is not None:
+        _check_handler(job.on_failure)
+    if job.expires is None:
+        return job
+    expires = read_delay(job.expires, "expires")
+    if expires == 0:
+        raise InvalidJob("expires: 0 seconds; give more, or None for a job that does not expire")
+    return job if expires is job.expires else msgspec.structs.replace(job, expires=expires)
 
 
 def _check_handler(handler: NewJob) -> None:
@@ -115,8 +126,10 @@ def _check_handler(handler: NewJob) -> None:
         raise InvalidJob(f"on_failure: {error}") from None
     if not exact:
         raise InvalidJob("on_failure: give delay in seconds and flags as a tuple, as a task's template has them")
-    if handler.key is not None or handler.on_failure is not None or handler.payload != NewJob(task="").payload:
-        raise InvalidJob("on_failure: its job has no key, no payload and no on_failure of its own")
+    if handler.key is not None or handler.expires is not None:
+        raise InvalidJob("on_failure: its job has no key and does not expire, for every failure is to be told")
+    if handler.on_failure is not None or handler.payload != NewJob(task="").payload:
+        raise InvalidJob("on_failure: its job has no payload and no on_failure of its own")
     if (size := len(msgspec.json.encode(handler))) > HANDLER_LIMIT:
         raise InvalidJob(f"on_failure: {size} bytes, the limit is {HANDLER_LIMIT}; give it fewer flags")
 
@@ -162,22 +175,22 @@ def check_name(field: str, name: object, limit: int) -> str:
     return text
 
 
-def read_delay(delay: object) -> float:
+def read_delay(delay: object, field: str = "delay") -> float:
     """Seconds, from a timedelta, a number or a phrase."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float | str):
-        raise InvalidJob(f"delay: {a_type(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
+        raise InvalidJob(f"{field}: {a_type(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
     try:
         value = seconds(delay)
     except OverflowError:
         value = math.inf
     except ValueError as error:
-        raise InvalidJob(f"delay: {error}") from None
+        raise InvalidJob(f"{field}: {error}") from None
     if not math.isfinite(value):
-        raise InvalidJob(f"delay: {value}; give a finite number of seconds")
+        raise InvalidJob(f"{field}: {value}; give a finite number of seconds")
     if value < 0:
-        raise InvalidJob(f"delay: {value:g} seconds; it must not be negative")
+        raise InvalidJob(f"{field}: {value:g} seconds; it must not be negative")
     if value > DELAY_LIMIT:
-        raise InvalidJob(f"delay: {value:g} seconds, the limit is {DELAY_LIMIT:g} (100 years)")
+        raise InvalidJob(f"{field}: {value:g} seconds, the limit is {DELAY_LIMIT:g} (100 years)")
     return value
 
 

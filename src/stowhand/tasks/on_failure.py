@@ -44,8 +44,10 @@ class OnFailure:
             return
         told = f"task {self._task!r}: on_failure={self.name!r}"
         job = template or definition.template
-        if definition.unique is not None or job.key is not None:
-            raise ConfigurationError(f"{told}: its jobs have keys, and every failure is to be told; name another task")
+        if definition.unique is not None or job.key is not None or job.expires is not None:
+            raise ConfigurationError(
+                f"{told}: its jobs have keys, or expire, and every failure is to be told; name another task"
+            )
         for sample in SAMPLES:
             try:
                 definition.shape.check(sample)

@@ -32,6 +32,8 @@ class EnqueueOptions(TypedDict, total=False):
     max_attempts: int
     max_resets: int | None
     """How often its worker may die under it."""
+    expires: Duration | None
+    """Canceled where no worker has claimed it so much later than its ``run_at``, by the store's clock."""
     flags: Sequence[str]
     """Marks that a worker can be configured to leave alone. 64 of 128 characters."""
 
@@ -80,6 +82,8 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
         changes.setdefault("run_at", None)
     elif changes.get("run_at") is not None:
         changes["delay"] = None
+    if changes.get("expires") is not None:
+        changes["expires"] = limits.read_delay(changes["expires"], "expires")
     changed = limits.check_options(msgspec.structs.replace(job, **changes))
     if changed.key is None and "key_mode" in options:
         raise InvalidJob("key_mode: means nothing without a key; give key too")

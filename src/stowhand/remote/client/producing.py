@@ -107,8 +107,12 @@ class Producing:
         raise OutcomeUnknown(f"{self._http.base} answers {sent} jobs with {answered}")
 
 
+RULES = ("on_failure", "expires")
+"""What older servers do not know of a job."""
+
+
 def _rules(jobs: Sequence[NewJob]) -> tuple[str, ...]:
-    return ("on_failure",) if any(job.on_failure is not None for job in jobs) else ()
+    return tuple(name for name in RULES if any(getattr(job, name) is not None for job in jobs))
 
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:

@@ -140,7 +140,7 @@ def retry(rows: Rows, job_id: int) -> Answer:
     keeps_key = rows.revive(row) if row.state is State.CANCELED else True
     row.state, row.run_at, row.finished_at = State.QUEUED, rows.now, None
     rows.begin_round(row)
-    row.attempts = row.resets = 0
+    row.attempts, row.resets, row.expires_at = 0, 0, None
     row.cancel_requested, row.loses_retries = False, None
     rows.announce()
     return Answer(job_id, Done.DONE, "" if keeps_key else "its key belongs to another job now, so it has none")
@@ -173,6 +173,8 @@ def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
     attempts = min(row.attempts if to.attempts is None else to.attempts, most)
     if attempts >= most and row.waits():
         rows.keep_try(row, TryEnd.BY_HAND, BY_HAND, None)
+    if row.expires_at is not None and to.run_at is not None:
+        row.expires_at += to.run_at - row.run_at
     row.run_at = row.run_at if to.run_at is None else to.run_at
     row.priority = row.priority if to.priority is None else to.priority
     row.attempts, row.max_attempts, row.updated_at = attempts, most, rows.now
@@ -184,6 +186,7 @@ def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
         row.progress = row.progress_text = None
     elif row.attempts < row.max_attempts and row.state is State.FAILED and gives_attempts:
         row.state, row.finished_at, row.resets, row.cancel_requested = State.QUEUED, None, 0, False
+        row.expires_at = None
 
 
 def actionable(rows: Rows, job_ids: Sequence[int]) -> list[Row]:

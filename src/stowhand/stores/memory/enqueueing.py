@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
@@ -77,6 +78,8 @@ def add(rows: Rows, job: NewJob) -> Row:
         updated_at=rows.now,
         on_failure=job.on_failure,
     )
+    if job.expires is not None:
+        set_expiry(rows, row, job.expires)
     rows.insert(row)
     return row
 
@@ -105,12 +108,22 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     row.max_attempts, row.max_resets = job.max_attempts or rows.max_attempts, job.max_resets
     row.flags, row.on_failure = tuple(dict.fromkeys(job.flags)), job.on_failure
     rows.begin_round(row)
+    row.expires_at = None
+    if job.expires is not None:
+        set_expiry(rows, row, job.expires)
     row.state, row.attempts, row.last_error = State.QUEUED, 0, None
     row.progress = row.progress_text = None
     touch(row, rows.now)
     if job.key_mode is not KeyMode.UNIQUE:
         row.replaced = row.revision
     rows.ended(row)
+
+
+def set_expiry(rows: Rows, row: Row, expires: float) -> None:
+    """Counted from when it is due. What is later than a date can say is never."""
+    with suppress(OverflowError):
+        row.expires_at = row.run_at + timedelta(seconds=expires)
+        rows.expiring.add(row.id)
 
 
 def touch(row: Row, now: datetime) -> None:

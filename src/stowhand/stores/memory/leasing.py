@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import lifecycle, limits
-from stowhand.jobs.job import State
+from stowhand.jobs.job import EXPIRED, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
 from stowhand.jobs.text import clean
@@ -25,6 +25,8 @@ def claim(rows: Rows, request: ClaimRequest) -> list[Row]:
     """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
     if request.token in rows.abandoned or (request.overdue is not None and not may_make_way(rows, request.worker)):
         return []
+    if rows.expiring:
+        expire(rows)
     busy = rows.running_queues()
     claimed: list[Row] = []
     due = (row for row in rows.live.values() if claimable(row, request, rows.now) and not rows.is_paused(row))
@@ -38,6 +40,19 @@ def claim(rows: Rows, request: ClaimRequest) -> list[Row]:
         start(row, request, rows.now)
         claimed.append(row)
     return claimed
+
+
+def expire(rows: Rows) -> None:
+    """Cancel what nobody has claimed in time."""
+    for row in [rows.live.get(job_id) for job_id in sorted(rows.expiring)]:
+        if row is None or row.expires_at is None or row.expires_at > rows.now:
+            continue
+        if row.state is not State.QUEUED:
+            row.expires_at = None  # it was claimed in time
+        else:
+            row.last_error = EXPIRED
+            rows.finish(row, State.CANCELED)
+    rows.expiring = {job_id for job_id in rows.expiring if job_id in rows.live and rows.live[job_id].expires_at}
 
 
 def may_make_way(rows: Rows, worker: str) -> bool:
@@ -108,7 +123,7 @@ def record(rows: Rows, row: Row, settlement: Settlement, state: State) -> None:
     if settlement.state in (State.ERRORED, State.FAILED, State.CANCELED):
         error_class = settlement.error_class
         rows.keep_try(row, end_of_try(settlement.state, error_class), error_class, settlement.error)
-    row.settled_token, row.resets = row.token, 0
+    row.settled_token, row.resets, row.expires_at = row.token, 0, None
     if settlement.refund:
         row.attempts = max(row.attempts - 1, 0)
     if settlement.error is not None:
@@ -173,6 +188,7 @@ def reset(rows: Rows, leases: Sequence[Lease]) -> list[ResetJob]:
         rows.keep_try(row, TryEnd.RESET, WORKER_DIED, decided.error)
         row.resets += 1
         row.epoch += 1
+        row.expires_at = None
         if decided.state is State.QUEUED:
             give_back(rows, row)
         else:

@@ -68,6 +68,8 @@ class Row:
     replaced: int | None = None
     """The revision at which another job last took its place under its key."""
     on_failure: NewJob | None = None
+    expires_at: datetime | None = None
+    """Then it is canceled, unless it is claimed before; ``None`` once an attempt has begun."""
     settled_token: str | None = None
     """The lease under which it was last settled, so that a repeat is known as one."""
 
@@ -104,6 +106,8 @@ class Rows:
         self.tries: dict[int, list[Try]] = {}
         """By job, live or in the history: what its last attempts left that did not complete."""
         self.last_id = 0
+        self.expiring: set[int] = set()
+        """Ids of those that have, or had, a moment at which they expire."""
         self.abandoned: set[str] = set()
         """Tokens that may never claim again."""
         self.refuses: Refuses = lambda job_id, state: None

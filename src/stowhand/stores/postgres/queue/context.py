@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
+from stowhand.jobs.job import EXPIRED
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.limits import RESERVED
 from stowhand.protocols.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
@@ -212,6 +213,7 @@ def fillings_of(schema: str) -> dict[str, str]:
         "channel": quote_text(channel),
         "ends": quote_text(ends_of(schema)),
         "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
+        "expired": quote_text(EXPIRED),
         "definer": _DEFINER,
         "index_plans": _INDEX_PLANS,
     } | role_fillings(schema)

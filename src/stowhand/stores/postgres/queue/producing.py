@@ -220,7 +220,7 @@ class Producer:
         ``enqueue_each``), so that two calls do not deadlock."""
         if self._context.options.max_attempts is not None:
             chunk = [self._context.options.whole(job) for job in chunk]
-        places = [place for place, job in enumerate(chunk) if job.key is None and job.on_failure is None]
+        places = [place for place, job in enumerate(chunk) if job.key is None and not has_rules(job)]
         plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
         new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._context.now())) if plain else []
         if len(plain) == len(chunk):
@@ -290,6 +290,7 @@ def is_plain(job: NewJob) -> bool:
         and (not job.flags or _are_short(job.flags))
         and job.key_mode is KeyMode.REPLACE
         and job.on_failure is None
+        and job.expires is None
         and 0 < len(job.task) <= TASK_LIMIT
         and job.task not in RESERVED
         and (job.queue is None or len(job.queue) <= QUEUE_LIMIT)
@@ -306,16 +307,21 @@ def _are_short(flags: tuple[str, ...]) -> bool:
 
 def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
     """The statement for any job, and its values."""
-    if job.on_failure is None:
+    if not has_rules(job):
         return "enqueue", values_of(job, now)
     return _call_of_jobs([job], now)
 
 
 def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
     """The same for several, in the order given."""
-    if all(job.on_failure is None for job in jobs):
+    if not any(map(has_rules, jobs)):
         return "enqueue_each", Bulk(jobs).values_of_each(now)
     return _call_of_jobs(jobs, now)
+
+
+def has_rules(job: NewJob) -> bool:
+    """There is something about it that only the function ``enqueue_jobs`` takes."""
+    return job.on_failure is not None or job.expires is not None
 
 
 def _call_of_jobs(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:

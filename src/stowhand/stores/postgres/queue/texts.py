@@ -20,8 +20,8 @@ _FUNCTION = re.compile(
 )
 _BREAKING = "-- breaking"
 FUNCTIONS = (
-    *("time", "tries", "waiters", "enqueue", "queues", "claim", "idle", "on_failure", "settle", "leases", "inspect"),
-    "jobs",
+    *("time", "tries", "waiters", "enqueue", "queues", "claim", "idle", "on_failure", "settle", "expire", "leases"),
+    *("inspect", "jobs"),
     *("add_job", "administer", "cron", "flows", "operate", "figures", "throughput", "maintain", "shared_name"),
     *("finish", "grants"),
 )

@@ -12,10 +12,11 @@ from contextlib import closing
 from heapq import merge
 from typing import Any
 
-from stowhand.jobs.job import Job
+from stowhand.jobs.job import EXPIRED, Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import may_make_way
 from stowhand.protocols.store import Claim, ClaimRequest
+from stowhand.stores.sqlite.queue import finish
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -26,14 +27,23 @@ Candidate = tuple[int, int, int, str | None]
 BELOW_ALL = -(2**31) - 1
 """A priority that comes before any."""
 
+ABANDONED = 1
+AT_ONCE = 500
+"""Jobs that are canceled in one transaction, so that other writers get their turn."""
 RECHECKS = 500
 """Heads looked at again in one transaction: a few milliseconds, so that other writers wait no longer."""
 
 
-def claim(tx: Transaction, request: ClaimRequest) -> list[Claim[Job]]:
-    """Take up to ``limit`` due jobs. The heads of the queues must be fresh: see ``refresh_heads``."""
-    if tx.row("is_abandoned", token=request.token):
-        return []
+def claim(tx: Transaction, request: ClaimRequest) -> list[Claim[Job]] | None:
+    """Take up to ``limit`` due jobs. The heads of the queues must be fresh: see ``refresh_heads``.
+
+    ``None``: first some were canceled that had expired, so the heads have changed: ask again.
+    """
+    if hindrance := tx.row("is_abandoned", token=request.token):
+        if hindrance[0] == ABANDONED:
+            return []
+        if expire(tx):
+            return None
     chosen = choose(tx, request)
     if not chosen or (request.overdue is not None and not _may_make_way(tx, request.worker)):
         return []
@@ -41,6 +51,15 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Claim[Job]]:
     rows = tx.rows("take", ids=as_json(chosen), token=request.token, worker=request.worker, lease_until=lease_until)
     taken = {row[0]: row for row in rows}
     return [_to_claim(taken[job_id], request.token) for job_id in chosen]
+
+
+def expire(tx: Transaction) -> int:
+    """Cancel what nobody has claimed in time, a page of it; how many."""
+    tx.run("claimed_in_time")
+    expired = tx.column("expired", limit=AT_ONCE)
+    for job_id in expired:
+        finish.cancel_waiting(tx, job_id, EXPIRED)
+    return len(expired)
 
 
 def _may_make_way(tx: Transaction, worker: str) -> bool:

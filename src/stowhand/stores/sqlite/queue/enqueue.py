@@ -76,7 +76,7 @@ def _replace(
     tx: Transaction, job_id: int, row: tuple[object, ...], run_at: object, old: str | None, *, repeats: bool
 ) -> None:
     names = ("task", "payload", "queue", "run_at", "priority", "max_attempts", "max_resets", "key", "flags")
-    given = dict(zip((*names, "on_failure"), row, strict=False))
+    given = dict(zip((*names, "on_failure", "expires_at"), row, strict=False))
     given |= {"id": job_id, "run_at": run_at, "repeats": repeats}
     if old is not None:
         both = given["payload"] = appended(old, str(given["payload"]))

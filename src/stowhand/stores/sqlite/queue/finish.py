@@ -105,11 +105,11 @@ def reset(tx: Transaction, held: Held) -> ResetJob:
     return ResetJob(held.id, held.task, state, held.worker)
 
 
-def cancel_waiting(tx: Transaction, job_id: int) -> None:
+def cancel_waiting(tx: Transaction, job_id: int, why: str | None = None) -> None:
     """At once: no worker runs it."""
     if tx.keeps:
-        nothing = dict.fromkeys(("attempts", "resets", "error", "settled_token", "result", "payload"))
-        tx.run("archive", **nothing, id=job_id, state="canceled", epochs=0)
+        nothing = dict.fromkeys(("attempts", "resets", "settled_token", "result", "payload"))
+        tx.run("archive", **nothing, id=job_id, state="canceled", error=why, epochs=0)
     tx.run("delete_one", id=job_id)
 
 

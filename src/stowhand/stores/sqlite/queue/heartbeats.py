@@ -23,6 +23,7 @@ from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.queue import finish, flow_tables, schema, throughput
+from stowhand.stores.sqlite.queue.claim import expire
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.telling import tell
@@ -130,6 +131,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
     async def maintain(self) -> None:
         """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger; and fold
         throughput."""
+        if self._connection.read(lambda tx: tx.row("expired", limit=1)) is not None:
+            self._connection.write(expire)
         self._prune("history", self._history)
         self._prune_flows(self._history)
         if self._failed_retention is not None:

@@ -10,11 +10,13 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.tries import Try, TryEnd
-from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
+from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 
 PAYLOAD_LIMIT = 1024 * 1024
 """Bytes of JSON text."""
 
+LATEST = 253402300799999999
+"""The last microsecond of the year 9999."""
 JobRow = tuple[Any, ...]
 """The columns of the views, in their order."""
 
@@ -88,9 +90,10 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     due = to_micros(job.run_at) if job.run_at is not None else now.after(job.delay) if job.delay else now.wall
     flags = as_json(tuple(dict.fromkeys(job.flags))) if job.flags else None
     attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+    expires_at = None if job.expires is None else min(due + micros(job.expires), LATEST)
     return (
         *(job.task, job.payload, job.queue, due, job.priority, attempts, job.max_resets, job.key, flags),
-        *(None if job.on_failure is None else as_json(job.on_failure), now.wall, now.wall),
+        *(None if job.on_failure is None else as_json(job.on_failure), expires_at, now.wall, now.wall),
     )
 
 

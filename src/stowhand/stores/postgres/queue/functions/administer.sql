@@ -169,6 +169,8 @@ begin
     where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update {schema}.live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
+        expires_at = case when j.state <> 'failed' then
+          j.expires_at + (coalesce(_run_at, j.run_at) - j.run_at) end,
         (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout, progress,
          progress_text) = (
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
@@ -183,6 +185,7 @@ begin
     where j.id = any(_locked);
   perform {schema}.notify_waiters(array_agg(j.waiter)) from {schema}.live j
     where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
+  perform {schema}.note_expiry(_locked);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from {schema}.live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
   return query select * from (

@@ -234,12 +234,19 @@ declare
   _in_queues {schema}.queue_heads;
   _last record;
   _free boolean := true;
+  _expires boolean := false;
 begin
   -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   if exists (select from {schema}.dead_tokens d where d.token = _token) then return; end if;
-  -- While nothing is paused, this question is all that pauses cost.
-  if exists (select from {schema}.pauses) then
+  -- While nothing is paused and nothing has expired, this question is all that pauses and expiry cost.
+  if exists (select from {schema}.pauses) or exists (select from {schema}.expiring e where e.expires_at <= _at) then
+    if {schema}.expire(_at) then
+      id := 0;
+      return next;
+      return;
+    end if;
+    _expires := exists (select from {schema}.expiring e where e.expires_at <= _at);
     _tasks := {schema}.unpaused(_tasks);
     if cardinality(_tasks) = 0 then return; end if;
     _free := not exists (select from {schema}.pauses p where p.task = '');
@@ -271,6 +278,11 @@ begin
         return;
       end if;
     end if;
+  end if;
+  if _expires then  -- a row that another transaction had locked
+    _picked := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place) where not exists (
+        select from {schema}.live j where j.id = p.id and j.expires_at <= _at) order by p.place);
   end if;
   if cardinality(_picked) = 0 then return; end if;
 

@@ -163,7 +163,7 @@ begin
     returning * into _job;
   else
     _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, null, _at);
+                                   _max_resets, null, null, _at);
   end if;
   if _key is not null then
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
@@ -178,7 +178,8 @@ end $$;
 -- unique: what waits or runs is looked at and not locked, so that a repeat writes nothing and waits for nobody.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
-  _flags text[], _mode text, _max_resets int, _on_failure json, _at timestamptz
+  _flags text[], _mode text, _max_resets int, _on_failure json, _expires double precision,
+  _at timestamptz
 ) returns {schema}.live
 language plpgsql as $$
 declare
@@ -186,9 +187,9 @@ declare
 begin
   if _mode = 'unsafe_dedupe' then
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, key, created_at, updated_at)
+                                      on_failure, expires_at, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _on_failure, _key, _at, _at)
+            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
     returning * into _job;
     return _job;
@@ -199,9 +200,9 @@ begin
       if found then return _job; end if;
     end if;
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, key, created_at, updated_at)
+                                      on_failure, expires_at, key, created_at, updated_at)
     values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _on_failure, _key, _at, _at)
+            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
       payload = case
@@ -214,6 +215,9 @@ begin
         else _run_at end,
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
       scout = _queue is not null, on_failure = _on_failure,
+      expires_at = _expires * interval '1 second' + case
+        when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
+        else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
@@ -256,7 +260,7 @@ begin
     _task, _payload, {schema}.is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
   _job := {schema}.enqueue_keyed(
     _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, _at);
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify({channel}, '');
   return _job;
@@ -326,9 +330,10 @@ begin
   for _new in
     select * from rows from (json_to_recordset(_jobs) as (
       task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
-      priority int, flags json, key_mode text, max_resets int, on_failure json
+      priority int, flags json, key_mode text, max_resets int, on_failure json,
+      expires double precision
     )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
-                            on_failure, place)
+                            on_failure, expires, place)
     order by j.key collate "C" nulls first, j.place
   loop
     if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
@@ -343,14 +348,21 @@ begin
     perform {schema}.check_job(
       _new.task, _payload, {schema}.is_suspicious(_payload::text), _new.queue, _new.max_attempts, _new.key, _flags,
       _new.max_resets);
+    if _new.expires <= 0 or _new.expires > 3155760000 then
+      raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
+    end if;
     if _new.on_failure is not null then perform {schema}.check_handler(_new.on_failure); end if;
     _job := {schema}.enqueue_keyed(
       _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
       coalesce(_new.max_attempts, {max_attempts}), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
-      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _at);
+      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _at);
     _job.token := null; _job.settled_token := null;
     _made[_new.place] := _job;
   end loop;
-  if _made is not null then perform {schema}.wake(); end if;
+  if _made is not null then
+    perform {schema}.note_expiry(array_agg(m.id)) from unnest(_made) as m where m.expires_at is not null
+      having count(*) > 0;
+    perform {schema}.wake();
+  end if;
   return query select * from unnest(_made);
 end $$;

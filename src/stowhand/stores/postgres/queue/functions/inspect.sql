@@ -13,7 +13,7 @@ begin
     done := 'refused'; why := 'it is running; cancel it first, or wait until it has ended';
   elsif _state is not null then
     update {schema}.live j
-      set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
+      set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
           cancel_requested = false, scout = j.queue is not null, round = {schema}.next_round(_id)
       where j.id = _id;
     perform {schema}.wake();

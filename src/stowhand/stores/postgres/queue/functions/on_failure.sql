@@ -6,8 +6,9 @@ create or replace function {schema}.check_handler(_handler json) returns void
 language plpgsql immutable as $$
 begin
   if json_typeof(_handler) <> 'object' or octet_length(_handler::text) > 16384
-      or _handler->>'key' is not null or _handler->>'payload' is not null or _handler->>'on_failure' is not null then
-    raise exception 'on_failure is an object without key, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
+      or _handler->>'key' is not null or _handler->>'expires' is not null
+      or _handler->>'payload' is not null or _handler->>'on_failure' is not null then
+    raise exception 'on_failure is an object without key, expires, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
   end if;
   perform {schema}.check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
   perform {schema}.check_name('A queue name', _handler->>'queue', 128, 'GWBQN');

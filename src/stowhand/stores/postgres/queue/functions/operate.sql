@@ -147,7 +147,7 @@ begin
   _failed := array(
     select j.id from {schema}.live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update {schema}.live j
-    set state = 'queued', run_at = _at, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
+    set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
         cancel_requested = false, scout = j.queue is not null, round = {schema}.next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform {schema}.wake(); end if;

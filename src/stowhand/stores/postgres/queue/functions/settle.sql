@@ -193,9 +193,12 @@ declare
   _head bigint;
   _name text;
 begin
-  if exists (select from {schema}.pauses) then
+  if exists (select from {schema}.pauses) or exists (select from {schema}.expiring e where e.expires_at <= _at) then
     _tasks := {schema}.unpaused(_tasks);
-    if cardinality(_tasks) = 0 then return _heads; end if;
+    -- What has expired, the next claim cancels.
+    if cardinality(_tasks) = 0 or exists (select from {schema}.expiring e where e.expires_at <= _at) then
+      return _heads;
+    end if;
   end if;
   for _name in
     select q.name from unnest(_names, _held, _held_by) as f(name, id, token) cross join lateral (
@@ -305,7 +308,9 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          scout = j.queue is not null and _one.state <> 'failed'
+          scout = j.queue is not null and _one.state <> 'failed',
+          -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
+          expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id returning j.waiter into _waiter;
     if not found then perform {schema}.check_written(0, 1); end if;
     if _waiter is not null and _one.state = 'failed' then perform {schema}.notify_waiters(array[_waiter]); end if;

@@ -34,7 +34,8 @@ WHERE id IN (SELECT value FROM json_each(:ids))
 -- name: reschedule
 -- Of rows that wait or have failed. Every right side sees the row as it was before.
 UPDATE stowhand_jobs
-SET run_at = coalesce(:run_at, run_at), priority = coalesce(:priority, priority), updated_at = :now,
+SET run_at = coalesce(:run_at, run_at),
+    expires_at = iif(stowhand_jobs.state = 'failed', NULL, expires_at + coalesce(:run_at, run_at) - run_at), priority = coalesce(:priority, priority), updated_at = :now,
     max_attempts = coalesce(:max_attempts, max_attempts),
     attempts = min(coalesce(:attempts, attempts), coalesce(:max_attempts, max_attempts)),
     loses_retries = iif(:attempts IS NULL AND :max_attempts IS NULL, loses_retries, NULL),

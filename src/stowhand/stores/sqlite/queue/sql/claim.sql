@@ -1,7 +1,22 @@
 -- Every look at what waits names its index: a plan that walks the table must fail in a test, not in production.
 
 -- name: is_abandoned
+-- 1: this token claims no more; 2: something has expired, so that what expires costs other claims no statement.
 SELECT 1 FROM stowhand_abandoned WHERE token = :token
+UNION ALL
+SELECT 2 FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring WHERE expires_at IS NOT NULL AND expires_at <= :now
+LIMIT 1
+
+-- name: expired
+SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring
+WHERE expires_at IS NOT NULL AND expires_at <= :now AND state = 'queued' ORDER BY expires_at, id LIMIT :limit
+
+-- name: claimed_in_time
+UPDATE stowhand_jobs SET expires_at = NULL
+WHERE id IN (
+    SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring
+    WHERE expires_at IS NOT NULL AND expires_at <= :now AND state <> 'queued'
+)
 
 -- name: next_task
 -- One step of a loose scan over the tasks that have something waiting.

@@ -30,6 +30,7 @@ DELETE FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 UPDATE stowhand_jobs
 SET state = :state, run_at = coalesce(:run_at, run_at), attempts = :attempts, resets = :resets,
     last_error = coalesce(:error, last_error), finished_at = :finished_at, epoch = epoch + :epochs,
+    expires_at = iif(:settled_token IS NULL AND :epochs = 0, expires_at, NULL),
     settled_token = :settled_token, payload = coalesce(:payload, payload),
     progress = iif(:state = 'failed', NULL, progress), progress_text = iif(:state = 'failed', NULL, progress_text),
     last_worker = coalesce(worker, last_worker), token = NULL, worker = NULL, lease_boot = NULL, lease_until = NULL

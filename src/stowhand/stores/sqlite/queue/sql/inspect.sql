@@ -44,7 +44,7 @@ SELECT state FROM stowhand_history WHERE id = :id
 
 -- name: retry
 UPDATE stowhand_jobs
-SET state = 'queued', run_at = :now, attempts = 0, resets = 0, finished_at = NULL, cancel_requested = 0,
+SET state = 'queued', run_at = :now, expires_at = NULL, attempts = 0, resets = 0, finished_at = NULL, cancel_requested = 0,
     loses_retries = NULL, round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
 WHERE id = :id
 

@@ -14,8 +14,8 @@ DELETE FROM stowhand_pauses WHERE task = :task
 
 -- name: retry_failed
 UPDATE stowhand_jobs
-SET state = 'queued', run_at = :now, attempts = 0, resets = 0, finished_at = NULL, cancel_requested = 0,
-    loses_retries = NULL, round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
+SET state = 'queued', run_at = :now, expires_at = NULL, attempts = 0, resets = 0, finished_at = NULL,
+    cancel_requested = 0, loses_retries = NULL, round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'failed'
 RETURNING id
 
