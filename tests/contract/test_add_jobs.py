@@ -78,6 +78,9 @@ async def test_each_key_follows_its_mode(harness: StoreHarness, mode: KeyMode) -
     waiting = await harness.add("old", key="k", run_at=due)
     await harness.pass_time(5)
     (job,) = await harness.store.jobs.add_jobs([NewJob(task="new", key="k", key_mode=mode)])
+    if mode is KeyMode.UNIQUE:
+        assert job == waiting, "nothing changes, not even its revision"
+        return
     assert (job.id, job.revision, job.updated_at) == (waiting.id, 1, harness.now)
     assert job.task == ("old" if mode is KeyMode.UNSAFE_DEDUPE else "new")
     assert job.run_at == (harness.now if mode is KeyMode.REPLACE else due)
