@@ -158,9 +158,14 @@ class Lifecycle(RuleBasedStateMachine):
             return verdict
 
         held, verdict = self._fenced(lease, call)
-        # A settlement as the reply: it was recorded instead, for the row knew of a cancellation.
-        settled = verdict is Verdict.SETTLED or isinstance(verdict, Settlement)
+        # A settlement as the reply: it was recorded instead, for the row knew of a cancellation; or was before, by this
+        # very lease.
+        settled = verdict is Verdict.SETTLED or (isinstance(verdict, Settlement) and held)
         assert settled == held, "I4: a stale lease is reported"
+        if isinstance(verdict, Settlement) and not held:
+            row = self._row(lease.job_id)
+            assert row is not None
+            assert (row.settled_token, row.state) == (lease.token, verdict.state)
 
     @rule(lease=leases, call=st.sampled_from(["beat", "release", "reset_lease"]))
     def use(self, lease: Lease, call: str) -> None:
