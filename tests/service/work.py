@@ -79,6 +79,15 @@ async def gated(gate: str, file: str = "") -> None:
         await asyncio.sleep(0.02)
 
 
+@app.task(name="teller")
+async def teller(gate: str, context: Context) -> None:
+    """Say how far it is, and end when that file is there."""
+    for page in range(101):
+        context.progress(page / 100, f"page {page} of 100")
+    while not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - a test's task
+        await asyncio.sleep(0.02)
+
+
 @app.task(name="linger")
 async def linger(file: str, seconds: float) -> None:
     """Say in which process it runs, then take a while."""

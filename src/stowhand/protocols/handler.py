@@ -245,6 +245,11 @@ def known_control_of(attempt: Attempt[Any]) -> AttemptControl | None:
     return attempt._control  # noqa: SLF001 - as above
 
 
+def report_of(attempt: Attempt[Any]) -> Report | None:
+    """Where its progress goes; ``None``: the store keeps none."""
+    return attempt._report  # noqa: SLF001 - as above
+
+
 @runtime_checkable
 class EnclosingStore(Protocol):
     """A store that prepares each attempt, and may enclose its handler. Optional: a worker asks whether its store is

@@ -1,6 +1,7 @@
 """A job under which workers died runs in a process of its own, so that it cannot take a worker with it.
 
-The worker keeps the lease and beats for it; the child gets the job on its standard input and answers through a pipe.
+The worker keeps the lease and beats for it; the child gets the job on its standard input and answers through a pipe,
+where it says how far it is too.
 If the child dies before it has answered, the job is reset once more, until its budget of resets is used up. A child
 that could not even begin (the store refuses connections, the tasks cannot be loaded) answers so, and the job goes back.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -22,11 +23,13 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import from_returned, hopeless
 from stowhand.protocols import correlation
-from stowhand.protocols.handler import Attempt, Handler, control_of
+from stowhand.protocols.handler import Attempt, Handler, control_of, report_of
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
 from stowhand.protocols.policy import Policy, outcome_of
+from stowhand.protocols.progress import Report
 from stowhand.protocols.propagation import handed_on
 from stowhand.protocols.store import Claim
+from stowhand.service.child_progress import read_answer
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0
@@ -45,6 +48,8 @@ class Assignment(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     """Of the attempt's span, where there is one."""
     correlation_id: str | None = None
+    keeps_progress: bool | None = None
+    """Of the store; ``None``: a worker of the version before, which would take a line of progress for the answer."""
 
 
 class ChildAnswer(msgspec.Struct, frozen=True):
@@ -96,7 +101,7 @@ class Quarantine:
             return await self._handler.handle(attempt, attempt.record)
         answer, reading, writing = await _open_pipe()
         try:
-            origin = (handed_on(), correlation.current())
+            origin = (handed_on(), correlation.current(), report_of(attempt) is not None)
             assignment = Assignment(self._settings, self._worker, attempt.record, attempt.lease, writing, *origin)
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -113,7 +118,7 @@ class Quarantine:
             os.close(writing)
         try:
             await _hand_over(child, assignment)
-            line = await _read_answer(answer, child)
+            line = await _until_answered(read_answer(answer, attempt.lease, report_of(attempt)), child)
         finally:
             reading.close()
             if child.returncode is None:
@@ -148,9 +153,9 @@ async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int
     return stream, transport, writing
 
 
-async def _read_answer(answer: asyncio.StreamReader, child: asyncio.subprocess.Process) -> bytes:
+async def _until_answered(answer: Coroutine[Any, Any, bytes], child: asyncio.subprocess.Process) -> bytes:
     """One line, or less when the child has died. Its own children may hold the pipe open for ever."""
-    line, death = asyncio.ensure_future(answer.readline()), asyncio.ensure_future(child.wait())
+    line, death = asyncio.ensure_future(answer), asyncio.ensure_future(child.wait())
     try:
         await asyncio.wait((line, death), return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait((line, death), timeout=LAST_WORDS)
@@ -176,11 +181,11 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
             return ChildAnswer("poison" if poison else "fail", error, payload=payload, error_class=kind)
 
 
-async def attempt_in_child(handler: Handler[Job], assignment: Assignment) -> ChildAnswer:
+async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report: Report | None = None) -> ChildAnswer:
     """The child's side: run the handler once. Its hooks run beside the worker; but for what judges and encodes."""
     job = assignment.job
     claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.queue)
-    attempt: Attempt[Job] = Attempt(claim, 0.0, report=lambda progress: None)  # the worker's own heart would write it
+    attempt: Attempt[Job] = Attempt(claim, 0.0, report=report)
     control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
     encode: Callable[[object], str] | None = getattr(handler, "encode", None)
     policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: Policy())

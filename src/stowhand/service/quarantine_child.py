@@ -24,7 +24,9 @@ from stowhand.observe.safe_text import telling_line
 from stowhand.observe.traces import Traces
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.inside import inside_a_worker
+from stowhand.protocols.progress import Report
 from stowhand.service import exit_codes
+from stowhand.service.child_progress import ProgressPipe
 from stowhand.service.loading import load_tasks, make_handler
 from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit
@@ -45,11 +47,14 @@ def main() -> None:
     settings = WorkerSettings.from_json(assignment.settings)
     configure_logging(settings.log_level, settings.log_format)
     answers: list[ChildAnswer] = []
+    progress = ProgressPipe(assignment.answer_fd)
+    report = {True: progress.note, False: None, None: lambda said: None}[assignment.keeps_progress]
     try:
-        asyncio.run(_attempt(assignment, settings, answers))
+        asyncio.run(_attempt(assignment, settings, answers, report))
     except BaseException as error:  # noqa: BLE001 - boundary: this process ends with it
         if not answers:  # else it came after the job, or was what something of the job's left behind
             answers.append(_unable(assignment.job, settings.timings.unable, error))
+    progress.close()
     with os.fdopen(assignment.answer_fd, "wb") as pipe:
         pipe.write(msgspec.json.encode(answers[0]) + b"\n")
     hard_exit(0)
@@ -70,7 +75,9 @@ def _die_with_the_worker() -> None:
     hard_exit(exit_codes.FAILURE)
 
 
-async def _attempt(assignment: Assignment, settings: WorkerSettings, answers: list[ChildAnswer]) -> None:
+async def _attempt(
+    assignment: Assignment, settings: WorkerSettings, answers: list[ChildAnswer], report: Report | None = None
+) -> None:
     loaded = load_tasks(settings)
     store = traced(store_of(settings.store), loaded.traces)
     hand_over_at_the_end(loaded.traces)
@@ -82,7 +89,7 @@ async def _attempt(assignment: Assignment, settings: WorkerSettings, answers: li
             if resources is not None:
                 await resources.open((assignment.job.task,), lambda error: None)
             with _traced_on(assignment, loaded.traces), inside_a_worker():
-                answers.append(await attempt_in_child(loaded.registry.around.handler(handler), assignment))
+                answers.append(await attempt_in_child(loaded.registry.around.handler(handler), assignment, report))
         finally:
             if resources is not None:
                 await resources.close(lambda: CLOSING)
