@@ -373,6 +373,63 @@ def test_what_an_open_transaction_has_enqueued_is_not_visible(app: App, run: Run
     run(scenario())
 
 
+def test_what_an_open_transaction_has_enqueued_is_a_job_as_any_once_it_was_seen(
+    app: App, run: Run, request: Any, tmp_path: Path
+) -> None:
+    @app.task
+    async def noop() -> int:
+        return 7
+
+    @app.task
+    async def other() -> int:
+        return 8
+
+    async def scenario() -> None:
+        store = await app.open(install=True)
+        if isinstance(store, MemoryStore):
+            return
+        if "sqlite" in request.node.name:
+            connection: Any = sqlite3.connect(tmp_path / "jobs.db")
+        else:
+            connection = psycopg.connect(request.getfixturevalue("postgres_url"))
+        with closing(connection):
+            job: JobHandle[int] = noop.enqueue_in(connection)
+            connection.commit()
+            await job.refresh()
+            await store.admin.remove(job.id)
+            with pytest.raises(JobRemoved):
+                await job.result()
+            job = noop.enqueue_in(connection)
+            connection.commit()
+            waiting = asyncio.create_task(job.result())
+            with pytest.raises(TimeoutError):
+                await job.wait(0.5)
+            await store.admin.remove(job.id)
+            with pytest.raises(JobRemoved):
+                await waiting
+            job = noop.enqueue_in(connection)
+            connection.rollback()
+        second = await other.enqueue()
+        assert (second.id == job.id) == ("sqlite" in request.node.name)
+        async with at_work(app):
+            assert await second.result() == 8
+            with pytest.raises(JobNotVisible):
+                await job.result()
+
+    run(scenario())
+
+
+def test_an_id_that_no_job_can_have_is_unknown(app: App, run: Run) -> None:
+    async def scenario() -> None:
+        await app.open(install=True)
+        for wrong in (0, -1):
+            with pytest.raises(UnknownJob):
+                await app.job(wrong)
+        await app.close()
+
+    run(scenario())
+
+
 def test_a_result_of_another_type_than_this_version_returns_is_refused(here: App, run: Run) -> None:
     @here.task
     async def wrong() -> int:

@@ -64,7 +64,7 @@ class AppJobs:
         job = await self.get(job_id)
         if job is None:
             (standing,) = await (await self.waits()).results.ask([job_id])
-            if not standing.is_known:
+            if not standing.is_known or job_id < 1:
                 raise UnknownJob(f"there is no job {job_id}, and there never was")
             raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
         if task is not None and task.name != job.task:

@@ -131,8 +131,8 @@ class JobHandle(JobFields, Generic[R_co]):
         is_open: bool = False,
         asked: int | None = None,
     ) -> None:
-        """``read``: a result, from its text. ``is_open``: it was enqueued in a transaction of the caller's. ``asked``:
-        see ``Waits.end``.
+        """``read``: a result, from its text. ``is_open``: it was enqueued in a transaction of the caller's, and not
+        seen since. ``asked``: see ``Waits.end``.
         """
         super().__init__(job)
         self._jobs, self._read, self._is_open, self._asked = jobs, read, is_open, asked
@@ -169,12 +169,15 @@ class JobHandle(JobFields, Generic[R_co]):
     async def refresh(self) -> Self:
         """Its fields as they are now. Raises as ``wait`` where it is not there any more."""
         job = await self._jobs.get(self.id)
+        # On SQLite an id that was rolled back is given to the next job.
+        if self._is_open and (job is None or job.created_at != self.job.created_at):
+            raise self._not_visible(await (await self._jobs.waits()).results.retention())
         if job is None:
             results = (await self._jobs.waits()).results
             (standing,) = await results.ask([self.id])
             self._refuse_absent(standing, await results.retention())
         else:
-            self.job, self._seen_at, self._standing = job, stopwatch(), None
+            self.job, self._seen_at, self._standing, self._is_open = job, stopwatch(), None, False
         return self
 
     async def cancel(self) -> Answer:
@@ -206,6 +209,8 @@ class JobHandle(JobFields, Generic[R_co]):
         try:
             async with asyncio.timeout(limit):
                 waits = await self._jobs.waits()
+                if self._is_open:  # once it was seen, it is committed
+                    await self.refresh()
                 standing = await waits.end(self.id, self._revision, asked=asked)
                 retention = await waits.results.retention()
         except TimeoutError:
@@ -224,17 +229,23 @@ class JobHandle(JobFields, Generic[R_co]):
             )
         if standing.state is not None:
             return
-        if self._is_open:
-            raise JobNotVisible(
-                f"{self._said} is not there: the transaction that it was enqueued in is still open, or was rolled back."
-                " Commit it before you wait",
-                self.id,
-            )
         if not standing.is_known:
             raise UnknownJob(f"there is no job {self.id}, and there never was")
-        if retention is not None and stopwatch() - self._seen_at < retention:
+        if self._would_be_kept(retention):
             raise JobRemoved(f"{self._said} was removed", self.id)
         raise ResultNotKept(f"{self._said} has ended, and how is not kept (the store's history)", self.id)
+
+    def _not_visible(self, retention: float | None) -> JobNotVisible:
+        also = "" if self._would_be_kept(retention) else "; or it has ended, which is not kept (the store's history)"
+        return JobNotVisible(
+            f"{self._said} is not there: the transaction that it was enqueued in is still open, or was rolled back"
+            f"{also}. Commit it before you wait",
+            self.id,
+        )
+
+    def _would_be_kept(self, retention: float | None) -> bool:
+        """If it had ended since it was seen last."""
+        return retention is not None and stopwatch() - self._seen_at < retention
 
     def _failure(self, tries: Sequence[Try]) -> JobFailed:
         error = self.job.last_error or ""
