@@ -193,6 +193,14 @@ async def test_a_job_that_is_removed_takes_them_along(harness: StoreHarness) -> 
         assert not await tries_of(harness, job.id)
 
 
+async def test_a_job_that_nobody_has_held_takes_them_along(harness: StoreHarness) -> None:
+    job = await harness.add()
+    await harness.store.admin.permanently_fail_jobs([job.id])
+    await harness.store.admin.retry(job.id)
+    await harness.store.admin.remove(job.id)
+    assert not await tries_of(harness, job.id)
+
+
 async def test_they_are_pruned_with_the_history(harness: StoreHarness) -> None:
     failed = await harness.in_state(State.FAILED)
     gone = await harness.in_state(State.CANCELED)
@@ -208,8 +216,11 @@ async def test_they_are_pruned_where_no_history_is_kept(forgetful_harness: Store
         lease = await harness.start()
         await fail_once(harness, lease)
         await harness.settle(await harness.take())
+        canceled = await harness.start("canceled")  # at its first attempt
+        await harness.settle(canceled, CANCELED)
         await harness.heartbeats.maintain()
-        assert not await tries_of(harness, lease.job_id)
+        for one in (lease, canceled):
+            assert not await tries_of(harness, one.job_id)
 
 
 async def test_the_last_worker_outlives_retry_and_end(harness: StoreHarness) -> None:

@@ -138,6 +138,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (12, 0),
             (13, 0),
             (14, 0),
+            (15, 0),
         ]
 
 

@@ -120,6 +120,7 @@ def keep_tries(
     ids = as_json(job_ids)
     error_class, error = error_class and error_class[:CLASS_LIMIT], error and last_frames(error)
     tx.run("keep_tries", ids=ids, outcome=outcome.value, error_class=error_class, error=error)
+    tx.run("mark_round", ids=ids)
     tx.run("drop_tries", ids=ids, kept=TRIES_KEPT)
 
 

@@ -12,7 +12,7 @@ from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, S
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
-VERSION = 14
+VERSION = 15
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 

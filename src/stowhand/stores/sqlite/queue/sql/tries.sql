@@ -6,6 +6,10 @@ SELECT id, coalesce((SELECT max(place) FROM stowhand_tries WHERE job_id = id), 0
     iif(worker IS NULL, NULL, started_at), :now, :outcome, :error_class, :error
 FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- name: mark_round
+-- By it, the trigger that forgets entries with their job knows that there are some.
+UPDATE stowhand_jobs SET round = 1 WHERE round IS NULL AND id IN (SELECT value FROM json_each(:ids))
+
 -- name: drop_tries
 DELETE FROM stowhand_tries WHERE job_id IN (SELECT value FROM json_each(:ids))
     AND place <= (SELECT max(place) FROM stowhand_tries AS last WHERE last.job_id = stowhand_tries.job_id) - :kept
