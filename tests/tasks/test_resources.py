@@ -72,6 +72,11 @@ async def yields_later() -> AsyncIterator[int]:
     yield 1
 
 
+@contextmanager
+def addressed(url: str) -> Iterator[Model]:
+    yield Model()
+
+
 def unknown():  # type: ignore[no-untyped-def]
     return Model()
 
@@ -115,6 +120,7 @@ def test_whether_a_factory_is_asynchronous_is_seen_without_calling_it(
         (yields_later, "yields_later yields, and is no context manager: put @asynccontextmanager above it"),
         (unknown, "unknown shows no context manager: decorate it"),
         (odd, "odd shows no context manager"),
+        (addressed, "addressed is called without arguments (missing a required argument: 'url'): give it them with"),
         (int, "int shows no context manager"),
         (lambda: Model(), "<lambda> shows no context manager"),
     ],

@@ -54,7 +54,9 @@ class Resource:
             self._instead.remove(value)
 
     def is_async(self) -> bool:
-        """Opened on the loop, and not in a thread. Raises ConfigurationError where that cannot be seen."""
+        """Opened on the loop, and not in a thread. Raises ConfigurationError where that cannot be seen, or where it
+        cannot be called without arguments."""
+        self._refuse_arguments()
         outer = self.factory
         while isinstance(outer, functools.partial):
             outer = outer.func
@@ -76,6 +78,18 @@ class Resource:
             f"{self.name} shows no context manager: decorate it with contextlib.contextmanager or asynccontextmanager,"
             " or annotate that it returns one"
         )
+
+    def _refuse_arguments(self) -> None:
+        try:
+            signature = inspect.signature(self.factory)
+        except ValueError:
+            return  # written in C: its signature is not known
+        try:
+            signature.bind()
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{self.name} is called without arguments ({error}): give it them with functools.partial"
+            ) from None
 
     def _unfit(self, what: str, decorator: str) -> ConfigurationError:
         return ConfigurationError(f"{self.name} {what}, and is no context manager: put {decorator} above it")
