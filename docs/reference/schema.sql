@@ -564,6 +564,26 @@ begin
   end if;
 end $$;
 
+CREATE FUNCTION stowhand.cancel_expired(_ids bigint[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  perform "stowhand".bury(array_agg(
+      row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, 'it expired before its first attempt', null, null, null,
+          null)::"stowhand".verdict), true, _at)
+    from (select distinct u.id from unnest(_ids) as u(id) order by u.id) f cross join lateral (
+      select l.* from "stowhand".live l where l.id = f.id and l.state = 'queued' and l.expires_at <= _at offset 0
+      for update skip locked) j
+    having count(*) > 0;
+end $$;
+
 CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -1253,7 +1273,8 @@ begin
   loop
     if _mode = 'unique' then
       select * into _job from "stowhand".live l where l.key = _key and l.state <> 'failed';
-      if found then return _job; end if;
+      if found and (_job.state = 'queued' and _job.expires_at <= _at) is not true then return _job; end if;
+      if found then perform "stowhand".cancel_expired(array[_job.id], _at); end if;
     end if;
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       on_failure, expires_at, key, created_at, updated_at)
@@ -1329,13 +1350,7 @@ declare
     select e.id from "stowhand".expiring e where e.expires_at <= _at order by e.expires_at, e.id limit 1000
     for update skip locked);
 begin
-  perform "stowhand".bury(array_agg(
-      row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, 'it expired before its first attempt', null, null, null,
-          null)::"stowhand".verdict), true, _at)
-    from (select distinct u.id from unnest(_due) as u(id) order by u.id) f cross join lateral (
-      select l.* from "stowhand".live l where l.id = f.id and l.state = 'queued' and l.expires_at <= _at offset 0
-      for update skip locked) j
-    having count(*) > 0;
+  perform "stowhand".cancel_expired(_due, _at);
   delete from "stowhand".expiring e where e.id = any(_due) and e.expires_at <= _at and not exists (
     select from "stowhand".live l where l.id = e.id and l.state = 'queued' and l.expires_at = e.expires_at);
   return cardinality(_due) = 1000;

@@ -94,6 +94,20 @@ async def test_its_key_is_free_and_a_key_update_counts_anew(harness: StoreHarnes
 
 
 @needs("keys")
+async def test_one_that_has_expired_and_is_not_canceled_yet_holds_no_unique_key(harness: StoreHarness) -> None:
+    old = await harness.add(key="k", key_mode=KeyMode.UNIQUE, expires=10.0)
+    await harness.pass_time(10)
+    new = await harness.add(key="k", key_mode=KeyMode.UNIQUE, expires=10.0)
+    assert new.id != old.id
+    ended = await harness.job(old.id)
+    assert (ended.state, ended.last_error) == (State.CANCELED, EXPIRED)
+    assert await harness.add(key="k", key_mode=KeyMode.UNIQUE, expires=10.0) == new
+    assert (await harness.take()).job_id == new.id
+    await harness.pass_time(100)
+    assert (await harness.add(key="k", key_mode=KeyMode.UNIQUE)).id == new.id
+
+
+@needs("keys")
 async def test_a_key_update_without_it_expires_no_more(harness: StoreHarness) -> None:
     old = await harness.add(key="k", expires=10.0)
     await harness.add(key="k")

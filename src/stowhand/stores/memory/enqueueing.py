@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.failure import job_of
-from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
@@ -51,6 +51,8 @@ class Producer:
 def add(rows: Rows, job: NewJob) -> Row:
     """Insert a job; where another holds its key, the key's mode decides."""
     holder = rows.holder(job.key) if job.key is not None else None
+    if holder is not None and job.key_mode is KeyMode.UNIQUE and cancel_expired(rows, holder):
+        holder = None
     if holder is not None:
         if job.key_mode is KeyMode.UNSAFE_DEDUPE:
             touch(holder, rows.now)
@@ -124,6 +126,15 @@ def set_expiry(rows: Rows, row: Row, expires: float) -> None:
     with suppress(OverflowError):
         row.expires_at = row.run_at + timedelta(seconds=expires)
         rows.expiring.add(row.id)
+
+
+def cancel_expired(rows: Rows, row: Row) -> bool:
+    """If it waits, and its moment has come."""
+    if row.state is not State.QUEUED or row.expires_at is None or row.expires_at > rows.now:
+        return False
+    row.last_error = EXPIRED
+    rows.finish(row, State.CANCELED)
+    return True
 
 
 def touch(row: Row, now: datetime) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import lifecycle, limits
-from stowhand.jobs.job import EXPIRED, State
+from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
 from stowhand.jobs.text import clean
@@ -47,11 +47,8 @@ def expire(rows: Rows) -> None:
     for row in [rows.live.get(job_id) for job_id in sorted(rows.expiring)]:
         if row is None or row.expires_at is None or row.expires_at > rows.now:
             continue
-        if row.state is not State.QUEUED:
+        if not enqueueing.cancel_expired(rows, row):
             row.expires_at = None  # it was claimed in time
-        else:
-            row.last_error = EXPIRED
-            rows.finish(row, State.CANCELED)
     rows.expiring = {job_id for job_id in rows.expiring if job_id in rows.live and rows.live[job_id].expires_at}
 
 

@@ -22,6 +22,7 @@ from stowhand.protocols.validation import (
 )
 from stowhand.stores.refusals import refusal
 from stowhand.stores.sqlite.queue import finish
+from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
 from stowhand.stores.sqlite.queue.producing import Producer, get
@@ -123,7 +124,7 @@ def cancel(tx: Transaction, job_id: int) -> Answer:
     if state is State.PROCESSING:
         tx.run("ask_to_cancel", id=job_id)
         return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
-    finish.cancel_waiting(tx, job_id)
+    cancel_waiting(tx, job_id)
     return Answer(job_id, Done.DONE)
 
 

@@ -16,7 +16,7 @@ from stowhand.jobs.job import EXPIRED, Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import may_make_way
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.stores.sqlite.queue import finish
+from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -58,7 +58,7 @@ def expire(tx: Transaction) -> int:
     tx.run("claimed_in_time")
     expired = tx.column("expired", limit=AT_ONCE)
     for job_id in expired:
-        finish.cancel_waiting(tx, job_id, EXPIRED)
+        cancel_waiting(tx, job_id, EXPIRED)
     return len(expired)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 
 from stowhand.jobs import limits
-from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
 from stowhand.stores.appending import appended
+from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.rows import check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
@@ -22,10 +23,13 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> int:
     holder = tx.row("holder", key=job.key)
     if holder is None:
         return _insert(tx, row)
-    job_id, state, payload, attempts, run_at = holder
+    job_id, state, payload, attempts, run_at, has_expired = holder
     if job.key_mode is KeyMode.UNSAFE_DEDUPE:
         tx.run("touch", id=job_id)
         return int(job_id)
+    if job.key_mode is KeyMode.UNIQUE and has_expired:
+        cancel_waiting(tx, job_id, EXPIRED)
+        return _insert(tx, row)
     if job.key_mode is KeyMode.UNIQUE and state != State.FAILED:
         return int(job_id)
     if state == State.PROCESSING:

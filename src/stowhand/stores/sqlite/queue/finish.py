@@ -1,4 +1,4 @@
-"""How processing of a job ends: settled, released, or reset. Also how a waiting job is canceled."""
+"""How processing of a job ends: settled, released, or reset."""
 
 from __future__ import annotations
 
@@ -103,14 +103,6 @@ def reset(tx: Transaction, held: Held) -> ResetJob:
     )
     _write(tx, held, ending)
     return ResetJob(held.id, held.task, state, held.worker)
-
-
-def cancel_waiting(tx: Transaction, job_id: int, why: str | None = None) -> None:
-    """At once: no worker runs it."""
-    if tx.keeps:
-        nothing = dict.fromkeys(("attempts", "resets", "settled_token", "result", "payload"))
-        tx.run("archive", **nothing, id=job_id, state="canceled", error=why, epochs=0)
-    tx.run("delete_one", id=job_id)
 
 
 def keep_tries(

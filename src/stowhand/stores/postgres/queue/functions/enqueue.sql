@@ -176,6 +176,7 @@ end $$;
 -- unsafe_dedupe; and the other modes. The loop ends: it goes round only when the key's holder was running and has just been
 -- made to let go of the key, or let go of it by itself; and the conflict clause waits for the transaction that holds the row.
 -- unique: what waits or runs is looked at and not locked, so that a repeat writes nothing and waits for nobody.
+-- What has expired there, and no claim has canceled yet, will never run: it makes place.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
   _flags text[], _mode text, _max_resets int, _on_failure json, _expires double precision,
@@ -197,7 +198,8 @@ begin
   loop
     if _mode = 'unique' then
       select * into _job from {schema}.live l where l.key = _key and l.state <> 'failed';
-      if found then return _job; end if;
+      if found and (_job.state = 'queued' and _job.expires_at <= _at) is not true then return _job; end if;
+      if found then perform {schema}.cancel_expired(array[_job.id], _at); end if;
     end if;
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       on_failure, expires_at, key, created_at, updated_at)

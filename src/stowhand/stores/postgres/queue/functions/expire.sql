@@ -8,6 +8,19 @@ language sql as $$
   on conflict do nothing
 $$;
 
+-- Those of these jobs whose moment has come, and that nobody has locked.
+create or replace function {schema}.cancel_expired(_ids bigint[], _at timestamptz) returns void
+language plpgsql {index_plans} as $$
+begin
+  perform {schema}.bury(array_agg(
+      row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, {expired}, null, null, null,
+          null)::{schema}.verdict), true, _at)
+    from (select distinct u.id from unnest(_ids) as u(id) order by u.id) f cross join lateral (
+      select l.* from {schema}.live l where l.id = f.id and l.state = 'queued' and l.expires_at <= _at offset 0
+      for update skip locked) j
+    having count(*) > 0;
+end $$;
+
 -- Cancel those whose moment has come, at most a thousand. True: there may be more. What another transaction has locked is left
 -- for the next call; what a worker holds was claimed in time. Where no history is kept, they are pruned like others.
 create or replace function {schema}.expire(_at timestamptz) returns boolean
@@ -17,13 +30,7 @@ declare
     select e.id from {schema}.expiring e where e.expires_at <= _at order by e.expires_at, e.id limit 1000
     for update skip locked);
 begin
-  perform {schema}.bury(array_agg(
-      row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, {expired}, null, null, null,
-          null)::{schema}.verdict), true, _at)
-    from (select distinct u.id from unnest(_due) as u(id) order by u.id) f cross join lateral (
-      select l.* from {schema}.live l where l.id = f.id and l.state = 'queued' and l.expires_at <= _at offset 0
-      for update skip locked) j
-    having count(*) > 0;
+  perform {schema}.cancel_expired(_due, _at);
   delete from {schema}.expiring e where e.id = any(_due) and e.expires_at <= _at and not exists (
     select from {schema}.live l where l.id = e.id and l.state = 'queued' and l.expires_at = e.expires_at);
   return cardinality(_due) = 1000;

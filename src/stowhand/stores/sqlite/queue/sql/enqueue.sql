@@ -8,7 +8,7 @@ INSERT INTO stowhand_jobs (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: holder
-SELECT id, state, payload, attempts, run_at FROM stowhand_jobs WHERE key = :key
+SELECT id, state, payload, attempts, run_at, state = 'queued' AND expires_at <= :now FROM stowhand_jobs WHERE key = :key
 
 -- name: replace
 -- Every detail takes its new value. A failed job is revived; what only a failed one can carry is cleared.
