@@ -26,7 +26,6 @@ HTTP = {
     **HttpStore("http://127.0.0.1:1").capabilities.absent,
     "sweeps": "the server does it, for all of its workers",
     "foreign": "the server looks",
-    "progress": "not over HTTP",
 }
 TABLE = {
     **TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs")).capabilities.absent,

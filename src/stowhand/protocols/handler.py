@@ -168,13 +168,13 @@ class Attempt(Generic[R]):
 
         ``done``: 0 to 1; ``text``: 200 characters. It is written within about a second, with what others say, and is
         dropped where the store does not answer at once. Raises ConfigurationError for what is no such number, and where
-        the store keeps no progress: a table of yours, flows in Redis, a lent store.
+        the store keeps no progress: a table of yours, lent or not, and flows in Redis.
         """
         note = read_progress(self.lease, done, text)
         if self._report is None:
             raise ConfigurationError(
-                "progress: this store keeps none (memory, SQLite and PostgreSQL do; a table of yours, a flow in Redis"
-                " and a lent store do not); write a line with ctx.log(…) instead"
+                "progress: this store keeps none (memory, SQLite and PostgreSQL do, lent too; a table of yours and"
+                " a flow in Redis do not); write a line with ctx.log(…) instead"
             )
         self._report(note)
 

@@ -2,6 +2,7 @@
 
     POST /v1/claim      ClaimAsked   -> Claimed
     POST /v1/heartbeat  Held         -> Beaten
+    POST /v1/progress   ProgressSaid -> ProgressHeard  how far running jobs are; a queue only
     POST /v1/settle     Settlements  -> Verdicts
     POST /v1/release    Release      -> Released
     POST /v1/logs       LogChange    -> LogNumbers
@@ -99,6 +100,26 @@ class Beaten(Message, frozen=True):
     canceled: tuple[Pair, ...] = ()
     busy: tuple[Pair, ...] = ()
     lease_until: datetime | None = None
+
+
+class Note(Message, frozen=True, omit_defaults=True):
+    """How far one attempt is."""
+
+    proof: Proof
+    done: float
+    """0 to 1."""
+    text: str | None = None
+
+
+class ProgressSaid(Message, frozen=True):
+    notes: tuple[Note, ...]
+
+
+class ProgressHeard(Message, frozen=True):
+    """It is written, unless the lent store did not answer at once: then it is dropped."""
+
+    lost: tuple[Pair, ...] = ()
+    """Leases that were not lent under this token."""
 
 
 class SettlementSent(Message, frozen=True):

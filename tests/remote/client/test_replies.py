@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 import uuid
@@ -15,8 +16,10 @@ from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
 from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote.client.bodies import BODY_LIMIT
 from stowhand.remote.client.http_caller import CONNECTIONS
 from stowhand.remote.client.troubles import NoReply
 from tests.conftest import Run
@@ -354,3 +357,47 @@ def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
 
     with Canned(b"") as server:
         run(go(server))
+
+
+def test_an_older_server_is_told_of_progress_once_and_the_worker_goes_on(run: Run) -> None:
+    async def go(server: Canned) -> list[tuple[str, str]]:
+        store, warned = HttpStore(server.url), list[tuple[str, str]]()
+        store.notices.on_warning(lambda warning, mend: warned.append((warning, mend)))
+        heartbeats = store.heartbeats()
+        assert isinstance(heartbeats, ProgressKeeper)
+        for done in (0.1, 0.2):
+            await heartbeats.keep_progress([Progress(LEASE, done)], 10.0)
+        await heartbeats.close()
+        return warned
+
+    with Canned(trouble("unknown", "there is no such call", "404 Not Found", "see the docs")) as server:
+        ((warning, mend),) = run(go(server))
+    assert len(server.asked) == 1
+    assert "keeps no progress" in warning
+    assert mend.startswith("upgrade stowhand where the store is lent")
+
+
+def test_progress_is_given_up_in_time(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        heartbeats = HttpStore(server.url).heartbeats()
+        assert isinstance(heartbeats, ProgressKeeper)
+        with pytest.raises(StoreUnreachable, match=r"no answer within 0\.05 s"):
+            await heartbeats.keep_progress([Progress(LEASE, 0.1)], 0.05)
+        await heartbeats.close()
+
+    with Canned(b"") as server:
+        run(go(server))
+
+
+def test_much_progress_goes_in_several_requests_below_the_limit(run: Run) -> None:
+    async def go(server: Canned) -> None:
+        heartbeats = HttpStore(server.url).heartbeats()
+        assert isinstance(heartbeats, ProgressKeeper)
+        notes = [Progress(Lease(n, "t" * 36, 1), 1 / 3, "\N{SNOWMAN}" * 200) for n in range(1001)]
+        await heartbeats.keep_progress(notes, 60.0)
+        await heartbeats.close()
+
+    with Canned(reply({"lost": []})) as server:
+        run(go(server))
+    assert [len(body["notes"]) for body in server.bodies] == [500, 500, 1]
+    assert max(len(json.dumps(body, ensure_ascii=False).encode()) for body in server.bodies) < BODY_LIMIT // 2

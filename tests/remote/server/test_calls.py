@@ -7,17 +7,21 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stowhand.errors import StoreUnreachable
 from stowhand.events import LentChanged
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease
+from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import ClaimRequest, Terms
 from stowhand.remote.server.answers import Holdings
+from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.testing import FakeClock, MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import claiming, proof, token_of
@@ -563,3 +567,44 @@ def test_the_metrics_count_calls_records_and_verdicts(lend: Lend) -> None:
 
 def test_a_server_without_the_client_of_prometheus_says_what_to_install(lend: Lend) -> None:
     assert "keeps no metrics" in lend().client().get("/metrics").refused(404, "unknown")
+
+
+def test_progress_is_kept_under_the_lease_and_its_proof(lend: Lend, tokens: Path) -> None:
+    store = MemoryStore()
+    mine, other = token_of(tokens), token_of(tokens, name="theirs")
+    lending = lend(store)
+    ours, theirs = lending.add(), lending.add()
+    client = lending.client(mine)
+    (claim,), (foreign,) = client.claim(), lending.client(other).claim()
+    long = {"proof": proof(claim), "done": 0.4, "text": "page 40\x00" + "b" * 500}
+    reply = client.post("progress", notes=[long, {"proof": proof(foreign), "done": 0.9}])
+    assert reply.body == {"lost": [[theirs, foreign["lease"]["token"]]]}
+    rows = {row.id: row for row in store.rows()}
+    assert (rows[ours].progress, len(str(rows[ours].progress_text)), rows[theirs].progress) == (0.4, 200, None)
+    message = client.post("progress", notes=[{"proof": proof(claim), "done": 1.5}]).refused(400, "refused")
+    assert "give a number from 0 to 1" in message
+    ended = {"proof": proof(claim), "settlement": {"state": "completed", "ended": "ok"}}
+    assert client.post("settle", batch=[ended]).body == {"verdicts": ["settled"]}
+    assert client.post("progress", notes=[{"proof": proof(claim), "done": 0.5}]).body == {"lost": []}
+    assert all(row.progress is None for row in store.rows())
+
+
+class BusyHeart(MemoryHeartbeats):
+    """Another transaction holds what progress would be written to."""
+
+    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+        raise StoreUnreachable("no answer in time")
+
+
+class BusyStore(MemoryStore):
+    def heartbeats(self) -> MemoryHeartbeats:
+        return BusyHeart(self)
+
+
+def test_progress_that_the_store_does_not_take_is_dropped(lend: Lend) -> None:
+    lending = lend(BusyStore())
+    lending.add()
+    client = lending.client()
+    (claim,) = client.claim()
+    assert client.post("progress", notes=[{"proof": proof(claim), "done": 0.5}]).body == {"lost": []}
+    assert client.post("heartbeat", leases=[proof(claim)], lease=30.0).status == 200

@@ -18,7 +18,7 @@ import trustme
 
 from stowhand.app.app import App
 from stowhand.clock import stopwatch
-from stowhand.errors import LogRefused, StoreUnreachable
+from stowhand.errors import ConfigurationError, LogRefused, StoreUnreachable
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
@@ -125,6 +125,29 @@ def test_a_cancellation_beside_the_store_reaches_a_handler_far_away(shared_serve
             found = await store.jobs.get(job.id)
             assert found is not None
             assert found.state is State.CANCELED
+
+    run(go())
+
+
+def test_what_a_handler_far_away_says_of_its_progress_is_kept_with_the_job(
+    shared_server: SharedServer, run: Run
+) -> None:
+    async def go() -> None:
+        store, seen = MemoryStore(), asyncio.Event()
+
+        async def handle(ctx: Attempt[Job], job: Job) -> None:
+            ctx.progress(0.4, "page 40 of 100")
+            await seen.wait()
+
+        async with lent(shared_server, store) as remote:
+            worker = Worker(remote, handle, WorkerOptions(once=True))
+            await store.jobs.enqueue(NewJob(task="t"))
+            running = asyncio.create_task(worker.run())
+            await until(lambda: [row.progress for row in store.rows()] == [0.4], 60.0)
+            assert [row.progress_text for row in store.rows()] == ["page 40 of 100"]
+            seen.set()
+            await running
+            assert [(row.state, row.progress) for row in store.rows()] == [(State.COMPLETED, None)]
 
     run(go())
 
@@ -383,5 +406,26 @@ def test_tls_is_checked_against_the_certificates_that_are_named(run: Run, tmp_pa
                 with pytest.raises(StoreUnreachable, match="--ca-file"):
                     await stranger.open()
                 await stranger.close()
+
+    run(go())
+
+
+def test_a_handler_of_a_lent_table_is_refused_progress(shared_server: SharedServer, run: Run, uploads: Path) -> None:
+    """Also where the worker's parts were made before it knew what is lent."""
+
+    async def go() -> None:
+        said: list[str] = []
+
+        async def handle(ctx: Attempt[Any], record: Any) -> None:
+            with pytest.raises(ConfigurationError) as refused:
+                ctx.progress(0.4)
+            said.append(str(refused.value))
+
+        async with lent(shared_server, TableStore(f"sqlite:///{uploads}", options())) as remote:
+            unopened = HttpStore(remote.description)
+            await Worker(unopened, handle, WorkerOptions(once=True)).run()
+            await unopened.close()
+        assert len(said) == 3
+        assert all(words.startswith("progress: this store keeps none") for words in said)
 
     run(go())

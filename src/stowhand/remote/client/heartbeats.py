@@ -6,16 +6,35 @@ it, so that nothing waits for the end of the lease.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from stowhand.clock import SystemClock
+from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
+from stowhand.protocols.notices import Warn
+from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.remote.client.bodies import ITEMS
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.proofs import HeldProofs
-from stowhand.remote.wire import Beaten, Held, Release, Released, Reset, ResetDone
+from stowhand.remote.client.troubles import CallRefused
+from stowhand.remote.wire import (
+    Beaten,
+    Held,
+    Kind,
+    Note,
+    ProgressHeard,
+    ProgressSaid,
+    Release,
+    Released,
+    Reset,
+    ResetDone,
+)
+
+NOTES = 500
+"""Notes of progress in one call: with texts of 200 characters they are within the limit of a body."""
 
 
 class HttpHeartbeats:
@@ -91,3 +110,35 @@ class HttpHeartbeats:
     async def close(self) -> None:
         """Close the connection. Harmless when repeated."""
         await self._http.close()
+
+
+class QueueHeartbeats(HttpHeartbeats):
+    """Of a lent queue, which keeps progress. A server of before it does not: what is said is dropped there, and
+    ``warn`` is called once."""
+
+    def __init__(self, base: str, options: HttpOptions, proofs: HeldProofs, warn: Warn) -> None:
+        super().__init__(base, options, proofs)
+        self._base = base
+        self._warn = warn
+        self._is_kept = True
+
+    async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
+        """The server drops what its store does not take at once."""
+        if not self._is_kept:
+            return
+        try:
+            async with asyncio.timeout(within):
+                for start in range(0, len(notes), NOTES):
+                    page = notes[start : start + NOTES]
+                    said = [Note(proof=self._proofs.of(one.lease), done=one.done, text=one.text) for one in page]
+                    await self._http.post("/v1/progress", ProgressSaid(notes=tuple(said)), ProgressHeard)
+        except TimeoutError:
+            raise StoreUnreachable(f"{self._base}: no answer within {within:g} s") from None
+        except CallRefused as refused:
+            if refused.kind != Kind.UNKNOWN:
+                raise
+            self._is_kept = False
+            self._warn(
+                f"{self._base} keeps no progress: what ctx.progress says here is dropped ({refused.server_message})",
+                "upgrade stowhand where the store is lent, if that is PostgreSQL or SQLite, then restart this worker",
+            )

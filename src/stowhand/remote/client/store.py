@@ -20,7 +20,7 @@ from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import PARTS, Capabilities, Foreign, Terms
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claiming import Claiming
-from stowhand.remote.client.heartbeats import HttpHeartbeats
+from stowhand.remote.client.heartbeats import HttpHeartbeats, QueueHeartbeats
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions, base_of
 from stowhand.remote.client.producing import Producing
@@ -55,7 +55,8 @@ class HttpStore:
         self.capabilities = Capabilities(rations=True, lent=True, absent=_absent(self._base))
         self.jobs = Producing(self._http, self._options.max_attempts)
         self.notices = Notices()
-        """Silent: wake-ups arrive as answers to polls (``is_listening``), and warnings are logged by the server."""
+        """Warns of progress that an older server does not keep. Wake-ups arrive as answers to polls (``is_listening``),
+        and the server logs the store's own warnings."""
         self._offered: TermsOffered | None = None
         self._terms: Terms | None = None
         self._wake_count: str | None = None
@@ -130,8 +131,11 @@ class HttpStore:
         return woken
 
     def heartbeats(self) -> HttpHeartbeats:
-        """With connections of their own, and the proofs of this store's leases."""
-        return HttpHeartbeats(self._base, self._options, self._proofs)
+        """With connections of their own, and the proofs of this store's leases. Once a table is open they keep no
+        progress: a worker makes them anew when it has learned the table's terms."""
+        if self._offered is not None and self._offered.kind != "queue":
+            return HttpHeartbeats(self._base, self._options, self._proofs)
+        return QueueHeartbeats(self._base, self._options, self._proofs, self.notices.warn)
 
     @property
     def terms(self) -> Terms | None:

@@ -42,6 +42,7 @@ from stowhand.remote.wire import (
     Held,
     Kind,
     LogChange,
+    ProgressSaid,
     Release,
     Reset,
     Settlements,
@@ -53,7 +54,7 @@ ID_WIDTH = 64
 IDS_SHOWN = 200
 """Ids in one line of the audit."""
 CALLS = (
-    *("claim", "heartbeat", "settle", "release", "reset", "logs", "enqueue", "due", "terms", "jobs"),
+    *("claim", "heartbeat", "progress", "settle", "release", "reset", "logs", "enqueue", "due", "terms", "jobs"),
     *("healthz", "readyz", "metrics"),
 )
 _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
@@ -100,6 +101,7 @@ class HttpApp:
         posted = {
             "claim": self._claim,
             "heartbeat": self._heartbeat,
+            "progress": self._progress,
             "settle": self._settle,
             "release": self._release,
             "reset": self._reset,
@@ -130,6 +132,9 @@ class HttpApp:
 
     async def _heartbeat(self, request: Request, grant: Grant) -> Response:
         return _reply(await self._store_server.heartbeat(grant, await read(request, Held)))
+
+    async def _progress(self, request: Request, grant: Grant) -> Response:
+        return _reply(await self._store_server.progress(grant, await read(request, ProgressSaid)))
 
     async def _settle(self, request: Request, grant: Grant) -> Response:
         sent = await read(request, Settlements)

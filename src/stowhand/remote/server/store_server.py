@@ -5,20 +5,23 @@ Independent of HTTP. Every method raises Refused, or what the store raises.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
 import msgspec
 
 from stowhand.clock import Clock, wall_clock
-from stowhand.errors import LeaseLost
+from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.tries import Try
+from stowhand.protocols.progress import ProgressKeeper, read_progress
 from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
@@ -41,6 +44,8 @@ from stowhand.remote.wire import (
     Kind,
     LogChange,
     LogNumbers,
+    ProgressHeard,
+    ProgressSaid,
     Proof,
     Release,
     Released,
@@ -55,6 +60,8 @@ from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MOST = 1000
 """Leases, settlements, jobs or log entries in one call."""
+PROGRESS_WITHIN = 1.0
+"""Seconds that the beats of all workers may have to wait for a write of progress."""
 T = TypeVar("T")
 Declared = Callable[[NewJob], NewJob]
 """Returns a job completed with what its task declares, where the job does not set it. Raises InvalidJob."""
@@ -129,6 +136,27 @@ class StoreServer:
             busy=tuple(given[pair] for pair in pulse.busy),
             lease_until=until,
         )
+
+    async def progress(self, grant: Grant, said: ProgressSaid) -> ProgressHeard:
+        """Keep how far running jobs are, under their leases; dropped where the store does not answer at once."""
+        grant.need(Scope.CLAIM)
+        proved, unproved = self._sort(grant, [note.proof for note in said.notes])
+        leases = {proof.lease.pair: lease for proof, lease in proved}
+        notes = [
+            read_progress(lease, note.done, note.text)
+            for note in said.notes
+            if (lease := leases.get(note.proof.lease.pair)) is not None
+        ]
+
+        async def keep(heartbeats: Heartbeats) -> None:
+            if not isinstance(heartbeats, ProgressKeeper):
+                raise Refused(Kind.UNKNOWN, "this store keeps no progress", "write a line of the attempt's log instead")
+            await heartbeats.keep_progress(notes, PROGRESS_WITHIN)
+
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(PROGRESS_WITHIN):
+                await self._heartbeats.call(keep)
+        return ProgressHeard(lost=tuple(unproved))
 
     async def settle(self, grant: Grant, sent: Settlements, *, tells: bool = False) -> Verdicts:
         """A verdict for each, in order; one without a valid proof is lost, and nothing is changed.
