@@ -362,7 +362,8 @@ def _read_backoff(name: str, backoff: AnyBackoff | str) -> AnyBackoff:
         return named(backoff)
     except ConfigurationError as error:
         wait = f"; for the same wait every time: stowhand.retry.constant({backoff!r})"
-        raise ConfigurationError(f"task {name!r}: {error}{'' if isinstance(backoff, str) else wait}") from None
+        named_or_made = isinstance(backoff, str | FunctionType)
+        raise ConfigurationError(f"task {name!r}: {error}{'' if named_or_made else wait}") from None
 
 
 def _read_timeout(name: str, timeout: Duration) -> float:
