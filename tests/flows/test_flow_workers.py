@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stowhand.clock import stopwatch
+from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue, Status
 from stowhand.flows.redis import store
@@ -64,6 +65,26 @@ def test_a_worker_is_ready_running_stopping_stopped_and_running_again(
         statuses.append(worker.status)
         ready, running, stopping_, stopped = Status
         assert statuses == [ready, ready, running, stopping_, stopped, stopped]
+
+    run(story())
+
+
+def test_progress_is_refused_in_redis_with_what_to_do_instead(run: Run, redis_url: str) -> None:
+    said: list[str] = []
+
+    async def step(job: FlowJob) -> None:
+        with pytest.raises(ConfigurationError) as refused:
+            job.ctx.progress(0.4)
+        said.append(str(refused.value))
+
+    async def story() -> None:
+        flow = Flow("demo", redis_url, queues=[Queue("only")], events=Events())
+        flow.create_workers("only", step)
+        await flow.start_all()
+        await through(flow, [await flow.create_job()], last="only")
+        await flow.stop_all()
+        assert len(said) == 1
+        assert "a flow in Redis do not); take the call out, and write a line with ctx.log(…)" in said[0]
 
     run(story())
 

@@ -174,7 +174,8 @@ class Attempt(Generic[R]):
         if self._report is None:
             raise ConfigurationError(
                 "progress: this store keeps none (memory, SQLite and PostgreSQL do, lent too; a table of yours and"
-                " a flow in Redis do not); write a line with ctx.log(…) instead"
+                " a flow in Redis do not); take the call out, and write a line with ctx.log(…), or in a table's"
+                " execution log: await ctx.store.add_execution_log_entry(…)"
             )
         self._report(note)
 

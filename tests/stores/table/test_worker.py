@@ -85,6 +85,21 @@ async def seen_later(place: Place) -> AsyncIterator[Heartbeats]:
             await heartbeats.close()
 
 
+def test_progress_is_refused_with_what_to_do_instead(run: Run, place: Place) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        ctx.progress(0.4)
+
+    async def story() -> None:
+        place.add("a.py")
+        async with at_work(place, handle) as served:
+            await until(lambda: served.told(JobEnded), 60.0)
+            (ended, *_) = served.told(JobEnded)
+            assert "progress: this store keeps none" in ended.error
+            assert "await ctx.store.add_execution_log_entry(…)" in ended.error
+
+    run(story())
+
+
 def test_records_run_and_their_rows_say_so(run: Run, place: Place) -> None:
     seen = []
 
