@@ -170,7 +170,7 @@ def test_a_wrong_argument_is_refused_by_name(task: Any, args: Any, kwargs: Any, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quue": "x"}, "no option 'quue'; did you mean 'queue'? there are: queue, delay, flags, key"),
+        ({"quue": "x"}, "no option 'quue'; did you mean 'queue'? there are: queue, delay, expires, flags, key"),
         ({"queue": 3}, "queue: an int; give a string"),
         (
             {"run_at": datetime(2030, 1, 1, tzinfo=UTC).replace(tzinfo=None)},
