@@ -254,7 +254,9 @@ async def test_several_processes_wait_for_the_same_job(harness: StoreHarness) ->
 
 async def test_a_thousand_jobs_that_end_together_are_few_questions(harness: StoreHarness) -> None:
     ids = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(1000))
-    claims = await harness.claim(1000)
+    claims = list(await harness.claim(1000))
+    while len(claims) < 1000:  # an answer over HTTP has fewer
+        claims += await harness.claim(1000)
     async with waiting(harness.store) as waits:
         waiters = [asyncio.create_task(heard(waits, claim.record)) for claim in claims]
         await quiet(waits)

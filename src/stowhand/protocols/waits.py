@@ -50,17 +50,23 @@ class Waits:
 
         Raises StoreError where the store refuses to say, or is closed meanwhile.
         """
+        return await self.first(((job_id, revision),), asked=asked)
+
+    async def first(self, jobs: Sequence[tuple[int, int]], *, asked: int | None = None) -> Standing:
+        """How one of these ended, each with its revision: whichever was told of first. Otherwise as ``end``."""
         ended: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(job_id, []).append((revision, ended))
-        if asked is None:
-            self._unmarked.add(job_id)
-        elif asked != self.questions:
+        for job_id, revision in jobs:
+            self._waiting.setdefault(job_id, []).append((revision, ended))
+            if asked is None:
+                self._unmarked.add(job_id)
+        if asked is not None and asked != self.questions:
             self._heard = True
         self._begin()
         try:
             return await ended
         finally:
-            self._leave(job_id, ended)
+            for job_id, _ in jobs:
+                self._leave(job_id, ended)
 
     @property
     def is_quiet(self) -> bool:

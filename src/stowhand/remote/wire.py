@@ -9,6 +9,7 @@
     POST /v1/enqueue    Enqueue      -> Enqueued
     GET  /v1/terms                   -> TermsOffered      the lent store's terms (``store.Terms``) and its name
     POST /v1/due        DueAsked     -> Due               waits for a wake-up, claims nothing
+    POST /v1/ends       EndsAsked    -> Ends              how jobs ended; waits for that
     GET  /v1/jobs/{id}               -> Job               payload and result only with that scope, else "" and null
     GET  /v1/jobs/{id}/tries         -> [Try]             what its last attempts left that did not complete
     GET  /healthz, /readyz
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -33,6 +35,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.results import Standing
 
 TELLS = "Stowhand-Tells"
 """The header with which a client says that it understands ``Verdicts.told``."""
@@ -235,6 +238,26 @@ class Due(Message, frozen=True):
     """The count now, prefixed with an id of this server process: after a restart it differs from every earlier one."""
     is_listening: bool = msgspec.field(default=True, name="hears")
     """``store.is_listening`` of the lent store: the server is receiving wake-ups."""
+
+
+JobNumber = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
+class EndsAsked(Message, frozen=True):
+    """Asks how jobs ended, and, with ``wait``, waits until one has, if none of them has yet."""
+
+    jobs: tuple[tuple[JobNumber, int], ...]
+    """Each with a revision: that another job took its place is an end where that came later."""
+    wait: float = 0.0
+    """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
+
+
+class Ends(Message, frozen=True):
+    ended: tuple[Standing, ...] = ()
+    left_out: tuple[int, ...] = ()
+    """Ids of others that have ended, for which the answer has no room: ask about these again."""
+    retention: float | None = None
+    """Seconds for which the lent store keeps how a job ended; ``None``: not at all."""
 
 
 class Kind(StrEnum):

@@ -214,3 +214,14 @@ def test_conditions_are_those_of_the_token_and_a_stranger_changes_nothing(run: R
 
     run(go())
     assert uploads.sql("SELECT DISTINCT state FROM uploads") == [(State.PROCESSING.value,)]
+
+
+def test_nobody_waits_for_the_end_of_a_record(lend: Lend, run: Run, uploads: Uploads) -> None:
+    lending = lend(TableStore(uploads.url, TableOptions(name="uploads", table_name="uploads")))
+
+    async def wait() -> None:
+        async with HttpStore(lending.url) as store:
+            with pytest.raises(ConfigurationError, match=r"waiting for the end of a job: .*the application's: use SQL"):
+                await store.results.retention()
+
+    run(wait())

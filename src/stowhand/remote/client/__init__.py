@@ -6,6 +6,7 @@ http_caller.py  requests: deadlines, replies, what went wrong
 proofs.py       the authorization that the server returned with each lease
 claiming.py     claim and settle
 producing.py    enqueue
+results.py      hear of the end of jobs
 heartbeats.py   beat, release, abandon: on a loop in another thread
 attempt.py      what a running handler is given: its execution log, requeue
 """

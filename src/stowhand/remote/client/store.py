@@ -25,6 +25,7 @@ from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions, base_of
 from stowhand.remote.client.producing import Producing
 from stowhand.remote.client.proofs import HeldProofs
+from stowhand.remote.client.results import HttpResults
 from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, TermsOffered
 
 TRIES = 5
@@ -38,7 +39,7 @@ class HttpStore:
     a token that would be sent unencrypted.
     """
 
-    transactions = inspect = admin = operate = timetable = schema = settings = connections = flows = results = None
+    transactions = inspect = admin = operate = timetable = schema = settings = connections = flows = None
     """Done where the jobs are kept."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
@@ -54,6 +55,7 @@ class HttpStore:
         """Its address; the token is no part of it."""
         self.capabilities = Capabilities(rations=True, lent=True, absent=_absent(self._base))
         self.jobs = Producing(self._http, self._options.max_attempts)
+        self.results = HttpResults(self._http)
         self.notices = Notices()
         """Warns of progress that an older server does not keep. Wake-ups arrive as answers to polls (``is_listening``),
         and the server logs the store's own warnings."""
@@ -168,7 +170,7 @@ def _absent(address: str) -> dict[str, str]:
         f"not over HTTP; {address} only lends its jobs to workers."
         " Do it on a machine that reaches the store itself, with that store's own URL (postgresql://… or sqlite:///…)"
     )
-    return dict.fromkeys(set(PARTS) - {"jobs", "notices"}, refused)
+    return dict.fromkeys(set(PARTS) - {"jobs", "notices", "results"}, refused)
 
 
 def _terms_of(offered: TermsOffered) -> Terms | None:

@@ -74,7 +74,7 @@ class Claims:
     async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
         """What is lent now; for a repeated claim token what it was lent before and still holds. Raises Refused."""
         request = self._request(grant, asked)
-        with self._polling(grant, "too many claims wait under this token", "use one per group of workers"):
+        with self.polling(grant, "too many claims wait under this token", "use one per group of workers"):
             answer = self._answers.of(request.token)
             number = answer.begin()
             try:
@@ -86,12 +86,12 @@ class Claims:
     async def until_news(self, grant: Grant, wake_count: str | None, wait: float, gone: Gone) -> None:
         """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds."""
         known = self._wake_broadcast.count if wake_count is None else wake_count
-        with self._polling(grant, "too many polls wait under this token", "poll once per worker"):
-            await _first(self._wake_broadcast.until_changed(known, wait), gone())
-        self._check_still(grant)
+        with self.polling(grant, "too many polls wait under this token", "poll once per worker"):
+            await first(self._wake_broadcast.until_changed(known, wait), gone())
+        self.check_still(grant)
 
     @contextmanager
-    def _polling(self, grant: Grant, refusal: str, fix: str) -> Iterator[None]:
+    def polling(self, grant: Grant, refusal: str, fix: str) -> Iterator[None]:
         """Counts a request that may wait. Raises Refused where too many do."""
         if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
             raise Refused(Kind.TOO_MANY, refusal, fix, retry_after=1)
@@ -167,7 +167,7 @@ class Claims:
     ) -> Sequence[Claim[Any]]:
         end = self._clock.monotonic() + wait
         while not (hung_up.done() or answer.released or answer.calls != number):
-            self._check_still(grant)
+            self.check_still(grant)
             # Both are taken before the claim: a wake-up during it must not be missed.
             wake_count, superseded = self._wake_broadcast.count, asyncio.ensure_future(answer.superseded.wait())
             try:
@@ -176,7 +176,7 @@ class Claims:
                 if claims or left <= 0 or self._wake_broadcast.stopped:
                     return claims
                 nap = min(left, await self._nap(request.tasks))
-                await _first(self._wake_broadcast.until_changed(wake_count, nap), hung_up, superseded)
+                await first(self._wake_broadcast.until_changed(wake_count, nap), hung_up, superseded)
             finally:
                 superseded.cancel()
         return []
@@ -196,7 +196,7 @@ class Claims:
                 "compare columns that are there with values of their type; the server's log says more",
             ) from error
 
-    def _check_still(self, grant: Grant) -> None:
+    def check_still(self, grant: Grant) -> None:
         """Raises Refused for a token that was revoked, or expired, during the wait."""
         if not self._still(grant):
             raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
@@ -245,7 +245,7 @@ def _fitting(sent: Sequence[Sent]) -> int:
     return len(sent)
 
 
-async def _first(*ends: Awaitable[Any]) -> None:
+async def first(*ends: Awaitable[Any]) -> None:
     """Wait until one has ended. Coroutines that still run are cancelled; futures are left to their owners."""
     tasks = [asyncio.ensure_future(end) for end in ends]
     try:

@@ -38,6 +38,7 @@ from stowhand.remote.wire import (
     TELLS,
     ClaimAsked,
     DueAsked,
+    EndsAsked,
     Enqueue,
     Held,
     Kind,
@@ -54,7 +55,8 @@ ID_WIDTH = 64
 IDS_SHOWN = 200
 """Ids in one line of the audit."""
 CALLS = (
-    *("claim", "heartbeat", "progress", "settle", "release", "reset", "logs", "enqueue", "due", "terms", "jobs"),
+    *("claim", "heartbeat", "progress", "settle", "release", "reset", "logs"),
+    *("enqueue", "due", "ends", "terms", "jobs"),
     *("healthz", "readyz", "metrics"),
 )
 _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
@@ -108,6 +110,7 @@ class HttpApp:
             "logs": self._log,
             "enqueue": self._enqueue,
             "due": self._due,
+            "ends": self._ends,
         }
         return [
             *(Route(f"/v1/{name}", self._admitted(call), methods=["POST"]) for name, call in posted.items()),
@@ -179,6 +182,10 @@ class HttpApp:
     async def _due(self, request: Request, grant: Grant) -> Response:
         message = await read(request, DueAsked)
         return _reply(await self._store_server.due(grant, message, lambda: _disconnected(request)))
+
+    async def _ends(self, request: Request, grant: Grant) -> Response:
+        message = await read(request, EndsAsked)
+        return _reply(await self._store_server.ends(grant, message, lambda: _disconnected(request)))
 
     async def _terms(self, request: Request, grant: Grant) -> Response:
         return _reply(self._store_server.terms())

@@ -25,6 +25,7 @@ from stowhand.protocols.progress import ProgressKeeper, read_progress
 from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
+from stowhand.remote.server.ends import LentEnds
 from stowhand.remote.server.grants import Grant, Scope
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
@@ -38,6 +39,8 @@ from stowhand.remote.wire import (
     ClaimAsked,
     Due,
     DueAsked,
+    Ends,
+    EndsAsked,
     Enqueue,
     Enqueued,
     Held,
@@ -101,9 +104,11 @@ class StoreServer:
         self._claims = Claims(
             shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, clock, still, self.throughput.lent
         )
+        self._ends = LentEnds(shared_store, wake_broadcast, self._claims, clock)
 
     async def close(self) -> None:
         """Write what was counted, and close the connection of the heartbeats."""
+        await self._ends.close()
         await self.throughput.close()
         await self._heartbeats.close()
 
@@ -328,6 +333,11 @@ class StoreServer:
             wake_count=wake_count,
             is_listening=self._store.is_listening,
         )
+
+    async def ends(self, grant: Grant, asked: EndsAsked, gone: Gone) -> Ends:
+        """How jobs ended; with ``wait``, wait until one has."""
+        _bounded("jobs", asked.jobs)
+        return await self._ends.of(grant, asked, gone)
 
     def terms(self) -> TermsOffered:
         """The lent store's terms."""

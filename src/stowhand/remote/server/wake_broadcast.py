@@ -29,9 +29,14 @@ class WakeBroadcast:
         self._boot = secrets.token_hex(4)
         self._sleepers = Sleepers(clock)
         self._task: asyncio.Task[None] | None = None
-        self.stopped = False
+        self.stopping = asyncio.Event()
         self.answered_at = clock.monotonic()
         """When the store last answered, by the monotonic clock."""
+
+    @property
+    def stopped(self) -> bool:
+        """No request waits any more."""
+        return self.stopping.is_set()
 
     @property
     def count(self) -> str:
@@ -49,7 +54,7 @@ class WakeBroadcast:
 
     def end_polls(self) -> None:
         """End every poll, now and from now on."""
-        self.stopped = True
+        self.stopping.set()
         self._sleepers.wake()
 
     async def stop(self) -> None:

@@ -1,0 +1,268 @@
+"""Waiting for results over HTTP: what it takes, what it is refused for, and what ends a request that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand import App, ConfigurationError, JobFailed, JobReplaced, ResultNotKept, UnknownJob, gather
+from stowhand.clock import SystemClock
+from stowhand.errors import StoreError
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import ClaimRequest, StoreOptions
+from stowhand.protocols.waits import Waits
+from stowhand.remote.client import HttpOptions, HttpStore, bodies, results
+from stowhand.remote.server import ends
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
+from tests.remote.client.canned import Canned, trouble
+from tests.remote.server.conftest import Lend
+from tests.remote.server.lending import Lending, claiming, token_of
+
+AT_MOST = 60.0
+SEERS = ("claim", "enqueue", "read", "payload")
+
+
+def asking(lending: Lending) -> int:
+    """Requests that wait."""
+    return sum(_server(lending)._claims._polls.values())
+
+
+def awaited(lending: Lending) -> int:
+    """Jobs that the server waits for."""
+    waits = _server(lending)._ends._waits
+    return 0 if waits is None else len(waits._waiting)
+
+
+def _server(lending: Lending) -> Any:
+    app: Any = lending.server._server.config.app
+    return app._store_server
+
+
+async def until(lending: Lending, requests: int, jobs: int) -> None:
+    async with asyncio.timeout(AT_MOST):
+        while (asking(lending), awaited(lending)) != (requests, jobs):  # noqa: ASYNC110 - another thread's
+            await asyncio.sleep(0.005)
+
+
+def remote(lending: Lending, token: str | None = None) -> App:
+    return App(lending.url, token=token)
+
+
+def test_an_app_gets_results_and_failures_with_their_class(lend: Lend, tokens: Path, run: Run) -> None:
+    token = token_of(tokens, "app", *SEERS)
+    app = remote(lend(), token)
+
+    @app.task
+    async def doubled(n: int) -> int:
+        return 2 * n
+
+    @app.task(max_attempts=2, backoff=lambda attempt: 0.0)
+    async def breaks() -> int:
+        raise LookupError("no such thing")
+
+    async def scenario() -> None:
+        async with asyncio.timeout(AT_MOST), app.run_in_background(concurrency=4):
+            assert await doubled.enqueue_and_wait(21) == 42
+            assert await gather([await doubled.enqueue(n) for n in range(5)]) == [0, 2, 4, 6, 8]
+            job = await breaks.enqueue()
+            with pytest.raises(JobFailed, match="after 2 of 2 attempts: LookupError: no such thing") as caught:
+                await job.result()
+            assert (caught.value.error_class, caught.value.attempts) == ("LookupError", 2)
+            assert job.state is State.FAILED
+            assert await (await app.job(job.id)).wait() == job
+            with pytest.raises(UnknownJob):
+                await app.job(10_000)
+            with pytest.raises(ConfigurationError, match="not over HTTP"):
+                await job.cancel()
+            old = await doubled.options(key="k", delay=3600).enqueue(1)
+            waiter = asyncio.create_task(old.result())
+            await doubled.options(key="k", delay=3600).enqueue(2)
+            with pytest.raises(JobReplaced):
+                await waiter
+        await app.close()
+
+    run(scenario())
+
+
+def test_where_nothing_is_kept_no_job_is_made(lend: Lend, run: Run) -> None:
+    store = MemoryStore(options=StoreOptions(history=None))
+    lending = lend(store)
+    app = remote(lending)
+
+    @app.task
+    async def t() -> int:
+        return 1
+
+    async def scenario() -> None:
+        with pytest.raises(ConfigurationError, match="keeps no results"):
+            await t.enqueue_and_wait()
+        assert not store.rows()
+        job = await t.enqueue()
+        async with asyncio.timeout(AT_MOST), app.run_in_background():
+            with pytest.raises(ResultNotKept):
+                await job.result()
+        await app.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("scopes", "lacks"), [(("claim", "payload"), "read"), (("read", "enqueue"), "payload")])
+def test_who_may_not_see_a_result_is_refused_by_name(
+    lend: Lend, tokens: Path, run: Run, scopes: tuple[str, ...], lacks: str
+) -> None:
+    token = token_of(tokens, "w", *scopes)
+    lending = lend()
+    job_id = lending.add()
+    assert f"the scope {lacks}" in lending.client(token).post("ends", jobs=[(job_id, 0)]).refused(403, "out of scope")
+
+    async def wait() -> None:
+        store = HttpStore(lending.url, HttpOptions(token=token))
+        waits = Waits(store.results, SystemClock())
+        with pytest.raises(StoreError, match=f"this token lacks the scope {lacks}"):
+            await waits.end(job_id, 0)
+        await waits.close()
+        await store.close()
+
+    run(wait())
+
+
+def test_a_job_outside_the_token_is_one_that_never_was(lend: Lend, tokens: Path) -> None:
+    ours = token_of(tokens, "ours", *SEERS, tasks=("a",))
+    lending = lend()
+    client = lending.client(ours)
+    other, own = lending.add("b"), lending.add("a")
+    lending.do(lending.store.admin.cancel(own))  # type: ignore[union-attr]
+    for wait in (0, 30):
+        found = client.post("ends", jobs=[(other, 0), (own, 0)], wait=wait).body["ended"]
+        assert [(one["job_id"], one["state"], one["is_known"]) for one in found] == [
+            (other, None, False),
+            (own, "canceled", True),
+        ]
+
+
+def test_an_older_server_is_named(run: Run) -> None:
+    async def refusal(store: HttpStore) -> str:
+        waits = Waits(store.results, SystemClock())
+        with pytest.raises(ConfigurationError) as caught:
+            await waits.end(1, 0)
+        with pytest.raises(ConfigurationError):
+            await store.results.retention()
+        await waits.close()
+        await store.close()
+        return str(caught.value)
+
+    with Canned(trouble("unknown", "there is no such call", "404 Not Found", "see")) as older:
+        assert "the server is older and cannot tell" in run(refusal(HttpStore(older.url)))
+
+
+def test_what_is_no_job_is_malformed(lend: Lend) -> None:
+    client = lend().client()
+    for jobs in ([(0, 0)], [(2**63, 0)], [("x", 0)], [7]):
+        client.post("ends", jobs=jobs).refused(400, "malformed")
+    client.post("ends", jobs=[(1, 0)], wait=31).refused(400, "malformed")
+    client.post("ends", jobs=[(1, 0)] * 1001).refused(413, "too large")
+
+
+def test_one_request_waits_for_all_and_goes_with_its_client(lend: Lend, run: Run) -> None:
+    lending = lend()
+    ids = [lending.add() for _ in range(20)]
+
+    async def wait() -> None:
+        store = HttpStore(lending.url)
+        waits = Waits(store.results, SystemClock())
+        waiting = [asyncio.create_task(waits.end(job_id, 0)) for job_id in ids[:10]]
+        await until(lending, 1, 10)
+        waiting += [asyncio.create_task(waits.end(job_id, 0)) for job_id in ids[10:]]
+        await until(lending, 1, 20)
+        admin: Any = lending.store
+        for job_id in ids[5:15]:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(admin.admin.cancel(job_id), lending._loop))
+        async with asyncio.timeout(AT_MOST):
+            assert {one.state for one in await asyncio.gather(*waiting[5:15])} == {State.CANCELED}
+        await until(lending, 1, 10)
+        assert not any(one.done() for one in waiting[:5] + waiting[15:])
+        await waits.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await until(lending, 0, 0)
+        await store.close()
+
+    run(wait())
+
+
+def test_a_server_that_stops_ends_the_wait_and_another_one_goes_on(lend: Lend, run: Run) -> None:
+    store = MemoryStore()
+    first = lend(store)
+    job_id = first.add()
+    port = int(first.url.rpartition(":")[2])
+
+    async def wait() -> None:
+        client = HttpStore(first.url)
+        waits = Waits(client.results, SystemClock())
+        waiting = asyncio.create_task(waits.end(job_id, 0))
+        await until(first, 1, 1)
+        began = time.monotonic()
+        await asyncio.to_thread(first.stop)
+        assert time.monotonic() - began < 20, "it waited for the poll"
+        second = await asyncio.to_thread(lambda: lend(store, port=port))
+        claims = await store.claim(ClaimRequest(worker="w", token=claiming()["token"], limit=1, lease=30.0))
+        await store.settle([(claims[0].lease, COMPLETED)])
+        async with asyncio.timeout(AT_MOST):
+            assert (await waiting).state is State.COMPLETED
+        await waits.close()
+        await client.close()
+        await asyncio.to_thread(second.stop)
+
+    run(wait())
+
+
+def test_what_waits_counts_among_the_requests_of_a_token(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.remote.server.claims.POLLS_OF_A_TOKEN", 1)
+    lending = lend()
+    job_id = lending.add()
+    one, other = lending.client(), lending.client()
+    replies: list[Any] = []
+    thread = threading.Thread(target=lambda: replies.append(one.post("ends", jobs=[(job_id, 0)], wait=30)))
+    thread.start()
+    lending.wait_for_a_poll()
+    assert "under this token" in other.post("ends", jobs=[(job_id, 0)], wait=30).refused(429, "too many")
+    store: Any = lending.store
+    lending.do(store.admin.remove(job_id))
+    thread.join(AT_MOST)
+    assert [(told["job_id"], told["state"], told["is_known"]) for told in replies[0].body["ended"]] == [
+        (job_id, None, True)
+    ]
+
+
+def test_more_than_fit_into_a_request_or_an_answer_are_heard_of(
+    lend: Lend, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "ITEMS", 3)
+    monkeypatch.setattr(results, "CROWDED", 0.05)
+    monkeypatch.setattr(ends, "ANSWER_BYTES", 10)
+    assert bodies.ITEMS == 1000
+    lending = lend()
+
+    async def wait() -> None:
+        store = HttpStore(lending.url)
+        ids = await store.jobs.enqueue_many(NewJob(task="t", payload=f'"{"x" * 20}"') for _ in range(8))
+        waits = Waits(store.results, SystemClock())
+        waiting = [asyncio.create_task(waits.end(job_id, 0)) for job_id in ids]
+        await until(lending, 1, 3)
+        lent: Any = lending.store
+        for job_id in reversed(ids):
+            call = lent.admin.permanently_fail_jobs([job_id], "x" * 20)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, lending._loop))
+        async with asyncio.timeout(AT_MOST):
+            assert {one.state for one in await asyncio.gather(*waiting)} == {State.FAILED}
+        assert sorted(one.job_id for one in await store.results.ask(ids)) == ids
+        await waits.close()
+        await store.close()
+
+    run(wait())
