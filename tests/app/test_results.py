@@ -174,6 +174,21 @@ def test_a_job_that_came_to_nothing_says_what_became_of_it(app: App, run: Run) -
     run(scenario())
 
 
+def test_a_job_that_expired_says_so(app: App, run: Run) -> None:
+    @app.task(expires=0.001)
+    async def late() -> None: ...
+
+    async def main() -> None:
+        await app.open(install=True)
+        job = await late.enqueue()
+        await asyncio.sleep(0.01)
+        async with at_work(app):
+            with pytest.raises(JobCanceled, match="was canceled: it expired before its first attempt"):
+                await job.result()
+
+    run(main())
+
+
 def test_a_timeout_leaves_the_job_alone(app: App, run: Run) -> None:
     @app.task
     async def add(one: int, other: int) -> int:

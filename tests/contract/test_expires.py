@@ -45,6 +45,16 @@ async def test_a_claim_of_any_task_cancels_it_and_takes_what_is_behind_it(harnes
     assert {(await harness.job(job.id)).state for job in expired} == {State.CANCELED}
 
 
+async def test_a_repeat_that_keeps_the_run_time_keeps_what_it_is_counted_from(harness: StoreHarness) -> None:
+    keyed = {"key": "k", "key_mode": KeyMode.PRESERVE_RUN_AT}
+    job = await harness.add(expires=10.0, **keyed)
+    await harness.pass_time(6)
+    assert (await harness.add(expires=10.0, **keyed)).id == job.id
+    await harness.pass_time(5)
+    assert list(await harness.claim()) == []
+    assert (await harness.job(job.id)).last_error == EXPIRED
+
+
 @pytest.mark.parametrize("settlement", [ERRORED, SNOOZED])
 async def test_once_an_attempt_has_begun_it_expires_no_more(harness: StoreHarness, settlement: Settlement) -> None:
     lease = await harness.start(expires=10.0)

@@ -61,12 +61,11 @@ class AppJobs:
 
     async def find(self, job_id: int, task: TaskDefinition | None) -> JobHandle[Any]:
         """Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob for one of another task."""
-        job = await self.get(job_id)
-        if job is None:
-            (standing,) = await (await self.waits()).results.ask([job_id])
-            if not standing.is_known or job_id < 1:
-                raise UnknownJob(f"there is no job {job_id}, and there never was")
-            raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
+        while (job := await self.get(job_id)) is None:
+            for standing in await (await self.waits()).results.ask([job_id]):  # none: it has come since
+                if not standing.is_known or job_id < 1:
+                    raise UnknownJob(f"there is no job {job_id}, and there never was")
+                raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
         if task is not None and task.name != job.task:
             raise InvalidJob(f"job {job_id} is of task {job.task!r}, and not of {task.name!r}")
         definition = task or self._registry.find(job.task)

@@ -18,7 +18,7 @@ from stowhand.errors import (
     UnknownJob,
 )
 from stowhand.jobs.durations import Duration, seconds
-from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.job import EXPIRED, Job, NewJob, State
 from stowhand.jobs.tries import Try
 from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Answer
@@ -152,7 +152,8 @@ class JobHandle(JobFields, Generic[R_co]):
             case State.FAILED:
                 raise self._failure(await self._jobs.tries(self.id))
             case State.CANCELED:
-                raise JobCanceled(f"{self._said} was canceled", self.id)
+                why = f": {EXPIRED}" if self.job.last_error == EXPIRED else ""
+                raise JobCanceled(f"{self._said} was canceled{why}", self.id)
         if standing.is_dropped:
             raise ResultNotKept(
                 f"{self._said} has completed, and what it returned could not be kept: the log of its worker says why",
@@ -172,12 +173,12 @@ class JobHandle(JobFields, Generic[R_co]):
         # On SQLite an id that was rolled back is given to the next job.
         if self._is_open and (job is None or job.created_at != self.job.created_at):
             raise self._not_visible(await (await self._jobs.waits()).results.retention())
-        if job is None:
+        while job is None:
             results = (await self._jobs.waits()).results
-            (standing,) = await results.ask([self.id])
-            self._refuse_absent(standing, await results.retention())
-        else:
-            self.job, self._seen_at, self._standing, self._is_open = job, stopwatch(), None, False
+            for standing in await results.ask([self.id]):  # none: it has come since it was looked for
+                self._refuse_absent(standing, await results.retention())
+            job = await self._jobs.get(self.id)
+        self.job, self._seen_at, self._standing, self._is_open = job, stopwatch(), None, False
         return self
 
     async def cancel(self) -> Answer:
@@ -214,6 +215,8 @@ class JobHandle(JobFields, Generic[R_co]):
                 standing = await waits.end(self.id, self._revision, asked=asked)
                 retention = await waits.results.retention()
         except TimeoutError:
+            if limit is None:
+                raise
             raise TimeoutError(f"{self._said} has not ended within {limit:g} s; it goes on") from None
         self._refuse_absent(standing, retention)
         self.job, self._standing = standing.applied(self.job), standing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import count, groupby
+from typing import Any
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
@@ -77,10 +78,12 @@ def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:
 
 
 def _replace(
-    tx: Transaction, job_id: int, row: tuple[object, ...], run_at: object, old: str | None, *, repeats: bool
+    tx: Transaction, job_id: int, row: tuple[Any, ...], run_at: int, old: str | None, *, repeats: bool
 ) -> None:
     names = ("task", "payload", "queue", "run_at", "priority", "max_attempts", "max_resets", "key", "flags")
     given = dict(zip((*names, "on_failure", "expires_at"), row, strict=False))
+    if given["expires_at"] is not None:
+        given["expires_at"] += run_at - given["run_at"]
     given |= {"id": job_id, "run_at": run_at, "repeats": repeats}
     if old is not None:
         both = given["payload"] = appended(old, str(given["payload"]))
