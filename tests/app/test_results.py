@@ -523,7 +523,7 @@ def test_a_middleware_that_changes_a_job_does_not_lose_its_mark(run: Run, postgr
 
     async def scenario() -> None:
         async with at_work(app):
-            assert await noop.enqueue_and_wait(timeout=5.0) == 1
+            assert await noop.enqueue_and_wait(timeout=9.0) == 1  # less than a wait polls
 
     run(scenario())
 
