@@ -46,8 +46,8 @@ def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[
         return outcome
     try:
         chosen = policy(claim)
-        own = chosen.gives_up is not None and not isinstance(error, PayloadMismatch)
-        why = chosen.gives_up(error) if own and chosen.gives_up is not None else None
+        gives_up = None if isinstance(error, PayloadMismatch) else chosen.gives_up
+        why = None if gives_up is None else gives_up(error)
     except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text
         return _undecided(outcome, claim, trouble)
     if why is None:
