@@ -157,7 +157,7 @@ CREATE TABLE stowhand.live (
     max_resets integer,
     key text,
     flags text[],
-    last_error text,
+    earlier_error text,
     revision integer DEFAULT 0 NOT NULL,
     token uuid,
     settled_token uuid,
@@ -179,6 +179,7 @@ CREATE TABLE stowhand.live (
     progress double precision,
     progress_text text,
     expires_at timestamp with time zone,
+    last_error text,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000', fillfactor='60');
@@ -195,7 +196,7 @@ CREATE VIEW stowhand.jobs AS
             ELSE max_attempts
         END AS attempts,
     max_attempts,
-    last_error,
+    COALESCE(last_error, earlier_error) AS last_error,
     created_at,
     updated_at,
     key,
@@ -397,7 +398,7 @@ begin
       _job.state := _one.state;
       _job.attempts := _one.attempts;
       _job.resets := _one.resets;
-      _job.last_error := coalesce(_one.error, _job.last_error);
+      _job.last_error := coalesce(_one.error, _job.last_error, _job.earlier_error);
       _job.finished_at := _at;
       _job.last_worker := coalesce(_job.worker, _job.last_worker);
       _job.progress := null; _job.progress_text := null;
@@ -460,13 +461,14 @@ begin
            when l.state <> 'failed' and _waiter is not null and not l.id = any(_mine) then 'locked'
            else l.state end,
       coalesce(l.attempts, h.attempts), coalesce(l.resets, h.resets),
-      case when l.id is null then h.last_error else l.last_error end, h.result,
+      case when l.id is null then h.last_error else coalesce(l.last_error, l.earlier_error) end, h.result,
       case when l.id is null then h.started_at else l.started_at end,
       case when l.id is null then h.finished_at else l.finished_at end,
       coalesce(l.revision, h.revision), case when l.id is null then h.replaced else l.replaced end
     from unnest(_ids) as f(id)
       left join lateral (
-        select j.id, j.state, j.attempts, j.resets, j.last_error, j.started_at, j.finished_at, j.revision, j.replaced
+        select j.id, j.state, j.attempts, j.resets, j.last_error, j.earlier_error, j.started_at, j.finished_at, j.revision,
+          j.replaced
         from "stowhand".live j where j.id = f.id offset 0) l on true
       left join lateral (
         select p.state, p.attempts, p.resets, p.last_error, p.result::text, p.started_at, p.finished_at, p.revision,
@@ -521,8 +523,8 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
       max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
       updated_at, cancel_requested, result, replaced, on_failure)
     select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
-      g.max_attempts, v.resets, g.max_resets, g.key, g.flags, coalesce(v.error, g.last_error), g.revision,
-      v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+      g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
+      coalesce(v.error, g.last_error, g.earlier_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
       g.cancel_requested, v.result::json, g.replaced, g.on_failure
     from unnest(_verdicts) as v join gone g on g.id = v.id
     where _keep
@@ -600,7 +602,7 @@ begin
       set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
           settled_token = _one.settled_token,
           token = null, worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null,
-          last_error = coalesce(_one.error, j.last_error),
+          last_error = coalesce(_one.error, j.last_error, j.earlier_error), earlier_error = null,
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
@@ -797,8 +799,8 @@ begin
         lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
-      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.epoch,
-      j.started_at;
+      j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision, j.created_at, j.updated_at,
+      j.epoch, j.started_at;
 
   if cardinality(_in_queues.names) > 0 then
     perform "stowhand".hold_queues(_in_queues.heads, _picked, _token, _at);
@@ -869,8 +871,8 @@ begin
         max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
         updated_at, cancel_requested, replaced)
       select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
-        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker, g.started_at, _at,
-        g.created_at, g.updated_at, g.cancel_requested, g.replaced
+        g.max_resets, g.key, g.flags, coalesce(g.last_error, g.earlier_error), g.revision, g.token, g.epoch, g.worker,
+        g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, g.replaced
       from gone g;
   else
     delete from "stowhand".live j where j.ctid = any(_places);
@@ -1296,7 +1298,7 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
+      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
                    else old.round end,
       revision = old.revision + 1, updated_at = _at,
@@ -1378,7 +1380,7 @@ begin
   update "stowhand".live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
-        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
+        earlier_error = null, finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
         progress_text = null
     where j.id = any(_locked);
   perform "stowhand".notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
@@ -1396,7 +1398,7 @@ CREATE FUNCTION stowhand.failure_payload(_job stowhand.live, _error_class text) 
 declare
   _arguments text := _job.payload;
   _size int := octet_length(_arguments);
-  _error text := coalesce(_job.last_error, '');
+  _error text := coalesce(_job.last_error, _job.earlier_error, '');
 begin
   if _size > 1040000 or length(_arguments) - length(replace(replace(_arguments, '[', ''), '{', '')) > 63
       and jsonb_path_exists(_arguments::jsonb, 'strict $.**{63} ? (@.type() == "array" || @.type() == "object")') then
@@ -1579,7 +1581,7 @@ CREATE VIEW stowhand.everything AS
     live.max_resets,
     live.key,
     live.flags,
-    live.last_error,
+    COALESCE(live.last_error, live.earlier_error) AS last_error,
     live.revision,
     live.created_at,
     live.updated_at,
@@ -1634,8 +1636,8 @@ CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everyt
   select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
     select e.* from (
       (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
-         l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at, l.updated_at, l.started_at,
-         l.finished_at, l.worker, l.cancel_requested, null::json as result,
+         l.max_resets, l.key, l.flags, coalesce(l.last_error, l.earlier_error) as last_error, l.revision, l.created_at,
+         l.updated_at, l.started_at, l.finished_at, l.worker, l.cancel_requested, null::json as result,
          coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
        from "stowhand".live l where l.key = k.key)
       union all
@@ -3344,8 +3346,8 @@ begin
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
       returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts,
-        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at,
-        j.epoch, j.started_at;
+        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision,
+        j.created_at, j.updated_at, j.epoch, j.started_at;
     select array_agg(j.queue), array_agg(j.id) into _taken, _heads from "stowhand".live j
       where j.id = any(_heads) and j.token = _token;
     update "stowhand".queues q set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token
@@ -3423,7 +3425,7 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     AS $$
   select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at,
     case when _job.loses_retries is null then _job.attempts else _job.max_attempts end,
-    _job.max_attempts, _job.last_error, _job.created_at, _job.updated_at, _job.key,
+    _job.max_attempts, coalesce(_job.last_error, _job.earlier_error), _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
     _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,
@@ -3608,7 +3610,8 @@ begin
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;
       update "stowhand".live j
-        set last_error = left(concat_ws(E'\n', j.last_error, 'on_failure could not be enqueued: ' || sqlerrm), 16384)
+        set last_error = left(concat_ws(E'\n', coalesce(j.last_error, j.earlier_error),
+                                     'on_failure could not be enqueued: ' || sqlerrm), 16384)
         where j.id = _job.id;
     end;
   end loop;
@@ -3737,6 +3740,7 @@ declare
 begin
   for _job in select l.* from "stowhand".live l where l.id = any(_ids) order by l.id loop
     _job.token := null; _job.settled_token := null;
+    _job.last_error := coalesce(_job.last_error, _job.earlier_error);
     return next _job;
   end loop;
 end $$;

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from typing import Any
+
 import psycopg
 
 from stowhand.jobs.job import NewJob
@@ -58,3 +61,36 @@ def test_maintenance_takes_the_entries_of_jobs_that_are_gone_and_leaves_the_othe
         await store.close()
 
     run(story())
+
+
+FAIL = """
+    select * from stowhand.settle_attempts(%s::bigint[], %s::uuid[], '{errored}', '{0}', '{f}', array[%s],
+      '{ValueError}', '{null}', '{null}', true)"""
+
+
+def bytes_logged(connection: psycopg.Connection[Any], error: str | None) -> int:
+    """Of a claim of a job, which has failed with that ten times before; the middle of nine."""
+    found = []
+    for _ in range(9):
+        connection.execute("select stowhand.add_job('t', '{\"customer\": 4711}')")
+        for _ in range(10 if error is not None else 0):
+            token = uuid.uuid4()
+            row = connection.execute("select id from stowhand.claim('w', %s, 1, 30, null, null, false)", [token])
+            (job,) = row.fetchall()[0]
+            connection.execute(FAIL, ([job], [token], error))
+        # Of this connection alone, whatever others do to the server.
+        claim_one = f"select stowhand.claim('w', '{uuid.uuid4()}', 1, 30, null, null, false)"
+        asked = f"explain (analyze, wal, format json) {claim_one}"
+        ((plan,),) = connection.execute(asked.encode()).fetchall()
+        found.append(plan[0]["Plan"]["WAL Bytes"])
+        connection.execute("delete from stowhand.live")
+    return int(sorted(found)[4])
+
+
+def test_a_claim_of_a_job_that_failed_ten_times_logs_no_more_than_one_that_never_did(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        plain = bytes_logged(connection, None)
+        traceback = "ValueError: no such customer\n" + '  File "/srv/shop/tasks/mail.py", line 12, in mail\n' * 12
+        assert plain > 100
+        assert bytes_logged(connection, traceback) <= 1.1 * plain
+        assert bytes_logged(connection, "ValueError: no such customer") <= 1.1 * plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
@@ -14,8 +15,8 @@ from psycopg.conninfo import make_conninfo
 from stowhand.errors import SchemaOutdated, StoreError
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.queue_store import JobFilter
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.queue_store import JobFilter, Reschedule
 from stowhand.protocols.store import Verdict
 from stowhand.stores.database.statements import fill
 from stowhand.stores.postgres.queue import PostgresStore
@@ -229,6 +230,31 @@ def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: st
         assert [c.record.id for c in await claim(store, 10, tasks=("t",))] == [2]
         assert [c.record.resets for c in await claim(store, 10, tasks=("crashed",))] == [1]
         await heartbeats.close()
+        await store.close()
+
+    run(story())
+
+
+def test_an_error_of_before_number_28_is_read_everywhere_until_a_settlement_moves_it(seven_url: str, run: Run) -> None:
+    async def story() -> None:
+        store = await upgraded(seven_url)
+        with psycopg.connect(seven_url, autocommit=True) as connection:
+
+            def texts(source: str) -> list[tuple[str | None, ...]]:
+                return connection.execute(f"select {source} and id in (6, 7) order by id".encode()).fetchall()
+
+            assert texts("last_error from stowhand.jobs where true") == [("oh",), ("no",)]
+            # What a program of before reads of a failed job itself; what is tried again was not touched.
+            moved = "last_error, earlier_error from stowhand.live where true"
+            assert texts(moved) == [(None, "oh"), ("no", None)]
+            assert [job.id for job in await store.inspect.list(JobFilter(error="OH"))] == [6]
+            assert [group.error for group in await store.inspect.failures()] == ["no"]
+            (due,) = await store.admin.reschedule_jobs([6], Reschedule(run_at=datetime.now(UTC) - timedelta(minutes=1)))
+            assert due.last_error == "oh"
+            (again,) = await claim(store, 1, tasks=("errs",))
+            assert again.record.last_error == "oh"
+            await store.settle([(again.lease, Settlement(State.ERRORED, Ended.RETRY, 60.0, "anew"))])
+            assert texts(moved)[0] == ("anew", None)
         await store.close()
 
     run(story())

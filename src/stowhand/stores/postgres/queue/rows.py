@@ -34,8 +34,10 @@ def column_fillings() -> dict[str, str]:
     past = {"worker": "null::text", "result": "result::text", "last_worker": "worker"}
     past |= {"progress": "null::float8", "progress_text": "null::text"}
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
+    live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
+    live |= {"last_error": "coalesce(last_error, earlier_error)"}
     return {
-        "live_job": _columns(payload | {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}),
+        "live_job": _columns(payload | live),
         "past_job": _columns(payload | past),
         "any_job": _columns(payload | {"result": "result::text"}),
         "claimed_job": f"{_columns(times, _NOT_CLAIMED)}, epoch",

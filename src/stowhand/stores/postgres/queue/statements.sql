@@ -164,7 +164,6 @@ from {schema}.tries where job_id = %s::bigint order by place
 -- part: wanted
   and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
   and (%(key)s::text is null or key = %(key)s::text)
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
   and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
   and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
 
@@ -175,6 +174,7 @@ from {schema}.live
 where %(live)s::bool and id > %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
   {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
 order by id limit %(limit)s::int)
 union all
 (select {past_job}
@@ -182,6 +182,7 @@ from {schema}.history
 where %(history)s::bool and id > %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
   {wanted} and %(worker)s::text is null
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
 order by id limit %(limit)s::int)
 order by id limit %(limit)s::int
 
@@ -192,6 +193,7 @@ from {schema}.live
 where %(live)s::bool and id < %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
   {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
 order by id desc limit %(limit)s::int)
 union all
 (select {past_job}
@@ -199,11 +201,12 @@ from {schema}.history
 where %(history)s::bool and id < %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
   {wanted} and %(worker)s::text is null
+  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
 order by id desc limit %(limit)s::int)
 order by id desc limit %(limit)s::int
 
 -- name: failures
-select g.task, g.error_class, g.jobs, g.latest, g.at, (select l.last_error from {schema}.live l where l.id = g.latest)
+select g.task, g.error_class, g.jobs, g.latest, g.at, (select coalesce(l.last_error, l.earlier_error) from {schema}.live l where l.id = g.latest)
 from (
   select f.task, t.error_class, count(*)::int as jobs, max(f.finished_at) as at,
     (array_agg(f.id order by f.finished_at desc, f.id desc))[1] as latest

@@ -293,8 +293,8 @@ begin
         lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
-      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.epoch,
-      j.started_at;
+      j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision, j.created_at, j.updated_at,
+      j.epoch, j.started_at;
 
   if cardinality(_in_queues.names) > 0 then
     perform {schema}.hold_queues(_in_queues.heads, _picked, _token, _at);

@@ -221,7 +221,7 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
+      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
                    else old.round end,
       revision = old.revision + 1, updated_at = _at,
