@@ -5,7 +5,7 @@ and traces of them.
     job         JobStarted … JobUnknown, JobsReturned, JobsReset, hooks, threads
     store       its calls, its troubles, what it refuses
     schedule    Cron…
-    lending     a store served over HTTP
+    lending     a store served over HTTP; the dashboard
 
 Durations are in seconds. ``worker`` is the worker's name.
 """
@@ -438,6 +438,19 @@ class LentChanged(Event, frozen=True):
     worker: str
     ids: tuple[str, ...]
     verdicts: tuple[str, ...]
+    address: str
+
+
+class DashboardChanged(Event, frozen=True):
+    """Audit: somebody changed something on the dashboard. ``ids`` and ``answers`` are in one order; never a payload."""
+
+    action: str
+    """``retry``, ``cancel``, ``pause queue``, ``run again``, ..."""
+    who: str
+    """As the dashboard knows them; empty: the application that mounts it did not say."""
+    ids: tuple[str, ...]
+    """Of jobs; names of queues and tasks."""
+    answers: tuple[str, ...]
     address: str
 
 

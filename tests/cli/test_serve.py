@@ -131,6 +131,7 @@ def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_
     ("options", "words"),
     [
         (("--host", "0.0.0.0"), "stowhand tokens make"),
+        (("--trust-from", "proxy"), "no network"),
         (("--tokens", "t.json"), "no tokens have been made yet"),
         (("--tls-cert", "nothing.pem"), "there is no such file"),
         (("--app", "tasks.hello:hello"), "not a store"),
@@ -180,9 +181,11 @@ def test_the_file_of_tokens_is_named_by_option_or_variable(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--scope", "everything"), "there are: claim, enqueue, payload, read"),
+        (("--scope", "everything"), "there are: act, add, claim, enqueue, payload, read"),
         (("--scope", ","), "none given"),
         (("--queue", "q"), "cannot be limited by queue"),
+        (("--scope", "read,act", "--task", "a"), "act and add are for the dashboard"),
+        (("--scope", "add", "--queue", "q"), "act and add are for the dashboard"),
         (("--task", "a\nb"), "--task"),
         (("--expires", "soon"), "no duration"),
         (("--expires", "0s"), "longer than nothing"),

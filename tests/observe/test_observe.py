@@ -12,6 +12,7 @@ import pytest
 
 from stowhand.events import (
     ChildDied,
+    DashboardChanged,
     DrainEnded,
     DrainStarted,
     Event,
@@ -36,6 +37,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Ended
 from stowhand.observe.job_logger import core_logger, job_logger
+from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import escape, escape_lines, scrub, telling_line
@@ -360,3 +362,16 @@ def test_scrubbing(text: str, scrubbed: str) -> None:
 
 def test_the_telling_line_of_nothing_is_nothing() -> None:
     assert telling_line("\n \n") == ""
+
+
+def test_the_audit_of_the_dashboard_is_one_line_whatever_the_names_are() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream=stream)
+    events = Events()
+    LendingListener(events, name="web")
+    events.emit(DashboardChanged("retry", "ann\n[core] INFO: forged", ("17", "18"), ("done", "refused"), "10.0.0.1"))
+    events.emit(DashboardChanged("pause queue", "", ("a\u202eb",), (), "::1"))
+    assert stream.getvalue().splitlines() == [
+        "[web(audit)] INFO: retry by ann\\n[core] INFO: forged from 10.0.0.1: 17 done, 18 refused",
+        "[web(audit)] INFO: pause queue by anybody from ::1: a\\u202eb",
+    ]

@@ -16,7 +16,7 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
-from stowhand.cli.tokens import tokens_option
+from stowhand.cli.tokens import tokens_option, trust_from_option
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.jobs.durations import parse_duration
@@ -44,6 +44,7 @@ PORT = 8470
 @tokens_option
 @click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="PEM certificate, with its chain.")
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its PEM key, if not in that file.")
+@trust_from_option
 @click.option(
     "--grace",
     default="5s",
@@ -58,6 +59,7 @@ def command(
     tokens: tuple[Path, bool],
     tls_cert: Path | None,
     tls_key: Path | None,
+    trust_from: tuple[str, ...],
     grace: float,
     **typed: Any,
 ) -> int:
@@ -78,6 +80,7 @@ def command(
         tokens_required=tokens[1],
         tls_cert=tls_cert,
         tls_key=tls_key,
+        trust_from=trust_from,
         grace=grace,
         declared=lambda job: tasks.enqueued(tasks.declared(job)),
     )

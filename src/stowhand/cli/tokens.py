@@ -1,4 +1,4 @@
-"""``stowhand tokens``: make, list and revoke the tokens of workers that work over HTTP."""
+"""``stowhand tokens``: make, list and revoke the tokens of workers that work over HTTP, and of the dashboard."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ tokens_option = click.option(
     help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].variables[0]}]",
 )
 """The file, and whether an option or a setting named it."""
+trust_from_option = click.option(
+    "--trust-from",
+    multiple=True,
+    metavar="NETWORK",
+    help="A proxy before it (127.0.0.1, 10.0.0.0/8), whose X-Forwarded-For is believed; may be repeated.",
+)
 
 
 @click.group(cls=Group, name="tokens")
@@ -95,7 +101,7 @@ def make(
             limits.check_name(option, one, limit)
     if not scope:
         raise ConfigurationError(f"--scope: none given; there are: {', '.join(Scope)}")
-    check_limits(frozenset(scope), queue or None)
+    check_limits(frozenset(scope), task or None, queue or None)
     token, token_id, sha256 = new_token()
     now = wall_clock()
     record = TokenRecord(

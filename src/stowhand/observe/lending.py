@@ -1,4 +1,6 @@
-"""The events of a lent store as log lines: ``[lending] INFO: …``, and the audit as ``[lending(audit)] INFO: …``."""
+"""The events of a lent store as log lines: ``[lending] INFO: …``, and the audit as ``[lending(audit)] INFO: …``; of the
+dashboard likewise, as ``[web]``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stowhand.events import (
+    DashboardChanged,
     Event,
     Events,
     LendingStarted,
@@ -25,15 +28,18 @@ WIDTH = 200
 
 
 class LendingListener:
-    """Made once per server; an event below the level is never made."""
+    """Made once per server; an event below the level is never made. ``name``: ``lending`` or ``web``."""
 
-    def __init__(self, events: Events, new_logger: Callable[[Scope], LineLogger] = ScopedLogger) -> None:
-        self._log, self._audit = new_logger(Scope("lending")), new_logger(Scope("lending", "audit"))
+    def __init__(
+        self, events: Events, new_logger: Callable[[Scope], LineLogger] = ScopedLogger, name: str = "lending"
+    ) -> None:
+        self._log, self._audit = new_logger(Scope(name)), new_logger(Scope(name, "audit"))
         listeners: dict[type[Event], tuple[str, Callable[[Any], None]]] = {
             LendingStarted: ("warning", self._started),
             LendingStopping: ("info", self._stopping),
             RequestAnswered: ("debug", self._answered),
             LentChanged: ("info", self._changed),
+            DashboardChanged: ("info", self._acted),
             WrongTokens: ("warning", self._wrong),
             TokensTrouble: ("error", self._trouble),
             RequestBroken: ("error", self._broken),
@@ -60,13 +66,13 @@ class LendingListener:
         self._log.debug(f"{event.call} {event.status} ({event.seconds * 1000:.1f}ms){who} {_name(event.address)}")
 
     def _changed(self, event: LentChanged) -> None:
-        verdicts = event.verdicts or ("",) * len(event.ids)
-        what = ", ".join(
-            _name(job_id) + (f" {_name(verdict)}" if verdict else "")
-            for job_id, verdict in zip(event.ids, verdicts, strict=False)
-        )
         worker = f", worker {_name(event.worker)}" if event.worker else ""
+        what = _pairs(event.ids, event.verdicts)
         self._audit.info(f"{event.call} by {_name(event.who) or 'anybody'} from {_name(event.address)}{worker}: {what}")
+
+    def _acted(self, event: DashboardChanged) -> None:
+        what = _pairs(event.ids, event.answers)
+        self._audit.info(f"{event.action} by {_name(event.who) or 'anybody'} from {_name(event.address)}: {what}")
 
     def _wrong(self, event: WrongTokens) -> None:
         self._log.warning(
@@ -78,6 +84,12 @@ class LendingListener:
 
     def _broken(self, event: RequestBroken) -> None:
         self._log.error(f"A request could not be answered ({event.call}). This is a bug:\n{event.trace.rstrip()}")
+
+
+def _pairs(ids: tuple[str, ...], words: tuple[str, ...]) -> str:
+    """``17 done, 18 refused``"""
+    words = words or ("",) * len(ids)
+    return ", ".join(f"{_name(one)} {_name(word)}".rstrip() for one, word in zip(ids, words, strict=False))
 
 
 def _name(text: str) -> str:

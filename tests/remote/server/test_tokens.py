@@ -71,6 +71,21 @@ def test_a_token_made_later_closes_an_open_server_for_good(lend: Lend, tokens: P
     lending.client(token).get("/v1/terms").refused(401, "unauthorized")
 
 
+def test_scopes_of_a_later_version_are_read_and_give_nothing(lend: Lend, tokens: Path) -> None:
+    """A server of before them reads a file that has ``act`` and ``add`` in the same way."""
+    token = token_of(tokens, "a", "read", "of-tomorrow")
+    client = lend().client(token)
+    assert client.get("/v1/terms").status == 200
+    client.post("claim", **claiming()).refused(403, "out of scope")
+
+
+def test_the_scopes_of_the_dashboard_give_nothing_here(lend: Lend, tokens: Path) -> None:
+    client = lend().client(token_of(tokens, "a", "act", "add"))
+    client.post("claim", **claiming()).refused(403, "out of scope")
+    client.post("enqueue", jobs=[{"task": "t"}]).refused(403, "out of scope")
+    client.get("/v1/jobs/1").refused(403, "out of scope")
+
+
 def test_tokens_known_before_hold_when_the_file_is_spoilt(lend: Lend, tokens: Path) -> None:
     token = token_of(tokens)
     lending = lend()

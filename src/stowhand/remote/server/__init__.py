@@ -7,6 +7,7 @@
     claims         long polls; ``wake_broadcast`` waits at the store for all of them; ``answers`` remembers what was
                    answered, since a reply may be lost
     slow_requests  limits of time and connections
+    proxies        the address that asked, where a proxy stands between
 
 The messages are those of ``stowhand.remote.wire``. Never lent: schema, purge, raw SQL.
 """

@@ -23,6 +23,13 @@ class Scope(StrEnum):
     """Read jobs and metrics."""
     PAYLOAD = "payload"
     """Read payload and result of jobs that were not claimed with it."""
+    ACT = "act"
+    """Change jobs and queues on the dashboard."""
+    ADD = "add"
+    """Enqueue jobs from the dashboard."""
+
+
+OF_DASHBOARD = frozenset({Scope.ACT, Scope.ADD})
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +94,15 @@ EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
 """The grant of every request to a server without tokens, which listens on the loopback only."""
 
 
-def check_limits(scopes: frozenset[str], queues: tuple[str, ...] | None) -> None:
-    """Raises ConfigurationError for limits that no store can enforce."""
+def check_limits(
+    scopes: frozenset[str], tasks: tuple[str, ...] | None = None, queues: tuple[str, ...] | None = None
+) -> None:
+    """Raises ConfigurationError for limits that nothing enforces."""
+    if OF_DASHBOARD & scopes and (tasks is not None or queues is not None):
+        raise ConfigurationError(
+            "act and add are for the dashboard, which shows every task and queue: leave out --task and --queue, or make"
+            " two tokens"
+        )
     if queues is not None and Scope.CLAIM in scopes:
         raise ConfigurationError(
             "a claim cannot be limited by queue, only by task: leave out --queue, or make two tokens:"

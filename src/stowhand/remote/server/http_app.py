@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -30,6 +31,7 @@ from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import check_head, read
 from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.health import Health
+from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.slow_requests import CONNECTION
 from stowhand.remote.server.store_server import StoreServer
@@ -90,12 +92,14 @@ class HttpApp:
         health: Health,
         events: Events,
         metrics: ServerMetrics | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         self._store_server = store_server
         self._authenticator = authenticator
         self._health = health
         self._events = events
         self._metrics = metrics
+        self._proxies = proxies or Proxies()
         # Not a Starlette application: that answers errors as text.
         self._router = Router(self._routes(), redirect_slashes=False)
 
@@ -247,6 +251,8 @@ class HttpApp:
             await send(message)
 
         scope["app"] = self  # makes the router raise for an unknown path
+        if peer := scope.get("client"):
+            scope["client"] = self._proxies.client(peer[0], Headers(scope=scope)), peer[1]
         try:
             check_head(scope)
             await self._router(scope, receive, noting)

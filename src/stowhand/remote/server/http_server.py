@@ -32,6 +32,7 @@ from stowhand.remote.server.bodies import HEADER_BYTES
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.http_app import HttpApp, ServerMetrics
 from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.slow_requests import CONNECTIONS, READ_TIMEOUT, bounded, check_uvicorn
 from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
@@ -64,6 +65,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     read_timeout: float = READ_TIMEOUT
     """Seconds in which a request must arrive completely."""
     connections: int = CONNECTIONS
+    trust_from: tuple[str, ...] = ()
+    """Networks of proxies, whose ``X-Forwarded-For`` is believed."""
     declared: Declared = as_it_is
     """Fills in what the tasks of an App declare, for the jobs that are enqueued here."""
 
@@ -120,7 +123,7 @@ async def running(
         events,
     )
     health = Health(shared_store, wake_broadcast, events, clock)
-    app = HttpApp(store_server, authenticator, health, events, metrics)
+    app = HttpApp(store_server, authenticator, health, events, metrics, Proxies(options.trust_from))
     sock = listen(options.host, options.port)
     url = url_of("https" if options.tls_cert else "http", sock)
     server = _Server(_config(app, options))
@@ -210,6 +213,7 @@ def _config(app: HttpApp, options: ServerOptions) -> uvicorn.Config:
         log_level="critical",  # what happens is emitted as events
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # it would let every program here, or whom FORWARDED_ALLOW_IPS names, choose its address
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.grace)),
