@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from stowhand.cli.jobs import _retry
-from stowhand.cli.moments import say_span
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.moments import say_span
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand
 from tests.service.processes import with_store

@@ -11,8 +11,9 @@ DRIVERS = {
     "httpx": ("remote/client",),
     "redis": ("flows/redis",),
     "opentelemetry": ("observe",),
-    "starlette": ("remote/server",),
+    "starlette": ("remote/server", "web/asgi"),
     "uvicorn": ("remote/server",),
+    "jinja2": ("web/board",),
     "sqlite3": ("stores/database", "stores/sqlite", "cli/demo"),  # the demo keeps a ledger of its own
 }
 

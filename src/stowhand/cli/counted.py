@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import msgspec
 
-from stowhand.cli.moments import say_brief
 from stowhand.cli.text_table import table
+from stowhand.jobs.moments import say_brief
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import Tally, tally_of
 

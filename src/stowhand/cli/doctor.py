@@ -20,13 +20,13 @@ from stowhand import __version__
 from stowhand.app.settings.file import read_settings_file
 from stowhand.app.settings.reading import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.cli.moments import say_span
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.session import unopened
 from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.clock import wall_clock
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.jobs.durations import say_duration
+from stowhand.jobs.moments import say_span
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.protocols.figures import Amount, total_ended

@@ -14,12 +14,12 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.cli.moments import say
 from stowhand.cli.screen import output_width
 from stowhand.cli.text_table import page, table
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
+from stowhand.jobs.moments import say
 from stowhand.jobs.tries import Try
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape, telling_line

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from stowhand.cli.groups import Group
-from stowhand.cli.moments import iso, say
 from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.text_table import table
+from stowhand.jobs.moments import iso, say
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import UNQUEUED, Pauses
 from stowhand.protocols.operating import Operator, QueueChange, QueueRow, TaskChange, read_queue, read_task

@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from stowhand.cli.counted import OTHERS, Counted, counted_json, counted_lines, read_counted
-from stowhand.cli.moments import ago, iso, say_span
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
+from stowhand.jobs.moments import ago, iso, say_span
 from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts, total_ended
 from stowhand.protocols.operating import WorkerRow
 from stowhand.protocols.queue_store import QueueStore

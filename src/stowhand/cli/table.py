@@ -13,7 +13,6 @@ import msgspec
 
 from stowhand.app.own_store import UNNAMED
 from stowhand.cli.groups import Group
-from stowhand.cli.moments import say
 from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
 from stowhand.cli.reading import Choice, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
@@ -24,6 +23,7 @@ from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
+from stowhand.jobs.moments import say
 from stowhand.observe.safe_text import escape, telling_line
 from stowhand.protocols.queue_store import Answer
 from stowhand.service.exit_codes import FAILURE, OK

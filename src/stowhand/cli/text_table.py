@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from stowhand.cli.moments import say
+from stowhand.jobs.moments import say
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 
 WIDEST = 60

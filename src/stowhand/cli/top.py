@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from stowhand.cli.counted import OTHERS, counted_lines
-from stowhand.cli.moments import ago, say, say_span
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen, pressed_keys
 from stowhand.cli.session import with_store
@@ -20,6 +19,7 @@ from stowhand.cli.text_table import table
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.moments import ago, say, say_span
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.figures import total_ended
 from stowhand.protocols.queue_store import JobFilter, QueueStore

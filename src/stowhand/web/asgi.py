@@ -1,0 +1,135 @@
+"""The dashboard as an ASGI application: what a server runs, and what an application mounts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from urllib.parse import parse_qsl
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from stowhand.app.app import App
+from stowhand.errors import ConfigurationError
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.web.asked import Asked, Reply, Right, Who
+from stowhand.web.board import Board
+from stowhand.web.reading import Reading
+
+FORM_BYTES = 2 << 20
+"""A payload has at most a megabyte, and may grow when it is quoted."""
+FIELDS = 2000
+Given = Who | Iterable[str]
+"""What an application says of a visitor: some rights, or rights with a name."""
+Visitor = Callable[[Request], Awaitable[Who]]
+
+
+class Asgi:
+    """``visitor``: who asks; ``None``: the board finds out. ``prefix``: where it is, if the server does not say."""
+
+    def __init__(self, board: Board, visitor: Visitor | None = None, prefix: str = "") -> None:
+        self._board = board
+        self._visitor = visitor
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            response = _response(await self._board.answer(await self._asked(request)), request.method)
+        except ClientDisconnect:
+            return
+        except _TooLarge:
+            response = PlainTextResponse("This form is too large.\n", 413)
+        await response(scope, receive, send)
+
+    async def _asked(self, request: Request) -> Asked:
+        root, path = request.scope.get("root_path", ""), request.scope["path"]
+        return Asked(
+            method=request.method,
+            path=path.removeprefix(root).removeprefix(self._prefix) or "/",
+            query=_fields(request.scope.get("query_string", b"").decode("latin-1")),
+            form=_fields(await _body(request)) if request.method == "POST" else {},
+            headers=dict(request.headers),
+            peer=request.client.host if request.client is not None else "",
+            secure=request.scope.get("scheme") == "https",
+            prefix=root + self._prefix,
+            who=Who() if self._visitor is None else await self._visitor(request),
+            known=self._visitor is not None,
+        )
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def _body(request: Request) -> str:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > FORM_BYTES:
+            raise _TooLarge
+    return body.decode("latin-1")
+
+
+def _fields(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=FIELDS):
+            found.setdefault(name, []).append(value)
+    except ValueError:
+        raise _TooLarge from None
+    return found
+
+
+def _response(reply: Reply, method: str) -> Response:
+    response: Response
+    if isinstance(reply.body, bytes):
+        response = Response(reply.body if method != "HEAD" else b"", reply.status)
+        if method != "HEAD":
+            response.headers["content-length"] = str(len(reply.body))
+    else:
+        response = StreamingResponse(reply.body, reply.status)
+    for name, value in reply.headers:
+        response.headers.append(name, value)
+    return response
+
+
+def dashboard(
+    kept: App | QueueStore, *, rights: Callable[[Request], Given | Awaitable[Given]] | None = None, prefix: str = ""
+) -> Asgi:
+    """An ASGI application for an application of yours to mount.
+
+        app.mount("/jobs-admin", dashboard(jobs, rights=lambda request: ["look"] if request.user.is_staff else []))
+
+    ``kept``: an App, or a store, which is opened when the first page is asked for; you close it. ``rights``: what the
+    sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a ``Who``, whose name is kept for
+    the audit; it may be ``async``. Without it the programs of this machine may look, and others nothing. ``prefix``:
+    where it is mounted, where the server around it does not say (``root_path``).
+    """
+    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
+        raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
+
+    async def opened() -> QueueStore:
+        if isinstance(kept, App):
+            return await kept.open()
+        await kept.open()
+        return kept
+
+    async def visitor(request: Request) -> Who:
+        assert rights is not None
+        given = rights(request)
+        return _who(await given if inspect.isawaitable(given) else given)
+
+    return Asgi(Board(Reading(opened)), None if rights is None else visitor, prefix)
+
+
+def _who(given: Given) -> Who:
+    if isinstance(given, Who):
+        return given
+    try:
+        return Who(rights=frozenset(map(Right, given)))
+    except ValueError as error:
+        raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Right)}") from None

@@ -1,0 +1,129 @@
+"""A request and a reply as the pages see them: plain values, whatever server is around."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from stowhand.errors import StowhandError
+
+HTML = "text/html; charset=utf-8"
+Fields = Mapping[str, Sequence[str]]
+"""Of a query or a form: the values of each name, in the order in which they were sent."""
+
+
+class Right(StrEnum):
+    """What a visitor may do. None of them includes another."""
+
+    LOOK = "look"
+    """See that there are jobs: their ids, tasks, queues, states and times."""
+    PAYLOADS = "payloads"
+    """See what jobs carry and say: payloads, results, keys, errors, progress texts, execution logs."""
+    ACT = "act"
+    """Change jobs and queues that are there."""
+    ADD = "add"
+    """Enqueue jobs."""
+
+
+class Who(msgspec.Struct, frozen=True):
+    """A visitor."""
+
+    name: str = ""
+    """For the audit; empty: nobody has said."""
+    rights: frozenset[Right] = frozenset()
+
+    def may(self, right: Right) -> bool:
+        return right in self.rights
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One request."""
+
+    method: str = "GET"
+    path: str = "/"
+    """Decoded, below the prefix."""
+    query: Fields = {}
+    form: Fields = {}
+    """Of a POST with ``application/x-www-form-urlencoded``."""
+    headers: Mapping[str, str] = {}
+    """By lower-case name."""
+    peer: str = ""
+    """The address at the other end of the socket, which no header can change; empty: not known."""
+    secure: bool = False
+    """It came over TLS."""
+    prefix: str = ""
+    """Where the dashboard is mounted: empty, or ``/jobs-admin``."""
+    who: Who = Who()
+    known: bool = False
+    """The application around the dashboard has said who it is; else ``Access.admit`` finds out."""
+    token: str = ""
+    """What each form sends back, so that no other site can post it. ``Access.admit`` sets it."""
+
+    def first(self, name: str) -> str:
+        """The first value of the query's field that is not empty, without the blanks around it; else empty."""
+        return next((value for given in self.query.get(name, ()) if (value := given.strip())), "")
+
+    def may(self, right: Right) -> bool:
+        """Whether the visitor has this right."""
+        return self.who.may(right)
+
+    def href(self, path: str, **query: object) -> str:
+        """A link to a page here. Fields that are ``None``, empty, or an empty list are left out; a list gives several.
+
+        Every name of a user's goes into the query, where ``/``, ``.`` and quotes mean nothing.
+        """
+        given = {name: [value] if isinstance(value, str | int) else value for name, value in query.items()}
+        pairs: list[tuple[str, Any]] = [
+            (name, value) for name, values in given.items() if isinstance(values, Sequence) for value in values
+        ]
+        text = urlencode([pair for pair in pairs if pair[1] != ""], quote_via=quote, safe="")
+        return f"{self.prefix}{quote(path)}" + (f"?{text}" if text else "")
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent back."""
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    """Names in lower case; one may stand twice (``set-cookie``)."""
+    body: bytes | AsyncIterator[bytes] = b""
+    """An iterator is sent piece by piece, until it ends or the client goes."""
+
+    def with_headers(self, *more: tuple[str, str]) -> Reply:
+        """The same with more headers; one that is there already is kept."""
+        there = {name for name, _ in self.headers}
+        return msgspec.structs.replace(
+            self, headers=(*self.headers, *(pair for pair in more if pair[0] not in there or pair[0] == "set-cookie"))
+        )
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A page that is not rendered yet."""
+
+    template: str
+    title: str
+    values: Mapping[str, Any] = {}
+    """What the template shows: nothing that the visitor may not see is in here."""
+    status: int = 200
+
+
+class Malformed(StowhandError):
+    """A field of a query or a form has a value that means nothing. The message names it, and what is possible."""
+
+
+class Absent(StowhandError):
+    """There is no such page, or job. The message says where to look."""
+
+
+def redirect(location: str) -> Reply:
+    """After a POST: the browser fetches that page, and a reload repeats nothing."""
+    return Reply(status=303, headers=(("location", location),))
+
+
+def text(status: int, words: str) -> Reply:
+    """Plain text."""
+    return Reply(status=status, headers=(("content-type", "text/plain; charset=utf-8"),), body=words.encode())

@@ -1,0 +1,1 @@
+// Regions of the page that change while it is looked at.

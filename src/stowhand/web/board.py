@@ -1,0 +1,194 @@
+"""The dashboard: a request in, a reply out. Which page it is, whether the visitor may see it, and what goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from stowhand.clock import wall_clock
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreError
+from stowhand.jobs.moments import iso, say, say_brief, say_span
+from stowhand.observe.safe_text import scrub
+from stowhand.web import job, jobs, overview
+from stowhand.web.access import Access
+from stowhand.web.asked import HTML, Absent, Asked, Malformed, Reply, Right, View, text
+from stowhand.web.reading import Reading
+
+HERE = Path(__file__).parent
+ASSETS = {"board.css": "text/css; charset=utf-8", "board.js": "text/javascript; charset=utf-8"}
+AGAIN = 5
+"""Seconds after which a page that could not be shown is asked for again."""
+Page = Callable[[Asked, Reading], Awaitable[View | Reply]]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """Which page answers. ``needs``: the right without which it is refused."""
+
+    method: str
+    path: str
+    page: Page
+    needs: Right = Right.LOOK
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", overview.show),
+    Route("GET", "/jobs", jobs.show),
+    Route("GET", "/job", job.show),
+)
+"""A path is fixed: what names something stands in the query (``/job?id=7``), where no character means anything."""
+MENU = (("Overview", "/"), ("Jobs", "/jobs"))
+
+
+class Board:
+    """One dashboard over one store. ``routes``: beside its own."""
+
+    def __init__(self, reading: Reading, access: Access | None = None, routes: Sequence[Route] = ROUTES) -> None:
+        self._reading = reading
+        self._access = access or Access()
+        self._routes = routes
+
+    async def answer(self, asked: Asked) -> Reply:
+        """The reply to any request. Raises nothing that the pages know of; a bug is the server's to report."""
+        admitted = await self._access.admit(asked)
+        if isinstance(admitted, Reply):
+            return self._access.protect(asked, admitted)
+        return self._access.protect(admitted, await self._answer(admitted))
+
+    async def _answer(self, asked: Asked) -> Reply:
+        if asked.path.startswith("/assets/"):
+            return _asset(asked)
+        route = self._route(asked)
+        if isinstance(route, Reply):
+            return route
+        try:
+            if route is None:
+                raise Absent(f"There is no page {asked.path} here.")
+            if not asked.may(route.needs):
+                return self._render(asked, _refused(route.needs))
+            found = await route.page(asked, self._reading)
+        except (Absent, Malformed, InvalidJob, ConfigurationError, StoreError) as error:
+            found = self._trouble(error)
+        if isinstance(found, Reply):
+            return found
+        reply = self._render(asked, found)
+        return reply.with_headers(("refresh", str(AGAIN))) if found.status == 503 and asked.method == "GET" else reply
+
+    def _route(self, asked: Asked) -> Route | Reply | None:
+        here = [route for route in self._routes if route.path == asked.path]
+        method = "GET" if asked.method == "HEAD" else asked.method
+        if here and all(route.method != method for route in here):
+            allowed = ", ".join(route.method for route in here)
+            return text(405, f"{asked.method} is not possible here; possible: {allowed}\n").with_headers(
+                ("allow", allowed)
+            )
+        return next((route for route in here if route.method == method), None)
+
+    def _render(self, asked: Asked, view: View) -> Reply:
+        page = _templates().get_template(view.template)
+        body = page.render(
+            asked=asked,
+            title=view.title,
+            menu=MENU,
+            place=self._reading.place,
+            now=wall_clock().replace(microsecond=0),
+            may={right.value for right in Right if asked.may(right)},
+            **view.values,
+        )
+        headers = (("content-type", HTML), ("cache-control", "no-store"))
+        return Reply(status=view.status, headers=headers, body=body.encode("utf-8", "backslashreplace"))
+
+    def _trouble(self, error: Exception) -> View:
+        status, title, hint = _said(error)
+        since = self._reading.away_since if status == 503 else None
+        values = {"words": scrub(str(error)), "hint": hint, "since": since}
+        return View(template="base.html", title=title, values=values, status=status)
+
+
+def _said(error: Exception) -> tuple[int, str, str]:
+    """Status, title, and what to do."""
+    match error:
+        case Absent():
+            return 404, "Not here", ""
+        case Malformed() | InvalidJob():
+            return 400, "This cannot be shown", "Mend the address, or go back."
+        case SchemaMissing():
+            return 503, "No schema is installed", "Run: stowhand migrate"
+        case SchemaOutdated():
+            return 503, "The schema is older than this program", "Run: stowhand migrate"
+        case SchemaTooNew():
+            return 503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."
+        case ConfigurationError():
+            return 501, "This store cannot say that", ""
+    return 503, "The store does not answer", "This page tries again by itself, every few seconds."
+
+
+def _refused(right: Right) -> View:
+    words = f"This needs the right “{right.value}”, which you do not have here."
+    return View(template="base.html", title="Not allowed", values={"words": words, "hint": ""}, status=403)
+
+
+# -- what pages are made of ------------------------------------------------------------------------
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment}
+    made.globals |= {"version_of": _version_of}
+    return made
+
+
+def _moment(at: datetime | None, now: datetime) -> Markup:
+    """``3m 20s ago``, ``in 5m``: the moment itself is in the title, and for the script, which says it in local time."""
+    if at is None:
+        return Markup("–")
+    seconds = (now - at).total_seconds()
+    ago = f"{say_span(seconds)} ago" if seconds > 0 else f"in {say_span(-seconds)}"
+    said = "now" if abs(seconds) < 1 else ago
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso(at), say(at), said)
+
+
+@cache
+def _asset_of(name: str) -> tuple[bytes, str] | None:
+    """Its content, and its ETag."""
+    if name not in ASSETS:
+        return None
+    content = (HERE / name).read_bytes()
+    return content, f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+
+
+def _version_of(name: str) -> str:
+    """A part of an asset's link that changes with its content, so that a browser may keep it for long."""
+    found = _asset_of(name)
+    return "" if found is None else found[1].strip('"')
+
+
+def _asset(asked: Asked) -> Reply:
+    name = asked.path.removeprefix("/assets/")
+    found = _asset_of(name)
+    if found is None:
+        return text(404, f"There is no {name} here.\n")
+    content, tag = found
+    fresh = asked.first("v") == tag.strip('"')
+    headers = (
+        ("content-type", ASSETS[name]),
+        ("etag", tag),
+        ("cache-control", "public, max-age=31536000, immutable" if fresh else "no-cache"),
+    )
+    if tag in asked.headers.get("if-none-match", ""):
+        return Reply(status=304, headers=headers)
+    return Reply(headers=headers, body=content)

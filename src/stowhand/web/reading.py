@@ -1,0 +1,183 @@
+"""The only door from the pages to the store. It asks the store's parts, and nothing else.
+
+What a visitor may not see is taken out here, so that no page and no template can forget it. What a store cannot say is
+``None``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from stowhand.clock import Clock, SystemClock, wall_clock
+from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreUnreachable
+from stowhand.jobs.job import Job
+from stowhand.jobs.tries import Try
+from stowhand.protocols.figures import Figures, Pauses
+from stowhand.protocols.operating import Explanation, QueueRow, WorkerRow
+from stowhand.protocols.queue_store import Failures, Inspector, JobFilter, QueueStore
+from stowhand.protocols.throughput import Period
+from stowhand.web.asked import Right, Who
+
+T = TypeVar("T")
+FRESH = 1.0
+"""Seconds for which one answer serves all viewers."""
+PATIENCE = 10.0
+"""Seconds after which a store that has not answered counts as away."""
+
+
+class Reading:
+    """A store that is opened when it is first asked, and again until it opens. On one event loop.
+
+    ``open_store``: gives the open store; called again after an error. What it gives is closed by whoever made it.
+    """
+
+    def __init__(self, open_store: Callable[[], Awaitable[QueueStore]], clock: Clock | None = None) -> None:
+        self._open_store = open_store
+        self._clock = clock or SystemClock()
+        self._store: QueueStore | None = None
+        self._opening = asyncio.Lock()
+        self._fresh: dict[object, tuple[float, asyncio.Task[Any]]] = {}
+        self.away_since: datetime | None = None
+        """When the store was first found not to answer; ``None``: it answered."""
+
+    @property
+    def place(self) -> str:
+        """Where the store is, for people; empty while it has not been opened."""
+        return "" if self._store is None else self._store.description
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    async def job(self, who: Who, job_id: int) -> Job | None:
+        """Live, or in the history."""
+        job = await self.ask(lambda store: store.jobs.get(job_id))
+        return None if job is None else seen_by(who, job)
+
+    async def tries(self, who: Who, job_id: int) -> Sequence[Try]:
+        """What its attempts left that did not complete."""
+        tries = await self.ask(lambda store: store.jobs.tries(job_id))
+        return tries if who.may(Right.PAYLOADS) else [msgspec.structs.replace(one, error=None) for one in tries]
+
+    async def jobs(self, who: Who, wanted: JobFilter) -> Sequence[Job] | None:
+        """A page of a list."""
+        found = await self._look(lambda inspect: inspect.list(wanted))
+        return None if found is None else [seen_by(who, job) for job in found]
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """Why it does not run."""
+        return await self._look(lambda inspect: inspect.explain(job_id))
+
+    # -- figures, for all viewers ----------------------------------------------------------------
+
+    async def figures(self) -> Figures | None:
+        return await self._shared("figures", lambda inspect: inspect.figures())
+
+    async def oldest_due(self) -> float | None:
+        """Seconds."""
+        return await self._shared("oldest due", lambda inspect: inspect.oldest_due())
+
+    async def workers(self) -> Sequence[WorkerRow] | None:
+        return await self._shared("workers", lambda inspect: inspect.workers())
+
+    async def queues(self) -> Sequence[QueueRow] | None:
+        return await self._shared("queues", lambda inspect: inspect.queues())
+
+    async def pauses(self) -> Pauses | None:
+        return await self._shared("pauses", lambda inspect: inspect.pauses())
+
+    async def failures(self, who: Who) -> Sequence[Failures] | None:
+        found = await self._shared("failures", lambda inspect: inspect.failures())
+        if found is None or who.may(Right.PAYLOADS):
+            return found
+        return [msgspec.structs.replace(one, error=None) for one in found]
+
+    async def throughput(
+        self, since: datetime, until: datetime, step: float = 60.0, task: str | None = None
+    ) -> Sequence[Period] | None:
+        """Nothing is counted in a store that keeps no throughput."""
+        return await self._shared(
+            ("throughput", since, until, step, task),
+            lambda inspect: inspect.throughput(since, until, step=step, task=task),
+        )
+
+    async def now(self) -> datetime:
+        """The store's clock, to a second; of a store that has none to ask, this machine's."""
+        return await self.shared("now", _now)
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    async def ask(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+        """Ask the store, for at most some seconds. Raises StoreError, ConfigurationError for what it does not offer."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await question(await self._opened())
+        except TimeoutError:
+            self.away_since = self.away_since or wall_clock()
+            raise StoreUnreachable(f"the store has not answered for {PATIENCE:.0f} s") from None
+        except SchemaError:
+            raise
+        except StoreError:
+            self.away_since = self.away_since or wall_clock()
+            raise
+        self.away_since = None
+        return answer
+
+    async def shared(self, key: object, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+        """The same, asked once a second for all viewers."""
+        now = self._clock.monotonic()
+        asked_at, task = self._fresh.get(key, (0.0, None))
+        if task is None or now - asked_at >= FRESH:
+            self._fresh = {one: kept for one, kept in self._fresh.items() if now - kept[0] < FRESH}
+            task = asyncio.ensure_future(self.ask(question))
+            task.add_done_callback(_retrieved)
+            self._fresh[key] = now, task
+        answer: T = await asyncio.shield(task)
+        return answer
+
+    async def _look(self, question: Callable[[Inspector], Awaitable[T]]) -> T | None:
+        return await self.ask(lambda store: _by(store, question))
+
+    async def _shared(self, key: object, question: Callable[[Inspector], Awaitable[T]]) -> T | None:
+        return await self.shared(key, lambda store: _by(store, question))
+
+    async def _opened(self) -> QueueStore:
+        if self._store is None:
+            async with self._opening:
+                if self._store is None:
+                    self._store = await self._open_store()
+        return self._store
+
+
+def seen_by(who: Who, job: Job) -> Job:
+    """The job as this visitor may see it."""
+    if who.may(Right.PAYLOADS):
+        return job
+    return msgspec.structs.replace(
+        job, payload_text="", result_text=None, last_error=None, key=None, progress_text=None
+    )
+
+
+async def _by(store: QueueStore, question: Callable[[Inspector], Awaitable[T]]) -> T | None:
+    try:
+        inspect = store.inspect
+    except ConfigurationError:  # a lent store: jobs are looked at one by one
+        return None
+    return await question(inspect)
+
+
+async def _now(store: QueueStore) -> datetime:
+    try:
+        timetable = store.timetable
+    except ConfigurationError:
+        return wall_clock()
+    return await timetable.now()
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Whoever asked may have gone: asyncio warns of an error that nobody has read."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,109 @@
+"""A dashboard over a store of each kind, asked without a network; a coroutine is a test here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
+from stowhand.testing import MemoryStore
+from stowhand.web.asked import Asked, Reply, Right, Who
+from stowhand.web.board import Board
+from stowhand.web.reading import Reading
+from tests.support.databases import Setup
+from tests.support.schema import install
+
+DEADLINE = 90.0
+ADMIN = Who("ada", frozenset(Right))
+LOOKER = Who("lou", frozenset({Right.LOOK}))
+
+
+class Visitor:
+    """Somebody who looks at a dashboard. ``at``: links and forms of its pages as they stand there."""
+
+    def __init__(self, store: QueueStore, who: Who = ADMIN, prefix: str = "") -> None:
+        async def opened() -> QueueStore:
+            return store
+
+        self.store = store
+        self.who = who
+        self.prefix = prefix
+        self.board = Board(Reading(opened))
+
+    async def reply(self, at: str, method: str = "GET", **headers: str) -> Reply:
+        """What is sent back for this link."""
+        parts = urlsplit(at.removeprefix(self.prefix))
+        return await self.board.answer(
+            Asked(
+                method=method,
+                path=parts.path or "/",
+                query=parse_qs(parts.query, keep_blank_values=True),
+                headers=headers,
+                prefix=self.prefix,
+                who=self.who,
+                known=True,
+            )
+        )
+
+    async def page(self, at: str, status: int = 200) -> str:
+        """The page as text."""
+        reply = await self.reply(at)
+        assert isinstance(reply.body, bytes)
+        assert reply.status == status, reply.body.decode()
+        return reply.body.decode()
+
+
+Stores = Callable[..., AbstractAsyncContextManager[QueueStore]]
+
+
+@pytest.fixture(scope="session")
+def postgres_setup() -> Setup:
+    return install
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
+    """``async with store_at() as store``: an empty one, installed and open."""
+    match request.param:
+        case "memory":
+            url = ""
+        case "sqlite":
+            url = f"sqlite:///{tmp_path / 'jobs.db'}"
+        case _:
+            url = request.getfixturevalue("postgres_url")
+
+    @asynccontextmanager
+    async def opened(options: StoreOptions | None = None) -> AsyncIterator[QueueStore]:
+        store: QueueStore = open_store(url, options or StoreOptions()) if url else MemoryStore(options=options)
+        try:
+            if url.startswith("sqlite"):
+                await store.schema.install()
+            await store.open()
+            yield store
+        finally:
+            await store.close()
+
+    return opened
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run coroutine tests."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+
+    async def story() -> None:
+        async with asyncio.timeout(DEADLINE):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+
+    asyncio.run(story())
+    return True

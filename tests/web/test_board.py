@@ -1,0 +1,90 @@
+"""The dashboard as a function: pages, links, what goes wrong."""
+
+from __future__ import annotations
+
+from stowhand.errors import SchemaMissing, StoreUnreachable
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.testing import MemoryStore
+from stowhand.web.asked import Asked
+from stowhand.web.board import Board
+from stowhand.web.reading import Reading
+from tests.web.conftest import ADMIN, LOOKER, Stores, Visitor
+
+
+async def test_the_pages_are_there_on_every_store(store_at: Stores) -> None:
+    async with store_at() as store:
+        job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"x"}', queue="mail"))
+        visitor = Visitor(store)
+        assert "send" in await visitor.page("/jobs")
+        assert f"Job {job.id}" in await visitor.page(f"/job?id={job.id}")
+        assert "Overview" in await visitor.page("/")
+
+
+async def test_an_unknown_page_and_an_unknown_job_are_named() -> None:
+    visitor = Visitor(MemoryStore())
+    assert "There is no page /nowhere" in await visitor.page("/nowhere", 404)
+    assert "There is no job 7" in await visitor.page("/job?id=7", 404)
+    assert "&#39;seven&#39; is no id" in await visitor.page("/job?id=seven", 400)
+    assert "did you mean &#39;failed&#39;" in await visitor.page("/jobs?state=faild", 400)
+    assert (await visitor.reply("/jobs", method="POST")).status == 405
+
+
+async def test_a_store_that_is_away_says_since_when_and_comes_back() -> None:
+    store, answers = MemoryStore(), [StoreUnreachable("no route to postgresql://u:secret@db"), None]
+
+    async def opened() -> QueueStore:
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return store
+
+    board = Board(Reading(opened))
+    asked = Asked(path="/jobs", who=ADMIN, known=True)
+    reply = await board.answer(asked)
+    assert isinstance(reply.body, bytes)
+    assert reply.status == 503
+    assert ("refresh", "5") in reply.headers
+    assert b"The store does not answer" in reply.body
+    assert b"Since <time" in reply.body
+    assert b"secret" not in reply.body
+    assert (await board.answer(asked)).status == 200
+
+
+async def test_a_schema_that_is_absent_names_the_command() -> None:
+    async def opened() -> QueueStore:
+        raise SchemaMissing("nothing is installed")
+
+    reply = await Board(Reading(opened)).answer(Asked(who=ADMIN, known=True))
+    assert isinstance(reply.body, bytes)
+    assert b"stowhand migrate" in reply.body
+
+
+async def test_links_know_the_prefix_and_quote_every_name() -> None:
+    asked = Asked(prefix="/ops/jobs")
+    assert asked.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], queue=None, key="") == (
+        "/ops/jobs/jobs?task=a%2Fb.c%22%27%26%3F%23%E2%80%AE&state=failed&state=errored"
+    )
+    page = await Visitor(MemoryStore(), prefix="/ops/jobs").page("/")
+    assert 'href="/ops/jobs/jobs"' in page
+    assert 'href="/ops/jobs/assets/board.css' in page
+
+
+async def test_assets_are_kept_by_browsers_until_they_change() -> None:
+    visitor = Visitor(MemoryStore())
+    first = dict((reply := await visitor.reply("/assets/board.css")).headers)
+    assert reply.body
+    assert first["content-type"].startswith("text/css")
+    assert first["cache-control"] == "no-cache"
+    versioned = await visitor.reply(f"/assets/board.css?v={first['etag'].strip(chr(34))}")
+    assert "immutable" in dict(versioned.headers)["cache-control"]
+    again = await visitor.reply("/assets/board.css", **{"if-none-match": first["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    assert (await visitor.reply("/assets/../board.py")).status == 404
+
+
+async def test_without_the_right_to_payloads_none_is_in_a_page(store_at: Stores) -> None:
+    async with store_at() as store:
+        job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"hush-payload"}', key="hush-key"))
+        await store.admin.permanently_fail_jobs([job.id], "hush-error")
+        for at in ("/", "/jobs", f"/job?id={job.id}"):
+            assert "hush" not in await Visitor(store, LOOKER).page(at)
