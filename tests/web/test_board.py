@@ -27,7 +27,7 @@ async def test_an_unknown_page_and_an_unknown_job_are_named() -> None:
     assert "There is no job 7" in await visitor.page("/job?id=7", 404)
     assert "&#39;seven&#39; is no id" in await visitor.page("/job?id=seven", 400)
     assert "did you mean &#39;failed&#39;" in await visitor.page("/jobs?state=faild", 400)
-    assert (await visitor.reply("/jobs", method="POST")).status == 405
+    assert (await visitor.reply("/jobs", method="PUT")).status == 405
 
 
 async def test_a_store_that_is_away_says_since_when_and_comes_back() -> None:

@@ -1,34 +1,429 @@
-"""Who asks, and what they may do."""
+"""Who asks, and what they may do; and that it is they who ask, and no other site by way of their browser.
+
+A visitor is whom the application around the dashboard names; else the bearer of a token; else who has a cookie, which
+stands for a token or for the one-time link; else whom a named proxy names; else, where nothing can be changed and there
+are no tokens, a program of this machine.
+"""
 
 from __future__ import annotations
 
-import ipaddress
+import base64
+import hmac
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from stowhand.web.asked import Asked, Reply, Right, Who, text
+from stowhand.clock import Clock, SystemClock
+from stowhand.errors import ConfigurationError
+from stowhand.observe.safe_text import shorten
+from stowhand.remote.server.authenticator import FORWARDED, LOOPBACK_NAMES, Authenticator
+from stowhand.remote.server.grants import EVERYTHING, Grant, Scope
+from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.refusals import Refused
+from stowhand.remote.server.token_file import hash_of
+from stowhand.remote.wire import Kind
+from stowhand.web.asked import Ask, Asked, Reply, Right, View, Who, redirect
 
-LOCAL = Who(rights=frozenset({Right.LOOK}))
+LINK_LIFE = 600.0
+"""Seconds for which the one-time link is good."""
+LINK_PAUSE = 10.0
+"""Seconds between two: anybody here may ask for one."""
+SESSION_LIFE = 12 * 3600.0
+"""Seconds. A session also ends with the process, and with the token that began it."""
+SESSIONS = 1000
+SESSION, VISIT, SAID = "session", "visit", "said"
+"""Cookies: who signed in; what ties a form to the browser that it was sent to; what became of the last form."""
+SAID_LIFE = 60
+"""Seconds."""
+SAID_BYTES = 3000
+NAME_LIMIT = 128
+"""Characters of a name that a proxy gives."""
+RIGHTS = {Scope.READ: Right.LOOK, Scope.PAYLOAD: Right.PAYLOADS, Scope.ACT: Right.ACT, Scope.ADD: Right.ADD}
+"""By the scope of a token that gives it."""
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    ("content-security-policy", POLICY),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("x-content-type-options", "nosniff"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-store"),
+)
+_SECRET = re.compile(r"[\w-]{43}", re.ASCII)
+_PAGE = re.compile(r"/(?:[a-z]+(?:/[a-z]+)*)?(?:\?[!-~]*)?")
+"""A page of ours and its query. Each path is of fixed words, so this leads nowhere else."""
+
+
+class Entrance(msgspec.Struct, frozen=True, kw_only=True):
+    """How one comes in. Raises ConfigurationError."""
+
+    allow_actions: bool = False
+    """Without it nobody may act or add, whatever a token says."""
+    hide_payloads: bool = False
+    """Nobody may see payloads, whatever a token says."""
+    trust_header: str = ""
+    """The header in which a proxy names the visitor; that may do all there is to do."""
+    proxies: Proxies = Proxies()
+    public_url: str = ""
+    """Where browsers find it behind a proxy: ``https://jobs.example.com``."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.public_url)
+        if self.public_url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query):
+            raise ConfigurationError(f"--public-url {self.public_url}: write it like https://jobs.example.com/queue")
+        if self.trust_header and not (self.proxies and self.public_url):
+            raise ConfigurationError(
+                f"--trust-header {self.trust_header}: say which proxy sends it, and where browsers find it:"
+                " --trust-from 10.0.0.0/8 --public-url https://jobs.example.com"
+            )
+
+    @property
+    def most(self) -> frozenset[Right]:
+        """All that anybody may do."""
+        hidden = {Right.PAYLOADS} if self.hide_payloads else set()
+        return frozenset(Right) - hidden - (set() if self.allow_actions else {Right.ACT, Right.ADD})
+
+
+class Link:
+    """Signs in whoever uses it first. ``show``: is given its path, and shows it to the owner of this process alone."""
+
+    def __init__(self, show: Callable[[str], None], clock: Clock) -> None:
+        self._show = show
+        self._clock = clock
+        self._code, self._until = "", 0.0
+
+    def make(self) -> None:
+        """A new one; the one before is void. Within some seconds of that one, which was not used, nothing is done."""
+        now = self._clock.monotonic()
+        if self._code and now < self._until - LINK_LIFE + LINK_PAUSE:
+            return
+        self._code, self._until = secrets.token_urlsafe(32), now + LINK_LIFE
+        self._show(f"/login?code={self._code}")
+
+    def spend(self, code: str) -> bool:
+        """``False``: another code, or used, or too old."""
+        alive = self._code and self._clock.monotonic() < self._until
+        if not alive or not hmac.compare_digest(hash_of(self._code), hash_of(code)):
+            return False
+        self._code = ""
+        return True
+
+
+class _Session(msgspec.Struct, frozen=True):
+    grant: Grant
+    name: str
+    until: float
 
 
 class Access:
-    """Whoever is on this machine may look; others may nothing."""
+    """On the event loop. Without an ``authenticator`` nobody comes in but whom the application around it names.
 
-    async def admit(self, asked: Asked) -> Asked | Reply:
-        """The request with its visitor and the token of its forms; or the reply that refuses it."""
-        if asked.known:
-            return asked
-        if not _is_loopback(asked.peer):
-            return text(403, "This dashboard is for this machine alone.\n")
-        return msgspec.structs.replace(asked, who=LOCAL, known=True)
+    ``link``: made where actions are allowed and there are no tokens.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator | None = None,
+        entrance: Entrance | None = None,
+        link: Link | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._authenticator = authenticator
+        self._entrance = entrance or Entrance()
+        self._link = link
+        self._clock = clock or SystemClock()
+        # An application has several processes, perhaps, of which each takes the forms of the others.
+        self._key = b"" if authenticator is None else secrets.token_bytes(32)
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        """By the hash of the cookie; the oldest first."""
+
+    async def admit(self, asked: Asked) -> tuple[Asked, View | Reply | None]:
+        """The request with its visitor and the token of its forms; and what is answered at once, if anything."""
+        asked = self._arrived(asked)
+        if asked.path.startswith("/assets/"):
+            return asked, None
+        try:
+            _check_site(asked)
+            asked, is_program = self._identified(asked)
+            if asked.method == "POST" and not is_program:
+                _check_form(asked)
+            return asked, None if asked.known else self._door(asked)
+        except Refused as refused:
+            return asked, self._refusal(asked, refused)
+
+    def still(self, asked: Asked) -> bool:
+        """May an admitted visitor still do what they could? For a stream, which outlives the question."""
+        try:
+            return self._identified(asked)[0].who == asked.who
+        except Refused:
+            return False
 
     def protect(self, asked: Asked, reply: Reply) -> Reply:
-        """The reply with the headers that every reply has."""
-        return reply.with_headers(("referrer-policy", "no-referrer"), ("x-content-type-options", "nosniff"))
+        """The reply with the headers that every reply has, and the cookies that its forms and its message need."""
+        more = [*HEADERS]
+        if reply.said:
+            more.append(_cookie(asked, SAID, _write_said(reply.said), SAID_LIFE))
+        elif asked.said and reply.is_page:
+            more.append(_cookie(asked, SAID, "", 0))
+        has_forms = reply.is_page and (not asked.who.rights or asked.who.rights & {Right.ACT, Right.ADD})
+        if has_forms and asked.visit not in (_kept(asked, VISIT), _kept(asked, SESSION)):
+            more.append(_cookie(asked, VISIT, asked.visit, None))
+        if reply.status == 401:
+            more.append(("www-authenticate", "Bearer"))
+        return reply.with_headers(*more)
+
+    # -- who -------------------------------------------------------------------------------------
+
+    def _arrived(self, asked: Asked) -> Asked:
+        """With what is known before the visitor is: where it came from, and what its browser has kept for us."""
+        secure = asked.secure or urlsplit(self._entrance.public_url).scheme == "https"
+        asked = msgspec.structs.replace(
+            asked, secure=secure, address=self._entrance.proxies.client(asked.peer, asked.headers)
+        )
+        visit = _kept(asked, VISIT) or secrets.token_urlsafe(32)
+        return self._with_token(msgspec.structs.replace(asked, visit=visit, said=_read_said(asked)))
+
+    def _identified(self, asked: Asked) -> tuple[Asked, bool]:
+        """With its visitor; and whether that is a program, whose token no other site can make a browser send."""
+        gate = self._authenticator
+        if asked.known:
+            return asked, False
+        if gate is None:
+            raise Refused(Kind.OUT_OF_SCOPE, "nobody has been let in here", "give dashboard(…) the argument rights")
+        self._check_host(asked, gate)
+        scheme, _, token = asked.headers.get("authorization", "").partition(" ")
+        if gate.wants_tokens and scheme.lower() == "bearer":
+            return self._as(asked, self._of_grant(self._granted(gate, token.strip(), asked))), True
+        cookie = _kept(asked, SESSION)
+        session = self._sessions.get(hash_of(cookie))
+        if session is not None and self._clock.monotonic() < session.until and gate.still(session.grant):
+            asked = msgspec.structs.replace(asked, visit=cookie, is_session=True)
+            return self._as(asked, self._of_grant(session.grant, session.name)), False
+        if self._entrance.trust_header and asked.peer in self._entrance.proxies:
+            return self._as(asked, Who(_named(asked, self._entrance.trust_header), self._entrance.most)), False
+        if not self._has_login(gate) and not self._entrance.trust_header:
+            return self._as(asked, Who(rights=self._entrance.most - {Right.ACT, Right.ADD})), False
+        if not self._has_login(gate):
+            raise Refused(
+                Kind.OUT_OF_SCOPE, "this dashboard is reached through its proxy", f"open {self._entrance.public_url}"
+            )
+        if asked.path in ("/login", "/login/link"):
+            return asked, False
+        raise Refused(Kind.UNAUTHORIZED, "This dashboard asks who you are.")
+
+    def _has_link(self, gate: Authenticator) -> bool:
+        return self._link is not None and not gate.wants_tokens
+
+    def _has_login(self, gate: Authenticator) -> bool:
+        return self._link is not None or gate.wants_tokens
+
+    def _check_host(self, asked: Asked, gate: Authenticator) -> None:
+        """Where no secret is asked for, a page of another site must not pass for a visitor by giving its own name the
+        address of this machine; nor must what a proxy brings in pass for a program of this machine."""
+        if gate.wants_tokens and not self._entrance.trust_header:
+            return
+        here = (*LOOPBACK_NAMES, urlsplit(self._entrance.public_url).hostname)
+        if _host(asked.headers.get("host", "")) not in here:
+            raise Refused(
+                Kind.OUT_OF_SCOPE,
+                "this dashboard answers only to who asks for it by its own name",
+                f"open {self._entrance.public_url or 'http://127.0.0.1:PORT'}; where a proxy stands before it:"
+                " --public-url, and tokens or --trust-header",
+            )
+        if not self._entrance.trust_header and any(name in asked.headers for name in FORWARDED):
+            raise Refused(
+                Kind.OUT_OF_SCOPE,
+                "a proxy stands before this dashboard, which does not ask who you are",
+                "make a token: stowhand tokens make --name NAME --scope read; or let the proxy say: --trust-header",
+            )
+
+    def _granted(self, gate: Authenticator, token: str, asked: Asked) -> Grant:
+        grant = gate.find(token)
+        if grant is None:
+            raise gate.wrong(asked.address)
+        if grant.tasks is not None or grant.queues is not None:
+            raise Refused(
+                Kind.OUT_OF_SCOPE,
+                "this token is for some tasks or queues, and the dashboard shows them all",
+                f"make one without limits: stowhand tokens make --name {grant.name} --scope read",
+            )
+        return grant
+
+    def _of_grant(self, grant: Grant, name: str = "") -> Who:
+        given = {right for scope, right in RIGHTS.items() if scope in grant.scopes}
+        return Who(name or f"{grant.name} ({grant.id})", self._entrance.most & given)
+
+    def _as(self, asked: Asked, who: Who) -> Asked:
+        return self._with_token(msgspec.structs.replace(asked, who=who))
+
+    def _with_token(self, asked: Asked) -> Asked:
+        """Bound to the cookie and to the visitor: another site knows neither the one nor what becomes of it."""
+        made = hmac.new(self._key, f"{asked.visit}\n{asked.who.name}".encode("utf-8", "replace"), "sha256")
+        return msgspec.structs.replace(asked, token=made.hexdigest())
+
+    # -- in and out ------------------------------------------------------------------------------
+
+    def _door(self, asked: Asked) -> View | Reply | None:
+        gate = self._authenticator
+        if gate is None or not self._has_login(gate):
+            return None
+        method = "GET" if asked.method == "HEAD" else asked.method
+        match method, asked.path:
+            case "GET", "/login":
+                return self._login(asked, gate, 200, "")
+            case "POST", "/login":
+                return self._sign_in(asked, gate)
+            case "POST", "/logout":
+                self._sessions.pop(hash_of(asked.visit), None)
+                return redirect(asked.href("/")).with_headers(_cookie(asked, SESSION, "", 0))
+            case "POST", "/login/link" if self._link is not None and not gate.wants_tokens:
+                self._link.make()
+                return redirect(asked.href("/login"))
+        return None
+
+    def _sign_in(self, asked: Asked, gate: Authenticator) -> Reply:
+        if self._link is None or gate.wants_tokens:
+            grant, name = self._granted(gate, asked.sent("secret").strip(), asked), ""
+        elif self._link.spend(asked.sent("code")):
+            grant, name = EVERYTHING, "link"
+        else:
+            refused = gate.wrong(asked.address)
+            if refused.kind is Kind.UNAUTHORIZED:
+                raise Refused(Kind.UNAUTHORIZED, "This link was used, or is more than ten minutes old.")
+            raise refused
+        if not self._of_grant(grant).rights:
+            raise Refused(
+                Kind.OUT_OF_SCOPE,
+                "this token gives no right here",
+                f"make one: stowhand tokens make --name {grant.name} --scope read,payload",
+            )
+        self._sessions.pop(hash_of(asked.visit), None)
+        visit = secrets.token_urlsafe(32)
+        self._sessions[hash_of(visit)] = _Session(grant, name, self._clock.monotonic() + SESSION_LIFE)
+        if len(self._sessions) > SESSIONS:
+            self._sessions.popitem(last=False)
+        return redirect(asked.prefix + page_of(asked.sent("back"))).with_headers(
+            _cookie(asked, SESSION, visit, round(SESSION_LIFE))
+        )
+
+    def _refusal(self, asked: Asked, refused: Refused) -> View | Reply:
+        gate = self._authenticator
+        if gate is not None and not asked.known and refused.kind in (Kind.UNAUTHORIZED, Kind.TOO_MANY):
+            return self._login(asked, gate, refused.status, refused.message)
+        values = {"words": refused.message, "hint": refused.fix}
+        return View(template="base.html", title="Not allowed", values=values, status=refused.status)
+
+    def _login(self, asked: Asked, gate: Authenticator, status: int, words: str) -> View:
+        """A form for a token, or for the code of a link. To open the link spends nothing: programs open links, too."""
+        onward = asked.href(asked.path, **asked.query) if status == 401 and asked.method == "GET" else ""
+        back = ("back", onward.removeprefix(asked.prefix) or asked.sent("back"))
+        code = asked.first("code")
+        if self._link is None or gate.wants_tokens:
+            ask = Ask(path="/login", button="Sign in", hidden=(back,), secret="Token")
+            hint = "A token is made by: stowhand tokens make --name NAME --scope read,payload"
+        elif code and status == 200:
+            ask = Ask(path="/login", button="Sign in", hidden=(("code", code), back))
+            hint = "The link is good for one use, and for ten minutes."
+        else:
+            ask = Ask(path="/login/link", button="Show a new link there")
+            hint = "The link to sign in is in the terminal where this was started, or in the file that is named there."
+        values = {"words": words, "hint": hint, "ask": ask, "onward": onward}
+        return View(template="base.html", title="Sign in", values=values, status=status)
 
 
-def _is_loopback(address: str) -> bool:
+def page_of(text: str) -> str:
+    """A page of ours to go to, from a form or an address; whatever is none is the first page."""
+    return text if _PAGE.fullmatch(text) else "/"
+
+
+def _check_site(asked: Asked) -> None:
+    """Raises Refused for what another site makes a browser ask for, except that it leads here by a link."""
+    site = asked.headers.get("sec-fetch-site", "same-origin")  # an older browser, a program, or no TLS
+    leads = asked.headers.get("sec-fetch-mode") == "navigate" and asked.headers.get("sec-fetch-dest") == "document"
+    if site != "same-origin" and (asked.method == "POST" or not (leads or site == "none")):
+        raise _foreign()
+
+
+def _check_form(asked: Asked) -> None:
+    """Raises Refused unless the form was made here, for this visitor. ``null`` is what a browser says of itself where
+    pages send no referrer, as ours: there the token alone decides."""
+    origin = asked.headers.get("origin", "null")
+    if origin != "null" and urlsplit(origin).netloc.lower() != asked.headers.get("host", "").lower():
+        raise _foreign()
+    if not hmac.compare_digest(asked.token.encode(), asked.sent("token").encode("utf-8", "replace")):
+        raise _foreign()
+
+
+def _foreign() -> Refused:
+    return Refused(
+        Kind.OUT_OF_SCOPE,
+        "another site sent this, or the page that it was sent from is older than this dashboard",
+        "go back, load the page again, and send it once more; nothing was changed",
+    )
+
+
+def _named(asked: Asked, header: str) -> str:
+    name = asked.headers.get(header.lower(), "").strip()
+    # A comma joins two headers of this name, of which a visitor may have sent one.
+    if not name or len(name) > NAME_LIMIT or not name.isprintable() or "," in name:
+        raise Refused(Kind.OUT_OF_SCOPE, f"the proxy does not say in {header} who you are", "sign in at the proxy")
+    return name
+
+
+def _host(text: str) -> str:
     try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        return urlsplit(f"//{text}").hostname or ""
     except ValueError:
-        return False
+        return ""
+
+
+# -- cookies -------------------------------------------------------------------------------------
+
+
+def _name(asked: Asked, what: str) -> str:
+    """A browser has one jar for all ports of a host. ``__Host-`` keeps neighbours of a domain from setting it."""
+    port = re.search(r":(\d{1,5})$", asked.headers.get("host", ""))
+    return f"{'__Host-' if asked.secure else ''}stowhand-{what}{'-' + port[1] if port else ''}"
+
+
+def _value(asked: Asked, what: str) -> str:
+    name = _name(asked, what)
+    pairs = (part.strip().partition("=") for part in asked.headers.get("cookie", "").split(";"))
+    return next((value for key, _, value in pairs if key == name), "")
+
+
+def _kept(asked: Asked, what: str) -> str:
+    """A secret of ours; empty: there is none."""
+    found = _value(asked, what)
+    return found if _SECRET.fullmatch(found) else ""
+
+
+def _cookie(asked: Asked, what: str, value: str, life: int | None) -> tuple[str, str]:
+    # The visit's comes along where a link of another site leads here, or that page would begin another visit.
+    parts = [f"{_name(asked, what)}={value}", f"Path={'/' if asked.secure else quote(asked.prefix) or '/'}", "HttpOnly"]
+    parts.append(f"SameSite={'Lax' if what == VISIT else 'Strict'}")
+    parts += [] if life is None else [f"Max-Age={life}"]
+    return "set-cookie", "; ".join([*parts, "Secure"] if asked.secure else parts)
+
+
+def _write_said(lines: Sequence[str]) -> str:
+    lines = [shorten(line, SAID_BYTES // 8) for line in lines]
+    while len(text := msgspec.json.encode(lines)) > SAID_BYTES:
+        lines = lines[:-1]
+    return base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+def _read_said(asked: Asked) -> tuple[str, ...]:
+    text = _value(asked, SAID)
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=tuple[str, ...])
+    except ValueError:  # none, or not of our writing
+        return ()

@@ -52,13 +52,21 @@ class Asgi:
             path=path.removeprefix(root).removeprefix(self._prefix) or "/",
             query=_fields(request.scope.get("query_string", b"").decode("latin-1")),
             form=_fields(await _body(request)) if request.method == "POST" else {},
-            headers=dict(request.headers),
+            headers=_joined(request.headers.items()),
             peer=request.client.host if request.client is not None else "",
             secure=request.scope.get("scheme") == "https",
             prefix=root + self._prefix,
             who=Who() if self._visitor is None else await self._visitor(request),
             known=self._visitor is not None,
         )
+
+
+def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Several of one name joined, that none stands for all."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        found[name] = f"{found[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in found else value
+    return found
 
 
 class _TooLarge(Exception):
@@ -98,7 +106,7 @@ def _response(reply: Reply, method: str) -> Response:
 
 
 def dashboard(
-    kept: App | QueueStore, *, rights: Callable[[Request], Given | Awaitable[Given]] | None = None, prefix: str = ""
+    kept: App | QueueStore, *, rights: Callable[[Request], Given | Awaitable[Given]], prefix: str = ""
 ) -> Asgi:
     """An ASGI application for an application of yours to mount.
 
@@ -106,8 +114,8 @@ def dashboard(
 
     ``kept``: an App, or a store, which is opened when the first page is asked for; you close it. ``rights``: what the
     sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a ``Who``, whose name is kept for
-    the audit; it may be ``async``. Without it the programs of this machine may look, and others nothing. ``prefix``:
-    where it is mounted, where the server around it does not say (``root_path``).
+    the audit; it may be ``async``. Where it raises, nothing is shown. ``prefix``: where it is mounted, where the server
+    around it does not say (``root_path``).
     """
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
@@ -119,11 +127,10 @@ def dashboard(
         return kept
 
     async def visitor(request: Request) -> Who:
-        assert rights is not None
         given = rights(request)
         return _who(await given if inspect.isawaitable(given) else given)
 
-    return Asgi(Board(Reading(opened)), None if rights is None else visitor, prefix)
+    return Asgi(Board(Reading(opened)), visitor, prefix)
 
 
 def _who(given: Given) -> Who:

@@ -61,11 +61,23 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     known: bool = False
     """The application around the dashboard has said who it is; else ``Access.admit`` finds out."""
     token: str = ""
-    """What each form sends back, so that no other site can post it. ``Access.admit`` sets it."""
+    """What each form sends back, so that no other site can post it. ``Access.admit`` sets it, and what follows."""
+    visit: str = ""
+    """A secret that its browser keeps in a cookie."""
+    is_session: bool = False
+    """The visitor has signed in here, and may sign out."""
+    address: str = ""
+    """For the audit: the peer's, or what a proxy says that is believed."""
+    said: tuple[str, ...] = ()
+    """What became of the form that was sent before."""
 
     def first(self, name: str) -> str:
         """The first value of the query's field that is not empty, without the blanks around it; else empty."""
         return next((value for given in self.query.get(name, ()) if (value := given.strip())), "")
+
+    def sent(self, name: str) -> str:
+        """The form's field; empty where it is missing."""
+        return next(iter(self.form.get(name, ())), "")
 
     def may(self, right: Right) -> bool:
         """Whether the visitor has this right."""
@@ -92,6 +104,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Names in lower case; one may stand twice (``set-cookie``)."""
     body: bytes | AsyncIterator[bytes] = b""
     """An iterator is sent piece by piece, until it ends or the client goes."""
+    said: tuple[str, ...] = ()
+    """Lines that the next page shows."""
+
+    @property
+    def is_page(self) -> bool:
+        """Is it HTML?"""
+        return ("content-type", HTML) in self.headers
 
     def with_headers(self, *more: tuple[str, str]) -> Reply:
         """The same with more headers; one that is there already is kept."""
@@ -109,6 +128,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, Any] = {}
     """What the template shows: nothing that the visitor may not see is in here."""
     status: int = 200
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A form with little but a button."""
+
+    path: str
+    button: str
+    hidden: tuple[tuple[str, str], ...] = ()
+    """Names and values that are sent along."""
+    secret: str = ""
+    """The label of a field ``secret``, if there is one."""
 
 
 class Malformed(StowhandError):

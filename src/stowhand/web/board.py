@@ -56,10 +56,10 @@ class Board:
 
     async def answer(self, asked: Asked) -> Reply:
         """The reply to any request. Raises nothing that the pages know of; a bug is the server's to report."""
-        admitted = await self._access.admit(asked)
-        if isinstance(admitted, Reply):
-            return self._access.protect(asked, admitted)
-        return self._access.protect(admitted, await self._answer(admitted))
+        asked, at_once = await self._access.admit(asked)
+        if isinstance(at_once, View):
+            at_once = self._render(asked, at_once)
+        return self._access.protect(asked, at_once or await self._answer(asked))
 
     async def _answer(self, asked: Asked) -> Reply:
         if asked.path.startswith("/assets/"):

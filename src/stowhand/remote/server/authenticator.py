@@ -70,7 +70,7 @@ class Authenticator:
             raise Refused(Kind.UNAUTHORIZED, "a worker token is needed", _MAKE)
         grant = self.find(token.strip())
         if grant is None:
-            raise self._unknown(address)
+            raise self.wrong(address)
         return grant
 
     def find(self, token: str) -> Grant | None:
@@ -91,7 +91,8 @@ class Authenticator:
         record = self._tokens.get(grant.id)
         return record is not None and record.standing(self._now()) == "active"
 
-    def _unknown(self, address: str) -> Refused:
+    def wrong(self, address: str) -> Refused:
+        """The refusal of a wrong token, which is counted."""
         count = self._wrong.add(address)
         if count == WRONG_PER_MINUTE:
             self._events.emit(WrongTokens(address, count))

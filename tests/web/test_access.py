@@ -1,0 +1,539 @@
+"""Who may come in, how, and for how long; and that no other site comes in with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, WrongTokens
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Authenticator
+from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.token_file import TokenFile
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.web.access import LINK_LIFE, SESSION_LIFE, Access, Entrance, Link
+from stowhand.web.asked import Asked, Reply, Right, Who
+from stowhand.web.board import Board
+from stowhand.web.reading import Reading
+from tests.remote.server.tokens import make_token, revoke
+from tests.web.browser import Browser, Page
+
+EVERYTHING = frozenset(Right)
+FOREIGN: dict[str, Any] = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+
+
+class Door:
+    """A dashboard whose pages are never asked for: who is let in is seen by ``who``."""
+
+    def __init__(self, tokens: Path, *, link: bool = False, **entrance: Any) -> None:
+        self.clock, self.events = FakeClock(), Events()
+        self.wrong: list[WrongTokens] = []
+        self.events.on(WrongTokens, self.wrong.append)
+        self.shown: list[str] = []
+        self.tokens = tokens
+        made = Link(self.shown.append, self.clock) if link else None
+        self.access = Access(
+            Authenticator(TokenFile(tokens), self.events, self.clock), Entrance(**entrance), made, self.clock
+        )
+        if made is not None:
+            made.make()
+        store = MemoryStore()
+
+        async def opened() -> QueueStore:
+            await store.open()
+            return store
+
+        self.board = Board(Reading(opened), self.access)
+
+    def browser(self, **place: Any) -> Browser:
+        return Browser(self.board, **place)
+
+    async def who(self, **headers: Any) -> Who:
+        """Who the sender of these headers is; they are let in."""
+        sent = {"host": "127.0.0.1:8080"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        peer = sent.pop("peer", "127.0.0.1") or ""
+        asked, refused = await self.access.admit(
+            Asked(headers={name: value for name, value in sent.items() if value is not None}, peer=peer)
+        )
+        assert refused is None, refused
+        return asked.who
+
+
+Opening = Callable[..., Door]
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Opening:
+    return lambda **options: Door(tmp_path / "keys" / "tokens.json", **options)
+
+
+# -- on this machine -------------------------------------------------------------------------------
+
+
+async def test_a_program_of_this_machine_sees_everything_and_changes_nothing(door: Opening) -> None:
+    assert (await door().who()).rights == {Right.LOOK, Right.PAYLOADS}
+    assert (await door(hide_payloads=True).who()).rights == {Right.LOOK}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "evil.example:8080"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": "[::1"},
+        {"host": ""},
+        {"host": None},
+        {"x_forwarded_for": "10.0.0.1"},
+        {"forwarded": "for=10.0.0.1"},
+        {"via": "1.1 proxy"},
+        {"x_forwarded_host": "jobs.example.com"},
+    ],
+)
+async def test_a_foreign_name_and_a_proxy_are_refused_where_nobody_is_asked_who_they_are(
+    door: Opening, headers: dict[str, str | None]
+) -> None:
+    page = await door().browser().open("/", 403, **headers)
+    assert "<table" not in page.html
+    assert "Host" not in page.headers
+
+
+async def test_a_form_without_rights_is_refused_and_a_login_is_not_there(door: Opening) -> None:
+    browser = door().browser()
+    await browser.open("/login", 404)
+    assert (await browser.ask("/login", {"secret": ["x"]})).status == 403
+
+
+# -- the one-time link -----------------------------------------------------------------------------
+
+
+async def signed_in(door: Door) -> Browser:
+    browser = door.browser()
+    page = await browser.open(door.shown[-1])
+    await browser.follow(await browser.send(page.form("/login")))
+    return browser
+
+
+async def test_with_actions_nobody_sees_a_thing_before_the_link_and_everything_after(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = made.browser()
+    page = await browser.open("/jobs?state=failed", 401)
+    assert page.headers["www-authenticate"] == "Bearer"
+    (path,) = made.shown
+    page = await browser.open(path)
+    after = await browser.send(page.form("/login"))
+    assert (await made.who(cookie=_cookies(browser))) == Who("link", EVERYTHING)
+    page = await browser.follow(after)
+    assert "Sign out" in page.html
+
+
+async def test_opening_the_link_does_not_spend_it_and_using_it_does(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    (path,) = made.shown
+    for method in ("GET", "HEAD", "GET"):
+        assert (await made.browser().ask(path, method=method)).status == 200
+    first, second = made.browser(), made.browser()
+    forms = [(await browser.open(path)).form("/login") for browser in (first, second)]
+    assert (await first.send(forms[0])).status == 303
+    late = Page(await second.send(forms[1]))
+    assert late.status == 401
+    assert "used, or is more than ten minutes old" in late.html
+    await second.open("/", 401)
+
+
+async def test_a_link_is_good_for_ten_minutes(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = made.browser()
+    form = (await browser.open(made.shown[0])).form("/login")
+    await made.clock.advance(LINK_LIFE)
+    assert (await browser.send(form)).status == 401
+
+
+async def test_a_new_link_is_shown_where_the_owner_looks_and_not_in_the_page(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = made.browser()
+    await made.clock.advance(LINK_LIFE)
+    form = (await browser.open("/", 401)).form("/login/link")
+    page = await browser.follow(await browser.send(form))
+    assert len(made.shown) == 2
+    assert made.shown[1].partition("=")[2] not in page.html
+    await browser.send(page.form("/login/link"))
+    assert len(made.shown) == 2, "one that was not used is not replaced at once"
+    old = await browser.open(made.shown[0])
+    assert (await browser.send(old.form("/login"))).status == 401
+    assert (await signed_in(made)).cookies
+
+
+async def test_guessed_codes_meet_the_brake(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = made.browser()
+    form = (await browser.open("/login?code=guessed")).form("/login")
+    statuses = [(await browser.send(form, code=f"c{number}")).status for number in range(WRONG_PER_MINUTE + 1)]
+    assert statuses == [401] * WRONG_PER_MINUTE + [429]
+    assert len(made.wrong) == 1
+    assert (await signed_in(made)).cookies, "the right one passes"
+
+
+async def test_without_tokens_what_is_pasted_as_one_is_worth_nothing(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = made.browser()
+    form = (await browser.open("/", 401)).form("/login/link")
+    form.action = "/login"
+    for secret in ("", "anything", "stow_0_x"):
+        assert (await browser.send(form, secret=secret)).status == 401
+    await browser.open("/", 401, authorization="Bearer anything")
+    await browser.open("/", 401, authorization="Bearer ")
+
+
+async def test_a_session_ends_by_time_by_signing_out_and_with_the_process(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = await signed_in(made)
+    other = door(link=True, allow_actions=True).browser()
+    other.cookies = dict(browser.cookies)
+    await other.open("/", 401)
+    stolen = dict(browser.cookies)
+    page = await browser.open("/")
+    assert (await browser.send(page.form("/logout"))).status == 303
+    assert not [name for name in browser.cookies if "session" in name]
+    browser.cookies = stolen
+    await browser.open("/", 401)
+    await made.clock.advance(LINK_LIFE)
+    form = (await browser.open("/", 401)).form("/login/link")
+    await browser.send(form)
+    browser = await signed_in(made)
+    await browser.open("/")
+    await made.clock.advance(SESSION_LIFE)
+    await browser.open("/", 401)
+
+
+async def test_a_session_given_by_another_is_not_taken_over(door: Opening) -> None:
+    """Whoever plants a cookie before the login does not know the one after it."""
+    made = door(link=True, allow_actions=True)
+    browser = made.browser()
+    browser.cookies = {"stowhand-session-8080": "x" * 43, "stowhand-visit-8080": "y" * 43}
+    form = (await browser.open(made.shown[0])).form("/login")
+    await browser.send(form)
+    assert browser.cookies["stowhand-session-8080"] not in ("x" * 43, "y" * 43)
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scopes", "rights"),
+    [
+        (("read",), {Right.LOOK}),
+        (("payload",), {Right.PAYLOADS}),
+        (("act",), {Right.ACT}),
+        (("add",), {Right.ADD}),
+        (("claim", "enqueue"), set()),
+        (("claim", "enqueue", "read", "payload", "act", "add"), EVERYTHING),
+    ],
+)
+async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...], rights: set[Right]) -> None:
+    made = door(allow_actions=True)
+    token = make_token(made.tokens, "ann", *scopes)
+    who = await made.who(authorization=f"Bearer {token}")
+    assert who == Who(f"ann ({token.split('_')[1]})", frozenset(rights))
+    plain = door()
+    assert (await plain.who(authorization=f"Bearer {token}")).rights == rights - {Right.ACT, Right.ADD}
+    hiding = door(allow_actions=True, hide_payloads=True)
+    assert (await hiding.who(authorization=f"Bearer {token}")).rights == rights - {Right.PAYLOADS}
+
+
+async def test_a_person_pastes_a_token_and_goes_where_they_wanted_to(door: Opening) -> None:
+    made = door(allow_actions=True)
+    token = make_token(made.tokens, "ann", "read", "act")
+    browser = made.browser(host="jobs.example.com", peer="10.0.0.7")
+    page = await browser.open("/jobs?state=failed", 401)
+    reply = await browser.send(page.form("/login"), secret=f" {token} ")
+    assert dict(reply.headers)["location"] == "/jobs?state=failed"
+    page = await browser.follow(reply)
+    assert "ann (" in page.html
+    assert token not in page.html
+    revoke(made.tokens, "ann")
+    await browser.open("/", 401)
+
+
+async def test_a_token_that_gives_nothing_here_does_not_sign_in(door: Opening) -> None:
+    made = door()
+    worker = make_token(made.tokens, "builder", "claim")
+    limited = make_token(made.tokens, "some", "read", tasks=("hello",))
+    browser = made.browser()
+    form = (await browser.open("/", 401)).form("/login")
+    for token, words in ((worker, "no right here"), (limited, "some tasks or queues")):
+        page = Page(await browser.send(form, secret=token))
+        assert (page.status, words in page.html) == (403, True)
+    await browser.open("/", 403, authorization=f"Bearer {limited}")
+    await browser.open("/", 403, authorization=f"Bearer {worker}")
+
+
+async def test_wrong_tokens_meet_the_brake_on_every_way_in(door: Opening) -> None:
+    made = door()
+    good = make_token(made.tokens, "ann", "read")
+    browser = made.browser(peer="10.0.0.7")
+    form = (await browser.open("/", 401)).form("/login")
+    for number in range(WRONG_PER_MINUTE // 2):
+        await browser.open("/", 401, authorization=f"Bearer stow_{number}_x")
+        assert (await browser.send(form, secret=f"stow_{number}_x")).status == 401
+    assert (await browser.send(form, secret="stow_0_x")).status == 429
+    await browser.open("/", 429, authorization="Bearer nonsense")
+    assert [event.address for event in made.wrong] == ["10.0.0.7"]
+    await browser.open("/", authorization=f"Bearer {good}")
+    await made.clock.advance(61)
+    await browser.open("/", 401, authorization="Bearer nonsense")
+
+
+async def test_a_file_of_tokens_made_later_closes_an_open_dashboard_and_ends_links(door: Opening) -> None:
+    made, linked = door(), door(link=True, allow_actions=True)
+    browser = await signed_in(linked)
+    await made.who()
+    make_token(made.tokens, "ann", "read")
+    await made.browser().open("/", 401)
+    await browser.open("/", 401)
+
+
+# -- behind a proxy --------------------------------------------------------------------------------
+
+PROXY = {"trust_header": "X-Forwarded-User", "public_url": "https://jobs.example.com"}
+
+
+async def test_a_named_proxy_says_who_it_is_and_nobody_else_does(door: Opening) -> None:
+    made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]), allow_actions=True)
+    told = {"x_forwarded_user": "ann@example.com", "host": "jobs.example.com"}
+    assert await made.who(peer="10.1.2.3", **told) == Who("ann@example.com", EVERYTHING)
+    for peer in ("127.0.0.1", "11.0.0.1", "", "::ffff:11.0.0.1"):
+        page = await made.browser(peer=peer, host="jobs.example.com").open("/", 403, x_forwarded_user="ann@example.com")
+        assert "reached through its proxy" in page.html
+    spoofed = made.browser(peer="11.0.0.1", host="jobs.example.com")
+    await spoofed.open("/", 403, x_forwarded_user="ann", x_forwarded_for="10.1.2.3", forwarded="for=10.1.2.3")
+
+
+@pytest.mark.parametrize("name", ["", " ", None, "ann, bob", "a" * 129, "ann\x1b[2J", "ann\u202ebob"])
+async def test_a_proxy_that_does_not_say_one_name_says_nothing(door: Opening, name: str | None) -> None:
+    made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
+    browser = made.browser(peer="10.0.0.1", host="jobs.example.com")
+    page = await browser.open("/", 403, x_forwarded_user=name)
+    assert "does not say in X-Forwarded-User" in page.html
+
+
+async def test_behind_a_proxy_on_this_machine_a_page_of_another_site_is_nobody(door: Opening) -> None:
+    """Its name may lead to this address, and then its scripts may send any header."""
+    made = door(**PROXY, proxies=Proxies(["127.0.0.1"]))
+    await made.browser(host="evil.example:8080").open("/", 403, x_forwarded_user="ann")
+    await made.browser(host="jobs.example.com").open("/", x_forwarded_user="ann")
+
+
+async def test_behind_a_proxy_a_token_is_good_too_and_the_brake_counts_the_client(door: Opening) -> None:
+    made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
+    token = make_token(made.tokens, "ci", "read")
+    browser = made.browser(peer="11.0.0.1", host="jobs.example.com")
+    await browser.open("/", authorization=f"Bearer {token}")
+    await browser.open("/", 401)
+    behind = made.browser(peer="10.0.0.1", host="jobs.example.com")
+    for _ in range(WRONG_PER_MINUTE):
+        await behind.open("/", 401, authorization="Bearer stow_0_x", x_forwarded_for="8.8.8.8")
+    assert [event.address for event in made.wrong] == ["8.8.8.8"]
+
+
+def test_a_header_alone_is_refused_at_the_start() -> None:
+    halves: tuple[dict[str, Any], ...] = ({"public_url": "https://a.example"}, {"proxies": Proxies(["10.0.0.0/8"])})
+    for lacking in halves:
+        with pytest.raises(ConfigurationError, match="say which proxy sends it"):
+            Entrance(trust_header="X-User", **lacking)
+    for url in ("jobs.example.com", "ftp://a", "https://", "https://a?b=c"):
+        with pytest.raises(ConfigurationError, match="--public-url"):
+            Entrance(public_url=url)
+
+
+# -- mounted ---------------------------------------------------------------------------------------
+
+
+async def test_a_mounted_dashboard_believes_its_application_alone(door: Opening) -> None:
+    made = Browser(Board(door().board._reading))
+    await made.open("/", 403)
+    token = make_token(door().tokens, "ann", "read")
+    await made.open("/", 403, authorization=f"Bearer {token}")
+    made.who = Who("ann", frozenset({Right.LOOK}))
+    await made.open("/", host="any.example")
+    await made.open("/login", 404)
+
+
+# -- other sites -----------------------------------------------------------------------------------
+
+
+async def test_a_post_of_another_site_changes_nothing(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = await signed_in(made)
+    form = (await browser.open("/")).form("/logout")
+    given = {name: [value] for name, value in form.fields}
+    for token in ("", "0" * 64, given["token"][0][:-1], given["token"][0].upper() + "é"):
+        assert (await browser.ask("/logout", given | {"token": [token]})).status == 403
+    assert (await browser.ask("/logout", {"x": ["y"]})).status == 403
+    for headers in (
+        {"origin": "https://evil.example"},
+        {"origin": "http://127.0.0.1:8081"},
+        {"origin": "http://127.0.0.1:8080.evil.example"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"sec_fetch_site": "none"},
+    ):
+        assert (await browser.ask("/logout", given, **headers)).status == 403
+    await browser.open("/")
+    older = {"sec_fetch_site": None, "origin": None}
+    assert (await browser.ask("/logout", given, **older)).status == 303
+
+
+async def test_a_form_is_good_for_the_visitor_that_it_was_made_for(door: Opening) -> None:
+    made = door(allow_actions=True)
+    tokens = [make_token(made.tokens, name, "read") for name in ("ann", "bob")]
+    forms = []
+    for token in tokens:
+        browser = made.browser()
+        await browser.send((await browser.open("/", 401)).form("/login"), secret=token)
+        forms.append((browser, (await browser.open("/")).form("/logout")))
+    (ann, hers), (bob, his) = forms
+    assert (await ann.send(his)).status == (await bob.send(hers)).status == 403
+
+
+async def test_another_site_may_lead_here_and_may_not_embed_what_is_here(door: Opening) -> None:
+    browser = door().browser()
+    await browser.open("/jobs", **FOREIGN)
+    for other in (
+        FOREIGN | {"sec_fetch_dest": "iframe"},
+        FOREIGN | {"sec_fetch_mode": "no-cors", "sec_fetch_dest": "script"},
+        FOREIGN | {"sec_fetch_site": "same-site", "sec_fetch_mode": "cors", "sec_fetch_dest": "empty"},
+    ):
+        await browser.open("/jobs", 403, **other)
+
+
+async def test_who_follows_a_link_from_elsewhere_stays_signed_in(door: Opening) -> None:
+    """The strict cookie does not come along: the page asks to go on, and throws nothing away."""
+    made = door(link=True, allow_actions=True)
+    browser = await signed_in(made)
+    kept = dict(browser.cookies)
+    page = await browser.open("/jobs?state=failed", 401, cookie=None, **FOREIGN)
+    assert "/jobs?state=failed" in page.links
+    assert {name: value for name, value in browser.cookies.items() if "session" in name} == {
+        name: value for name, value in kept.items() if "session" in name
+    }
+    await browser.open("/jobs?state=failed")
+
+
+async def test_every_reply_forbids_what_a_page_of_ours_does_not_do(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = await signed_in(made)
+    stranger = made.browser()
+    for reply in (
+        await browser.ask("/"),
+        await browser.ask("/nowhere"),
+        await browser.ask("/assets/board.css"),
+        await browser.ask("/", method="DELETE"),
+        await stranger.ask("/"),
+        await stranger.ask("/login", {"x": ["y"]}),
+    ):
+        headers = dict(reply.headers)
+        policy = headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"} <= set(policy)
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert not [name for name in headers if name.startswith("access-control")]
+        if headers.get("content-type", "").startswith("text/html"):
+            assert headers["cache-control"] == "no-store"
+
+
+async def test_cookies_are_out_of_reach_of_scripts_sites_and_neighbours(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser = made.browser()
+    reply = await browser.send((await browser.open(made.shown[0])).form("/login"))
+    (session,) = _set(reply)
+    assert session.split("=")[0] == "stowhand-session-8080"
+    assert session.endswith("; Path=/; HttpOnly; SameSite=Strict; Max-Age=43200")
+    behind = door(public_url="https://jobs.example.com/queue", allow_actions=True)
+    token = make_token(behind.tokens, "ann", "read")
+    browser = behind.browser(host="jobs.example.com")
+    browser.prefix = "/queue"
+    reply = await browser.send((await browser.open("/queue/", 401)).form("/queue/login"), secret=token)
+    (session,) = _set(reply)
+    assert session.startswith("__Host-stowhand-session=")
+    assert session.endswith("; Path=/; HttpOnly; SameSite=Strict; Max-Age=43200; Secure")
+    plain = door(allow_actions=True).browser(host="jobs.example.com")
+    plain.prefix = "/queue"
+    reply = await plain.send((await plain.open("/queue/", 401)).form("/queue/login"), secret=token)
+    assert "; Path=/queue; " in _set(reply)[0]
+
+
+async def test_who_only_looks_gets_no_cookie(door: Opening) -> None:
+    browser = door().browser()
+    await browser.open("/")
+    assert not browser.cookies
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "//evil.example",
+        "/\\evil.example",
+        "https://evil.example",
+        "/../elsewhere",
+        "/%2e%2e/elsewhere",
+        "/jobs\r\nset-cookie: a=b",
+        "/jobs?a=\nb",
+        "/jobs#x\u202e",
+        "javascript:alert(1)",
+        "jobs",
+        "/.//evil.example",
+        "/jobs//evil",
+    ],
+)
+async def test_a_login_leads_nowhere_else(door: Opening, back: str) -> None:
+    made = door()
+    token = make_token(made.tokens, "ann", "read")
+    browser = made.browser()
+    form = (await browser.open("/", 401)).form("/login")
+    reply = await browser.send(form, secret=token, back=back)
+    assert dict(reply.headers)["location"] == "/"
+
+
+async def test_a_stream_learns_that_its_visitor_has_gone(door: Opening) -> None:
+    made = door()
+    token = make_token(made.tokens, "ann", "read")
+    asked = Asked(headers={"authorization": f"Bearer {token}", "host": "a.example"}, peer="10.0.0.1")
+    admitted, refused = await made.access.admit(asked)
+    assert refused is None
+    assert made.access.still(admitted)
+    revoke(made.tokens, "ann")
+    assert not made.access.still(admitted)
+
+
+async def test_a_message_survives_one_page_and_nothing_else(door: Opening) -> None:
+    """What becomes of a form is told once; a cookie that nobody of us wrote is not shown."""
+    access = door().access
+    asked, _ = await access.admit(Asked(headers={"host": "localhost"}, peer="::1"))
+    reply = access.protect(asked, Reply(status=303, said=("Retried: 1 <b>", "x" * 5000)))
+    (cookie,) = _set(reply)
+    assert len(cookie) < 4096
+    name, _, rest = cookie.partition("=")
+    value = rest.partition(";")[0]
+    browser = door().browser(host="localhost")
+    browser.cookies = {name: value}
+    page = await browser.open("/")
+    assert "Retried: 1 &lt;b&gt;" in page.html
+    assert not browser.cookies
+    for nonsense in ("", "e30", "!!", "W1wi", "a" * 1001, "\u202e"):
+        browser.cookies = {name: nonsense}
+        assert 'class="said"' not in (await browser.open("/")).html
+
+
+def _cookies(browser: Browser) -> str:
+    return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+
+
+def _set(reply: Reply) -> list[str]:
+    return [value for name, value in reply.headers if name == "set-cookie"]
