@@ -18,12 +18,12 @@ from tests.conftest import Run
 from tests.support.sources import PACKAGE, ROOT, Source, package_sources
 from tests.support.walk import Entered, walk
 
-FOLDERS = 17
+FOLDERS = 18
 FILES = {"clock", "errors", "events", "retry"}
 """Of the package itself; `__init__` and `__main__` are no rooms."""
-ARROWS = 77
+ARROWS = 81
 """Ordered pairs of folders of which one imports the other: at the top, inside a function, or for the types only."""
-TOKENS = 409_539
+TOKENS = 415_655
 """Tokens of the package, less comments, docstrings, newlines and indentation."""
 THIN = 0
 """Modules that one other imports, below 60 lines, whose name is no word of the glossary."""

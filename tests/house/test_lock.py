@@ -8,10 +8,17 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support.sources import ROOT
 
-LOCK = ROOT / "requirements.lock"
-NOT_OURS = {".git", ".venv", ".state", "node_modules", "build", "dist"}
+LOCKS = {
+    "requirements.lock": {"hatchling", "editables", "psycopg", "psycopg-binary", "click", "msgspec"},
+    "requirements-django.lock": {"hatchling", "editables", "psycopg", "psycopg-binary", "django", "pytest"},
+    "requirements-django-6.0.lock": {"django"},
+}
+"""What each of them must hold, among others."""
+NOT_OURS = {".git", ".venv", ".venv-django", ".state", "node_modules", "build", "dist"}
 
 # In pieces, so that this file does not match itself.
 REGISTRIES = [
@@ -26,32 +33,27 @@ MACHINE = (
 PLACES = re.compile("|".join([*REGISTRIES, MACHINE]), re.IGNORECASE)
 
 
-def test_the_lock_names_no_place() -> None:
-    for line in LOCK.read_text().splitlines():
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_lock_names_no_place(lock: str) -> None:
+    for line in (ROOT / lock).read_text().splitlines():
         assert "://" not in line, line
         assert " @ " not in line, line
         option = line.strip().startswith("-") and not line.strip().startswith("--hash=sha256:")
         assert not option, f"an option of pip in the lock: {line}"
 
 
-def test_every_locked_package_is_pinned_and_hashed() -> None:
-    entries = list(_entries())
-    assert len(entries) > 10
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_is_pinned_and_hashed(lock: str) -> None:
+    entries = list(_entries(lock))
+    assert len(entries) >= len(LOCKS[lock])
     for entry in entries:
         assert re.match(r"[a-z0-9-]+==[\w.]+ ", entry), entry[:80]
         assert "--hash=sha256:" in entry, entry[:80]
 
 
-def test_the_lock_holds_what_installs_the_project() -> None:
-    names = {entry.split("==")[0] for entry in _entries()}
-    assert {
-        "hatchling",
-        "editables",
-        "psycopg",
-        "psycopg-binary",
-        "click",
-        "msgspec",
-    } <= names
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_lock_holds_what_installs_the_project(lock: str) -> None:
+    assert LOCKS[lock] <= {entry.split("==")[0] for entry in _entries(lock)}
 
 
 def test_no_file_names_a_registry_or_this_machine() -> None:
@@ -72,9 +74,9 @@ def test_the_search_finds_what_it_looks_for() -> None:
         assert not PLACES.search(good), good
 
 
-def _entries() -> Iterator[str]:
+def _entries(lock: str) -> Iterator[str]:
     """One string per package: its pin, its markers and its hashes."""
-    lines = [line for line in LOCK.read_text().splitlines() if line and not line.startswith("#")]
+    lines = [line for line in (ROOT / lock).read_text().splitlines() if line and not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     yield from joined.splitlines()
 

@@ -119,7 +119,7 @@ def test_the_public_names_are_these_and_no_others() -> None:
     assert sorted(stowhand.__all__) == sorted(PUBLIC)
 
 
-PUBLIC_ROOMS = {"commands", "flows", "runner", "testing", "web"}
+PUBLIC_ROOMS = {"commands", "django", "flows", "runner", "testing", "web"}
 """Packages whose own names users import; ``stowhand`` itself has its names lazily."""
 INNER_ROOMS = {
     *("flows/queue", "flows/redis", "remote/client", "stores/table"),

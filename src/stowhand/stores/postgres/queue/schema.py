@@ -12,8 +12,8 @@ What other programs have changed since: comparing.py.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
 from stowhand.jobs import limits
@@ -50,8 +50,12 @@ def too_new(context: PostgresContext, installed: int) -> SchemaTooNew:
 class Installer:
     """Installs, compares and removes the schema."""
 
-    def __init__(self, context: PostgresContext) -> None:
+    def __init__(
+        self, context: PostgresContext, connect: Callable[[], AbstractAsyncContextManager[Session]] | None = None
+    ) -> None:
+        """``connect``: gives the connection to work on; ``None``: one of the pool."""
         self._context = context
+        self._connect = connect or (lambda: context.pool.connection("schema"))
         self._expected = newest_known()
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
@@ -142,7 +146,7 @@ class Installer:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Session]:
         with self._context.translated():
-            async with self._context.pool.connection("schema") as connection:
+            async with self._connect() as connection:
                 yield connection
 
     @asynccontextmanager

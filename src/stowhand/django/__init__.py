@@ -1,0 +1,20 @@
+"""Stowhand as the task backend of a Django project, and as one of its apps.
+
+    INSTALLED_APPS = [..., "stowhand.django"]
+    TASKS = {"default": {"BACKEND": "stowhand.django.StowhandBackend"}}
+
+task        ``@task`` with ``key``, ``max_attempts`` and ``timeout``
+backend     what Django asks of a backend
+known       which tasks a worker has
+results     a job as Django's ``TaskResult``
+tables      its migrations
+checks      what is wrong with the settings
+database    the alias of ``DATABASES`` in which the jobs are kept
+"""
+
+from __future__ import annotations
+
+from stowhand.django.backend import StowhandBackend
+from stowhand.django.task import Task, task
+
+__all__ = ["StowhandBackend", "Task", "task"]

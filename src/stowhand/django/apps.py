@@ -1,0 +1,13 @@
+"""Stowhand as an app of a Django project: its tables, its command, its entry in the admin."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class StowhandConfig(AppConfig):
+    """``INSTALLED_APPS = [..., "stowhand.django"]``."""
+
+    name = "stowhand.django"
+    label = "stowhand"
+    verbose_name = "Background jobs"

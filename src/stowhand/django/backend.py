@@ -1,0 +1,139 @@
+"""The backend: jobs are written on Django's own connection, within the transaction that the caller has begun there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.tasks import base
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+from django.tasks.signals import task_enqueued
+from django.utils.json import normalize_json
+
+from stowhand.django.database import Database
+from stowhand.django.known import known_tasks
+from stowhand.django.results import result_of
+from stowhand.django.task import Task
+from stowhand.errors import ConfigurationError, UndecodablePayload
+from stowhand.jobs import strict_json
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.limits import TASK_LIMIT
+from stowhand.protocols.store import StoreOptions
+
+OPTIONS = {
+    "database": "the alias of DATABASES that keeps the jobs: 'default'",
+    "modules": "modules that declare tasks besides the apps' own: ['shop.jobs', 'shop.reports.*']",
+    "max_attempts": "of a task that declares none: 25",
+    "schema": "the schema in PostgreSQL: 'stowhand'",
+}
+
+
+class StowhandBackend(BaseTaskBackend):
+    """``TASKS = {"default": {"BACKEND": "stowhand.django.StowhandBackend", "QUEUES": [...], "OPTIONS": {...}}}``."""
+
+    task_class = Task
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.database = Database(self.options.get("database", "default"), self._store_options())
+        self.modules: tuple[str, ...] = tuple(self.options.get("modules", ()))
+        self._known: dict[str, base.Task] | None = None
+
+    def known(self) -> Mapping[str, base.Task]:
+        """The tasks that its workers have, by path. The modules that declare them are imported at the first call."""
+        if self._known is None:
+            self._known = known_tasks(self.modules)
+        return self._known
+
+    def enqueue(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> base.TaskResult:
+        """Write a job, and send ``task_enqueued``. Raises InvalidTask, InvalidJob, SchemaMissing."""
+        self.validate_task(task)
+        job = self.new_job(task, args, kwargs)
+        with self.database.transaction() as jobs:
+            written = jobs.enqueue(job)
+        result = result_of(written, (), task, self.alias)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> base.TaskResult:
+        """``result_id``: the job's id, as text.
+
+        Raises TaskResultDoesNotExist for a job that is not kept, and for one of no task of this project."""
+        job = self._job(result_id)
+        if job is None or (task := self.task_of(job.task)) is None:
+            raise TaskResultDoesNotExist(result_id)
+        try:
+            return result_of(job, self.database.jobs.tries(job.id) if job.attempts else (), task, self.alias)
+        except UndecodablePayload as error:
+            raise TaskResultDoesNotExist(result_id) from error
+
+    def task_of(self, name: str) -> base.Task | None:
+        """Of a job. ``name``: its task's path, ``@`` and a queue's name behind it where it was enqueued for another."""
+        return self.known().get(name.partition("@")[0])
+
+    def new_job(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError, InvalidJob for
+        arguments that are not JSON."""
+        payload = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+        ours = task if isinstance(task, Task) else None
+        return NewJob(
+            task=self._name_of(task),
+            payload=strict_json.encode(payload),
+            priority=-int(task.priority),
+            run_at=_aware(task.run_after),
+            key=None if ours is None else ours.key,
+            max_attempts=None if ours is None else ours.max_attempts,
+        )
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        from stowhand.django.checks import check_backend
+
+        return check_backend(self)
+
+    def _name_of(self, task: base.Task) -> str:
+        path: str = task.module_path
+        declared = self.known().get(path)
+        if declared is None:
+            module = task.func.__module__
+            raise InvalidTask(
+                f"{path} would never run: a worker knows the tasks of the modules 'tasks' of INSTALLED_APPS, and of"
+                f" those that TASKS[{self.alias!r}]['OPTIONS']['modules'] names. Import it in one of them, or name"
+                f" {module!r}."
+            )
+        name = path
+        if task.queue_name != declared.queue_name:
+            if not self.queues:
+                raise InvalidTask(
+                    f"{path} is declared for the queue {declared.queue_name!r}; with QUEUES = [] a worker cannot know"
+                    f" {task.queue_name!r}: list both in TASKS[{self.alias!r}]['QUEUES']."
+                )
+            name = f"{path}@{task.queue_name}"
+        if len(name) > TASK_LIMIT:
+            raise InvalidTask(f"{name}: a task's path has at most {TASK_LIMIT} characters (this one has {len(name)}).")
+        return name
+
+    def _job(self, result_id: str) -> Job | None:
+        if not (result_id.isascii() and result_id.isdigit() and len(result_id) < 19):
+            return None
+        with self.database.explained():
+            return self.database.jobs.get(int(result_id))
+
+    def _store_options(self) -> StoreOptions:
+        for name in self.options:
+            if name not in OPTIONS:
+                known = "; ".join(f"{one}: {about}" for one, about in OPTIONS.items())
+                raise ConfigurationError(f"TASKS[{self.alias!r}]['OPTIONS']: no option {name!r}; there are: {known}")
+        given = {name: self.options[name] for name in ("schema", "max_attempts") if name in self.options}
+        return StoreOptions(**given)
+
+
+def _aware(when: Any) -> Any:
+    """With USE_TZ off Django's times are those of its own time zone."""
+    from django.utils import timezone
+
+    return timezone.make_aware(when) if when is not None and timezone.is_naive(when) else when

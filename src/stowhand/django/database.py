@@ -1,0 +1,117 @@
+"""The database of ``DATABASES`` that keeps the jobs: its address for a worker, and the queue on Django's connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+from urllib.parse import quote
+
+from django.db import Error, connections
+from django.db import transaction as django_transaction
+
+from stowhand.errors import ConfigurationError, SchemaMissing
+from stowhand.protocols.on_connection import JobsOnConnection
+from stowhand.protocols.store import StoreOptions
+
+_ABSENT = ("3F000", "42883", "42P01")
+"""SQLSTATEs: no such schema, function, table."""
+_OF_DJANGO = {"pool", "isolation_level", "server_side_binding", "assume_role", "sslcert_env"}
+"""Of OPTIONS on PostgreSQL: no parameters of a connection."""
+
+
+class Database:
+    """One alias. Its settings are read when they are needed: a test run changes the name."""
+
+    def __init__(self, alias: str, options: StoreOptions) -> None:
+        self.alias = alias
+        self.options = options
+        self._jobs: JobsOnConnection | None = None
+
+    @property
+    def connection(self) -> Any:
+        """Django's own, of this thread."""
+        return connections[self.alias]
+
+    @property
+    def vendor(self) -> str:
+        """``postgresql`` or ``sqlite``; else it raises ConfigurationError."""
+        vendor: str = self.connection.vendor
+        if vendor not in ("postgresql", "sqlite"):
+            raise ConfigurationError(
+                f"DATABASES[{self.alias!r}] is {vendor}: jobs are kept in PostgreSQL or SQLite; name the alias of one"
+                " in OPTIONS['database']"
+            )
+        return vendor
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Of this process alone: no worker outside of it sees the jobs."""
+        return self.vendor == "sqlite" and bool(self.connection.is_in_memory_db())
+
+    @property
+    def url(self) -> str:
+        """As the command line takes it. May hold a password."""
+        given = self.connection.settings_dict
+        if self.vendor == "sqlite":
+            name = str(given["NAME"])
+            if self.is_in_memory:
+                raise ConfigurationError(f"DATABASES[{self.alias!r}] is in memory: a worker needs a file or a server")
+            return f"sqlite:///{name.removeprefix('file:').partition('?')[0]}"
+        return _postgres_url(given)
+
+    @property
+    def jobs(self) -> JobsOnConnection:
+        """The queue on the connection of the calling thread."""
+        if self._jobs is None:
+            if self.vendor == "sqlite":
+                from stowhand.stores.sqlite.queue.on_connection import SqliteOnConnection
+
+                self._jobs = SqliteOnConnection(self._raw, self.options)
+            else:
+                from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
+
+                self._jobs = PostgresOnConnection(lambda: self.connection.cursor(), self._raw, self.options)
+        return self._jobs
+
+    @contextmanager
+    def transaction(self) -> Iterator[JobsOnConnection]:
+        """In the caller's ``atomic()``, else in one of its own. Raises SchemaMissing."""
+        with self.explained():
+            if self.connection.in_atomic_block:
+                yield self.jobs
+            else:
+                with django_transaction.atomic(using=self.alias):
+                    yield self.jobs
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Says what to do where the tables are absent."""
+        try:
+            with self.connection.wrap_database_errors:
+                yield
+        except Error as error:
+            cause: Any = error.__cause__
+            state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+            if state in _ABSENT or "no such table: stowhand_" in str(error):
+                raise SchemaMissing(
+                    f"DATABASES[{self.alias!r}] holds no tables of stowhand ({str(error).splitlines()[0]}): put"
+                    " 'stowhand.django' into INSTALLED_APPS, and run `manage.py migrate`"
+                ) from error
+            raise
+
+    def _raw(self) -> Any:
+        self.connection.ensure_connection()
+        return self.connection.connection
+
+
+def _postgres_url(given: dict[str, Any]) -> str:
+    """A libpq URL of Django's settings, with the further parameters of OPTIONS."""
+    options = {name: value for name, value in given.get("OPTIONS", {}).items() if name not in _OF_DJANGO}
+    named = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+    parameters = {name: given[key] for name, key in named.items() if given.get(key)}
+    plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
+    words = (
+        f"{name}={quote(str(value), safe='')}" for name, value in cast("dict[str, Any]", plain | parameters).items()
+    )
+    return f"postgresql://?{'&'.join(words)}"

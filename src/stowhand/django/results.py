@@ -1,0 +1,146 @@
+"""A job of ours as Django's ``TaskResult``, and back: what Django calls its states, errors and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.tasks import base
+
+from stowhand.django.task import Task
+from stowhand.errors import UndecodablePayload
+from stowhand.jobs.job import Job, State
+from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, Try
+
+Status = base.TaskResultStatus
+_STATUS = {
+    State.QUEUED: Status.READY,
+    State.ERRORED: Status.READY,  # "or is ready to be executed again"
+    State.PROCESSING: Status.RUNNING,
+    State.COMPLETED: Status.SUCCESSFUL,
+    State.FAILED: Status.FAILED,
+    State.CANCELED: Status.FAILED,
+}
+UNNAMED = "unknown"
+"""The worker of an attempt of which no name was kept."""
+
+
+class JobCanceled(Exception):
+    """Of a result that is FAILED: the job was canceled, or it expired."""
+
+
+class WorkerDied(Exception):
+    """Of an attempt: its worker died while running it."""
+
+
+class AttemptTimedOut(Exception):
+    """Of an attempt: it took longer than its task's ``timeout``."""
+
+
+class FailedByHand(Exception):
+    """Of a result that is FAILED: somebody failed the job."""
+
+
+class JobFailed(Exception):
+    """Of an attempt that gave no exception: it returned ``Fail`` or ``Retry``, or its arguments did not fit."""
+
+
+_OURS = {WORKER_DIED: WorkerDied, TIMED_OUT: AttemptTimedOut, BY_HAND: FailedByHand}
+
+
+def result_of(job: Job, tries: Sequence[Try], task: base.Task, backend: str) -> base.TaskResult:
+    """``task``: as it is declared. Errors are those since the job was last retried by hand."""
+    args, kwargs = arguments_of(job)
+    current = [one for one in tries if one.round == max(each.round for each in tries)]
+    result = base.TaskResult(
+        task=_as_enqueued(job, task, backend),
+        id=str(job.id),
+        status=_STATUS[job.state],
+        enqueued_at=job.created_at,
+        started_at=_first_start(job, current),
+        finished_at=job.finished_at,
+        last_attempted_at=job.started_at if job.attempts else None,
+        args=args,
+        kwargs=kwargs,
+        backend=backend,
+        errors=_errors(job, current),
+        worker_ids=_workers(job, current),
+    )
+    if job.state is State.COMPLETED:
+        object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
+    """What ``payload_of`` wrote. Raises UndecodablePayload for what another program wrote."""
+    payload = job.payload
+    if not isinstance(payload, dict) or payload.keys() - {"args", "kwargs"} - _extra(payload):
+        raise UndecodablePayload(f"job {job.id}: its payload is no {{args, kwargs}} of Django's")
+    args, kwargs = payload.get("args", []), payload.get("kwargs", {})
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise UndecodablePayload(f"job {job.id}: args is a list, and kwargs an object")
+    return args, kwargs
+
+
+def _extra(payload: dict[str, Any]) -> set[str]:
+    """Names that begin with ``_`` belong to the enqueuer, as ``_cron``."""
+    return {name for name in payload if name.startswith("_")}
+
+
+def _as_enqueued(job: Job, task: base.Task, backend: str) -> base.Task:
+    changes: dict[str, Any] = {}
+    if task.backend != backend:
+        changes["backend"] = backend
+    if -job.priority != task.priority:
+        changes["priority"] = -job.priority
+    if (queue := job.task.partition("@")[2]) and queue != task.queue_name:
+        changes["queue_name"] = queue
+    if isinstance(task, Task) and job.key != task.key:
+        changes["key"] = job.key
+    if not job.attempts and job.run_at > (job.updated_at or job.created_at):
+        changes["run_after"] = job.run_at
+    return replace(task, **changes) if changes else task
+
+
+def _first_start(job: Job, tries: Sequence[Try]) -> Any:
+    starts = [one.started_at for one in tries if one.started_at is not None]
+    return min(starts) if starts else job.started_at
+
+
+def _errors(job: Job, tries: Sequence[Try]) -> list[base.TaskError]:
+    """The newest has its whole text in the job."""
+    errors = [base.TaskError(exception_class_path=_path(one), traceback=f"{one.error or ''}\n") for one in tries]
+    if job.state is State.CANCELED:
+        errors.append(_error(JobCanceled, job.last_error or "canceled"))
+    elif job.state in (State.ERRORED, State.FAILED) and job.last_error:
+        last = errors.pop().exception_class_path if errors else _class_path(JobFailed)
+        errors.append(base.TaskError(exception_class_path=last, traceback=f"{job.last_error}\n"))
+    return errors
+
+
+def _error(kind: type[BaseException], text: str) -> base.TaskError:
+    return base.TaskError(exception_class_path=_class_path(kind), traceback=f"{text}\n")
+
+
+def _path(one: Try) -> str:
+    """Of a built-in class we keep the name alone."""
+    if one.error_class is None:
+        return _class_path(JobFailed)
+    if one.error_class in _OURS:
+        return _class_path(_OURS[one.error_class])
+    return one.error_class if "." in one.error_class else f"builtins.{one.error_class}"
+
+
+def _class_path(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _workers(job: Job, tries: Sequence[Try]) -> list[str]:
+    """One for each attempt, the last one's last. What no name was kept of is filled up: their number is Django's count
+    of attempts."""
+    names = {one.number: one.worker for one in tries if one.worker}
+    last = job.worker or job.last_worker
+    if job.attempts and last:
+        names.setdefault(job.attempts, last)
+    return [names.get(number) or UNNAMED for number in range(1, job.attempts + 1)]

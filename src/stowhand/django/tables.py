@@ -1,0 +1,65 @@
+"""The tables as Django's migrations have them: each runs the installer, in its own transaction, which does what is
+missing: whether ``stowhand migrate`` came before it, or comes behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.migrations import Migration
+from django.db.migrations.exceptions import IrreversibleError
+from django.db.migrations.operations.base import Operation
+from django.tasks import task_backends
+
+from stowhand.django.backend import StowhandBackend
+from stowhand.django.database import Database
+
+
+class Install(Operation):
+    """The tables of one schema number. ``first``: taken back, it removes them all."""
+
+    reduces_to_sql = False
+    reversible = True
+
+    def __init__(self, postgres: int, sqlite: int, *, first: bool = False) -> None:
+        self.postgres, self.sqlite, self.first = postgres, sqlite, first
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """No models."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        for database in databases_of(schema_editor.connection.alias):
+            with database.explained():
+                database.jobs.install()
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Only the first takes something back: else older workers go on with a newer schema."""
+        for database in databases_of(schema_editor.connection.alias) if self.first else ():
+            if live := database.jobs.live():
+                raise IrreversibleError(
+                    f"{live} jobs have not ended in DATABASES[{database.alias!r}]: let a worker run them, or remove"
+                    " them (manage.py stowhand jobs), before the tables go"
+                )
+            database.jobs.uninstall()
+
+    def describe(self) -> str:
+        return f"Tables of background jobs (number {self.postgres} in PostgreSQL, {self.sqlite} in SQLite)"
+
+
+def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migration]:
+    """The migration of one schema number. ``after``: the name of the one before it."""
+
+    class Numbered(Migration):
+        initial = after is None
+        dependencies = [] if after is None else [("stowhand", after)]
+        operations = [Install(postgres, sqlite, first=after is None)]  # noqa: RUF012 - as above
+
+    return Numbered
+
+
+def databases_of(alias: str) -> list[Database]:
+    """Where backends of ours keep jobs in this alias, each schema once."""
+    found: dict[str, Database] = {}
+    for backend in task_backends.all():
+        if isinstance(backend, StowhandBackend) and backend.database.alias == alias:
+            found.setdefault(backend.database.options.schema, backend.database)
+    return list(found.values())

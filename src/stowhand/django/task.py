@@ -1,0 +1,102 @@
+"""Django's ``Task`` with what a job of ours has besides. ``@task`` here is for Django 6.0; from 6.1 on Django's own
+takes the same options where the backend is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from django.tasks import base
+from django.tasks.exceptions import InvalidTask
+from django.utils.module_loading import import_string
+
+from stowhand.errors import ConfigurationError
+from stowhand.jobs.durations import Duration
+from stowhand.tasks.registry import TaskOptions, define
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task(base.Task):
+    """A task of Django's. Raises InvalidTask for options that no job can have."""
+
+    key: str | None = None
+    """At most one waiting job has it; a second one takes its place. With ``using(key=…)`` for one call."""
+    max_attempts: int | None = None
+    """``None``: the backend's, else 25."""
+    timeout: Duration | None = None
+    """How long one attempt may take: seconds, a timedelta, or a phrase ("30s"). Of all of the task's jobs."""
+
+    def __post_init__(self) -> None:
+        options: TaskOptions = {"key": self.key, "timeout": self.timeout}
+        if self.max_attempts is not None:
+            options["max_attempts"] = self.max_attempts
+        try:
+            define(_nothing, "task", options)
+        except ConfigurationError as error:
+            raise InvalidTask(str(error).removeprefix("task 'task': ")) from None
+        base.Task.__post_init__(self)
+
+    def using(
+        self, *, key: str | None = None, max_attempts: int | None = None, timeout: Duration | None = None, **django: Any
+    ) -> Task:
+        """As Django's, with a job's ``key`` and ``max_attempts``. Raises TypeError for ``timeout``: a worker has to
+        know it before it begins, so it is declared with the task."""
+        if timeout is not None:
+            raise TypeError("timeout holds for all of a task's jobs: @task(timeout=…) declares it, using() cannot")
+        changed: Task = base.Task.using(self, **django)
+        if key is None and max_attempts is None:
+            return changed
+        return replace(
+            changed,
+            key=self.key if key is None else key,
+            max_attempts=self.max_attempts if max_attempts is None else max_attempts,
+        )
+
+    # Django 6.0 lacks these two: there a task could not be pickled.
+
+    @classmethod
+    def _reconstruct(cls, state: dict[str, Any]) -> Task:
+        path = state["func"]
+        try:
+            found = import_string(path).func
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
+        return cls(**(state | {"func": found}))
+
+    def __reduce__(self) -> tuple[Callable[..., Task], tuple[dict[str, Any]]]:
+        state = {one.name: getattr(self, one.name) for one in fields(self)}
+        return self._reconstruct, (state | {"func": self.module_path},)
+
+
+def _nothing() -> None:
+    """Stands for the function, of which our rules are not Django's."""
+
+
+def task(
+    function: Callable[..., Any] | None = None,
+    *,
+    priority: int = base.DEFAULT_TASK_PRIORITY,
+    queue_name: str = base.DEFAULT_TASK_QUEUE_NAME,
+    backend: str = base.DEFAULT_TASK_BACKEND_ALIAS,
+    takes_context: bool = False,
+    key: str | None = None,
+    max_attempts: int | None = None,
+    timeout: Duration | None = None,
+) -> Any:
+    """As ``django.tasks.task``, with a job's ``key``, ``max_attempts`` and ``timeout``. Raises InvalidTask."""
+
+    def declare(declared: Callable[..., Any]) -> Task:
+        return Task(
+            func=declared,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            run_after=None,
+            takes_context=takes_context,
+            key=key,
+            max_attempts=max_attempts,
+            timeout=timeout,
+        )
+
+    return declare if function is None else declare(function)

@@ -1,0 +1,121 @@
+"""The queue on a connection of another library's: its statements, by whichever driver's cursor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any, cast
+
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.limits import check_options
+from stowhand.jobs.tries import Try
+from stowhand.protocols.on_connection import Cursor
+from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
+from stowhand.protocols.validation import validate_id
+from stowhand.stores.database.link import Session
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.plan import QueuePlan
+from stowhand.stores.postgres.queue.producing import call_of
+from stowhand.stores.postgres.queue.rows import Row, read_job, read_try
+from stowhand.stores.postgres.queue.schema import Installer
+
+
+class PostgresOnConnection:
+    """``cursor``: gives one that is used for one statement, within the owner's transaction. ``raw``: gives the driver's
+    connection, for work that runs an event loop, in which its library may refuse to give a cursor."""
+
+    def __init__(self, cursor: Callable[[], Cursor], raw: Callable[[], Any], options: StoreOptions) -> None:
+        self._cursor = cursor
+        self._raw = raw
+        self._context = PostgresContext("postgresql://", options)
+        self._plan = QueuePlan(self._context)
+
+    def enqueue(self, job: NewJob) -> Job:
+        whole = check_options(self._context.options.whole(job))
+        return read_job(self._rows(*call_of(whole, self._context.now()))[0])
+
+    def get(self, job_id: int) -> Job | None:
+        found = self._rows("get", (validate_id(job_id),))
+        return read_job(found[0]) if found else None
+
+    def tries(self, job_id: int) -> Sequence[Try]:
+        return [read_try(row) for row in self._rows("tries", (validate_id(job_id),))]
+
+    def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        tasks = None if request.tasks is None else list(request.tasks)
+        values = (request.worker, request.token, request.limit, request.lease, tasks, None, False)
+        claimed = self._rows("claim", (*values, self._context.now(), None, None, None, None))
+        return [self._claim(row[0], row[-1], request.token) for row in claimed]
+
+    def settle(self, lease: Lease, settlement: Settlement) -> bool:
+        for job in settlement.then:
+            self.enqueue(job)
+        query = self._plan.settle([(lease, settlement)])
+        return bool(self._run(query.statement, query.values))
+
+    def live(self) -> int:
+        schema = self._context.fillings["schema"]
+        ((count,),) = self._run(f"select count(*) from {schema}.live where state <> 'failed'".encode(), ())
+        return int(count)
+
+    def install(self) -> None:
+        asyncio.run(self._installer().install())
+
+    def uninstall(self) -> None:
+        asyncio.run(self._installer().uninstall())
+
+    def _installer(self) -> Installer:
+        lent = _Lent(self._raw())
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[Session]:
+            yield cast("Session", lent)
+
+        return Installer(self._context, connect)
+
+    def _claim(self, job_id: int, epoch: int, token: str) -> Claim[Job]:
+        job = self.get(job_id)
+        assert job is not None  # it has just been claimed in this transaction
+        return Claim(Lease(job_id, token, epoch), job, job.task, job.attempts, job.max_attempts, job.queue, job.resets)
+
+    def _rows(self, name: str, values: Sequence[object]) -> list[Row]:
+        return self._run(self._context.statements[name], values)
+
+    def _run(self, statement: bytes, values: Any) -> list[Row]:
+        cursor = self._cursor()
+        cursor.execute(statement.decode(), values)
+        return cursor.fetchall()
+
+
+class _Lent:
+    """The owner's connection as the installer works on one; its calls return at once. The transaction is not ours."""
+
+    begins = False
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._cursor: Any = None
+
+    def reader(self) -> _Lent:
+        return self
+
+    def preparing(self, asked: bool | None) -> None:
+        """Never: the driver may know of no preparing."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        return nullcontext()
+
+    async def execute(self, statement: bytes, values: Sequence[object] | None = None, *, prepare: None = None) -> None:
+        self._cursor = self._raw.cursor()
+        # Without values a % is a %, as the installer has it.
+        self._cursor.execute(statement.decode(), values)
+
+    @property
+    def rownumber(self) -> int | None:
+        return None if self._cursor.description is None else 0
+
+    async def fetchall(self) -> list[Row]:
+        return cast("list[Row]", self._cursor.fetchall())

@@ -1,0 +1,74 @@
+"""The queue on a connection of another library's, which may be to a database in memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.tries import Try
+from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions, Verdict
+from stowhand.protocols.validation import validate_id
+from stowhand.stores.sqlite.queue import claim, enqueue, moment, schema, settle, trouble
+from stowhand.stores.sqlite.queue.producing import get
+from stowhand.stores.sqlite.queue.rows import to_try
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+
+class SqliteOnConnection:
+    """``raw``: gives the driver's connection, within its owner's transaction."""
+
+    def __init__(self, raw: Callable[[], sqlite3.Connection], options: StoreOptions) -> None:
+        self._raw = raw
+        self._options = options
+        self._now = moment.clock(options.pinned)
+
+    def enqueue(self, job: NewJob) -> Job:
+        with self._transaction() as tx, trouble.refusing():
+            return enqueue.find(tx, enqueue.add(tx, self._options.whole(job)))
+
+    def get(self, job_id: int) -> Job | None:
+        with self._transaction() as tx:
+            return get(tx, job_id)
+
+    def tries(self, job_id: int) -> Sequence[Try]:
+        with self._transaction() as tx:
+            return [to_try(row) for row in tx.rows("tries", id=validate_id(job_id))]
+
+    def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        with self._transaction() as tx:
+            while True:
+                claimed = claim.claim(tx, request) if claim.refresh_heads(tx) else None
+                if claimed is not None:
+                    return claimed
+
+    def settle(self, lease: Lease, settlement: Settlement) -> bool:
+        with self._transaction() as tx:
+            return settle.settle_one(tx, lease, settlement, repeat=False) is not Verdict.LOST
+
+    def live(self) -> int:
+        with self._transaction() as tx:
+            ((count,),) = tx.raw.execute("SELECT count(*) FROM stowhand_jobs WHERE state <> 'failed'")
+            return int(count)
+
+    def install(self) -> None:
+        with self._transaction() as tx:
+            schema.install(tx)
+
+    def uninstall(self) -> None:
+        with self._transaction() as tx:
+            schema.uninstall(tx.raw)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        """Rows are tuples and texts ``str`` meanwhile, whatever the connection's owner has set."""
+        raw = self._raw()
+        row_factory, text_factory = raw.row_factory, raw.text_factory
+        raw.row_factory, raw.text_factory = None, str
+        try:
+            yield Transaction(raw, self._now(), keeps=self._options.history is not None)
+        finally:
+            raw.row_factory, raw.text_factory = row_factory, text_factory

@@ -1,0 +1,162 @@
+"""What Django asks of a backend: enqueueing in the caller's transaction, results, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.tasks import TaskResultStatus, task_backends
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+from django.tasks.signals import task_enqueued
+from django.utils import timezone
+
+from stowhand.django import StowhandBackend
+
+
+@pytest.fixture
+def backend(alias: str) -> StowhandBackend:
+    """Of each database."""
+    found = task_backends[alias]
+    assert isinstance(found, StowhandBackend)
+    return found
+
+
+@pytest.fixture
+def shop(site: None) -> Any:
+    from tests.django.site.shop import tasks
+
+    return tasks
+
+
+def test_a_job_exists_when_the_transaction_commits(backend: StowhandBackend, shop: Any) -> None:
+    with transaction.atomic(using=backend.alias):
+        result = shop.add.using(backend=backend.alias).enqueue(1, other=2)
+    found = backend.get_result(result.id)
+    assert (found.status, found.args, found.kwargs) == (TaskResultStatus.READY, [1], {"other": 2})
+    assert found == result
+
+
+def test_a_job_is_gone_with_the_transaction(backend: StowhandBackend, shop: Any) -> None:
+    with transaction.atomic(using=backend.alias):
+        result = shop.add.using(backend=backend.alias).enqueue(1)
+        transaction.set_rollback(True, using=backend.alias)
+    with pytest.raises(TaskResultDoesNotExist):
+        backend.get_result(result.id)
+
+
+def test_a_savepoint_takes_its_jobs_with_it(backend: StowhandBackend, shop: Any) -> None:
+    send = shop.add.using(backend=backend.alias)
+    with transaction.atomic(using=backend.alias):
+        kept = send.enqueue(1)
+        with transaction.atomic(using=backend.alias):
+            undone = send.enqueue(2)
+            transaction.set_rollback(True, using=backend.alias)
+    assert backend.get_result(kept.id).args == [1]
+    with pytest.raises(TaskResultDoesNotExist):
+        backend.get_result(undone.id)
+
+
+def test_without_a_transaction_the_backend_opens_one(backend: StowhandBackend, shop: Any) -> None:
+    result = shop.add.using(backend=backend.alias).enqueue(1)
+    assert not connections[backend.alias].in_atomic_block
+    if not backend.database.is_in_memory:
+        connections[backend.alias].close()
+    assert backend.get_result(result.id).args == [1]
+
+
+def test_it_is_enqueued_from_a_coroutine(backend: StowhandBackend, shop: Any) -> None:
+    async def enqueue() -> Any:
+        result = await shop.add_later.using(backend=backend.alias).aenqueue(4)
+        return await backend.aget_result(result.id)
+
+    assert asyncio.run(enqueue()).args == [4]
+
+
+def test_a_task_keeps_its_options_when_it_is_changed_and_pickled(backend: StowhandBackend, shop: Any) -> None:
+    changed = shop.report.using(backend=backend.alias, key="another", priority=7)
+    copy = pickle.loads(pickle.dumps(changed))
+    assert copy == changed
+    assert (copy.key, copy.max_attempts, copy.timeout, copy.priority) == ("another", 3, "10s", 7)
+    first, second = (copy.enqueue(words) for words in ("a", "b"))
+    assert first.id == second.id
+    assert backend.get_result(first.id).args == ["b"]
+    assert backend.get_result(first.id).task == copy
+
+
+def test_what_is_larger_comes_first(backend: StowhandBackend, shop: Any) -> None:
+    result = shop.add.using(backend=backend.alias, priority=50).enqueue(1)
+    job = backend.database.jobs.get(int(result.id))
+    assert job is not None
+    assert job.priority == -50
+    assert backend.get_result(result.id).task.priority == 50
+
+
+def test_a_job_waits_for_its_time(backend: StowhandBackend, shop: Any) -> None:
+    later = timezone.now() + timedelta(hours=1)
+    result = shop.add.using(backend=backend.alias, run_after=later).enqueue(1)
+    assert backend.get_result(result.id).task.run_after == later
+
+
+def test_a_task_of_a_module_that_no_worker_imports_is_refused(backend: StowhandBackend) -> None:
+    from tests.django.site.shop import elsewhere
+
+    with pytest.raises(InvalidTask, match=r"would never run.*'tests.django.site.shop.elsewhere'"):
+        elsewhere.lost.using(backend=backend.alias).enqueue()
+
+
+def test_a_queue_is_a_second_name_and_no_serial_queue(backend: StowhandBackend, shop: Any) -> None:
+    result = shop.add.using(backend=backend.alias, queue_name="heavy").enqueue(1)
+    job = backend.database.jobs.get(int(result.id))
+    assert job is not None
+    assert (job.task, job.queue) == ("tests.django.site.shop.tasks.add@heavy", None)
+    assert backend.get_result(result.id).task.queue_name == "heavy"
+
+
+def test_without_a_list_of_queues_another_queue_is_refused(site: None, shop: Any) -> None:
+    backend = StowhandBackend("default", {"QUEUES": [], "OPTIONS": {}})
+    with pytest.raises(InvalidTask, match=r"with QUEUES = \[\] a worker cannot know 'heavy'"):
+        backend.enqueue(shop.add.using(queue_name="heavy"), [1], {})
+
+
+def test_an_argument_that_is_no_json_is_refused(backend: StowhandBackend, shop: Any) -> None:
+    with pytest.raises(TypeError, match="Unsupported type"):
+        shop.add.using(backend=backend.alias).enqueue(object())
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "-1", "123456789012345678901", "1.5"])
+def test_an_id_that_is_none_has_no_result(backend: StowhandBackend, wrong: str) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        backend.get_result(wrong)
+
+
+def test_the_signal_is_sent_in_the_transaction(backend: StowhandBackend, shop: Any) -> None:
+    heard: list[Any] = []
+
+    def listen(sender: Any, task_result: Any, **_: Any) -> None:
+        heard.append((sender, task_result.id, connections[backend.alias].in_atomic_block))
+
+    task_enqueued.connect(listen)
+    try:
+        with transaction.atomic(using=backend.alias):
+            result = shop.add.using(backend=backend.alias).enqueue(1)
+    finally:
+        task_enqueued.disconnect(listen)
+    assert heard == [(StowhandBackend, result.id, True)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_attempts": 0}, {"max_attempts": "2"}, {"key": ""}, {"timeout": "soon"}, {"timeout": -1}]
+)
+def test_an_option_that_no_job_can_have_is_refused_when_the_task_is_declared(site: None, options: Any) -> None:
+    from stowhand.django import task
+
+    with pytest.raises(InvalidTask, match=next(iter(options))):
+        task(**options)(len)
+
+
+def test_the_settings_are_in_order(backend: StowhandBackend) -> None:
+    assert backend.check() == []
