@@ -15,7 +15,7 @@ from tests.docs.pages import DOCS, ROOT
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PUBLIC = {
     "stowhand",
-    *(f"stowhand.{room}" for room in ("commands", "errors", "events", "flows", "retry", "runner", "testing")),
+    *(f"stowhand.{room}" for room in ("commands", "errors", "events", "flows", "retry", "runner", "testing", "web")),
 }
 """Modules that programs of users import from; docs/reference/python.md lists them."""
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))

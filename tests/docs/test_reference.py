@@ -27,7 +27,7 @@ from tests.docs.pages import DOCS
 from tests.support import settings_page
 
 REFERENCE = DOCS / "reference"
-HIDDEN = {"--help", "--version"}
+HIDDEN = {"--help", "--version", "--beside"}
 
 
 def read(name: str) -> str:

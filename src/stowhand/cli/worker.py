@@ -14,6 +14,7 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.migrate import migrate
 from stowhand.cli.options import settings_of, worker_options
 from stowhand.cli.session import log_store
+from stowhand.cli.web import dashboard_beside
 from stowhand.observe.job_logger import core_logger
 from stowhand.service.exit_codes import OK
 
@@ -43,7 +44,8 @@ def command(**typed: Any) -> int:
         return OK
     from stowhand.service.run import run_worker
 
-    return run_worker(settings)
+    with dashboard_beside(settings.web, typed):
+        return run_worker(settings)
 
 
 def check_tasks(settings: WorkerSettings) -> None:

@@ -10,6 +10,9 @@ asgi                   what a server runs
 
 from __future__ import annotations
 
-from stowhand.web.asgi import dashboard
+try:
+    from stowhand.web.asgi import dashboard
+except ImportError as error:
+    raise ImportError(f"the dashboard needs more packages: pip install 'stowhand[web]' ({error})") from error
 
 __all__ = ["dashboard"]

@@ -13,10 +13,12 @@ from starlette.types import Receive, Scope, Send
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.web.asked import Asked, Reply, Right, Who
+from stowhand.web.asked import Asked, Reply, Right, Who, text
 from stowhand.web.board import Board
 from stowhand.web.reading import Reading
 
+CONNECTION = "stowhand.connection"
+"""Where a server of ours keeps the connection of a request, in its ``state``."""
 FORM_BYTES = 2 << 20
 """A payload has at most a megabyte, and may grow when it is quoted."""
 FIELDS = 2000
@@ -38,7 +40,10 @@ class Asgi:
             return
         request = Request(scope, receive)
         try:
-            response = _response(await self._board.answer(await self._asked(request)), request.method)
+            reply = await self._board.answer(await self._asked(request))
+            if reply.status not in (401, 403) and not _admitted(scope):
+                reply = text(503, "Too many connections; close idle ones.\n").with_headers(("retry-after", "5"))
+            response = _response(reply, request.method)
         except ClientDisconnect:
             return
         except _TooLarge:
@@ -69,6 +74,12 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
+def _admitted(scope: Scope) -> bool:
+    """Whoever may look is no stranger to the server, whose idle connections it closes first."""
+    connection = scope.get("state", {}).get(CONNECTION)
+    return connection is None or bool(connection.admit())
+
+
 class _TooLarge(Exception):
     pass
 
@@ -82,10 +93,10 @@ async def _body(request: Request) -> str:
     return body.decode("latin-1")
 
 
-def _fields(text: str) -> dict[str, list[str]]:
+def _fields(encoded: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     try:
-        for name, value in parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=FIELDS):
+        for name, value in parse_qsl(encoded, keep_blank_values=True, errors="replace", max_num_fields=FIELDS):
             found.setdefault(name, []).append(value)
     except ValueError:
         raise _TooLarge from None

@@ -129,6 +129,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             check=http_address,
         ),
     ] = None
+    web: Annotated[
+        str | None,
+        Text(
+            "Show the dashboard there, from a process of its own; without a host on this machine alone. Needs the extra"
+            " 'web'; 'stowhand web' shows it without a worker.",
+            metavar="[HOST:]PORT",
+            check=http_address,
+        ),
+    ] = None
     metrics_labels: Annotated[
         int,
         Whole(

@@ -74,7 +74,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
 class HttpServer:
     """A running server. Made by ``running``."""
 
-    def __init__(self, server: _Server, url: str, wake_broadcast: WakeBroadcast, events: Events, grace: float) -> None:
+    def __init__(self, server: Server, url: str, wake_broadcast: WakeBroadcast, events: Events, grace: float) -> None:
         self._server = server
         self._wake_broadcast = wake_broadcast
         self._events = events
@@ -126,7 +126,7 @@ async def running(
     app = HttpApp(store_server, authenticator, health, events, metrics, Proxies(options.trust_from))
     sock = listen(options.host, options.port)
     url = url_of("https" if options.tls_cert else "http", sock)
-    server = _Server(_config(app, options))
+    server = Server(_config(app, options))
     lending = HttpServer(server, url, wake_broadcast, events, options.grace)
     wake_broadcast.start()
     serving, resetting, counting = _started(
@@ -167,7 +167,7 @@ def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resett
     return Resetter(shared_store.store, options, clock=clock, events=events)
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn's server without its signal handlers: the program has its own."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -203,7 +203,48 @@ class _Server(uvicorn.Server):
             await serving
 
 
-def _config(app: HttpApp, options: ServerOptions) -> uvicorn.Config:
+@asynccontextmanager
+async def serving(app: Any, host: str, port: int, grace: float) -> AsyncIterator[Serving]:
+    """Serve another ASGI application for the length of the block, with the same limits on connections.
+
+    Its connections are strangers until the application calls ``admit`` of the one in ``scope["state"][CONNECTION]``.
+    Raises as ``running``.
+    """
+    check_uvicorn()
+    sock = listen(host, port)
+    server = Server(_config(app, ServerOptions(host=host, port=port, grace=grace)))
+    task = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand serving")
+    try:
+        await server.listening(task)
+        yield Serving(server, url_of("http", sock), task)
+    finally:
+        server.shut_down(now=task.done())
+        with suppress(asyncio.CancelledError, Exception):
+            await asyncio.shield(asyncio.wait({task}, timeout=grace + 2))
+        sock.close()
+
+
+class Serving:
+    """A server of another application. Made by ``serving``."""
+
+    def __init__(self, server: Server, url: str, task: asyncio.Task[None]) -> None:
+        self._server = server
+        self._task = task
+        self.url = url
+        """With the actual port."""
+        self._stop_requests = 0
+
+    def stop(self) -> None:
+        """First call: let requests end, for at most the grace. Second call: stop now. On the event loop."""
+        self._stop_requests += 1
+        self._server.shut_down(now=self._stop_requests > 1)
+
+    async def until_stopped(self) -> None:
+        """Raises the error that ended it."""
+        await asyncio.shield(self._task)
+
+
+def _config(app: Any, options: ServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=bounded(connection_limit(options.connections), options.read_timeout),
