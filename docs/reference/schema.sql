@@ -66,6 +66,34 @@ begin
   return not exists (select from "stowhand".live j where j.state = 'processing' and j.token = _token);
 end $$;
 
+CREATE FUNCTION stowhand.about_rows(_table regclass) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _part record;
+  _pages numeric;
+  _share double precision;
+  _here double precision;
+  _all double precision := 0;
+begin
+  for _part in
+    select c.oid, n.nspname, c.relname, c.reltuples, c.relpages
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.oid = _table and c.relkind = 'r'
+      or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = _table)
+  loop
+    _pages := pg_relation_size(_part.oid) / current_setting('block_size')::numeric;
+    if _part.relpages > 0 and _part.reltuples >= 0 then
+      _all := _all + _part.reltuples / _part.relpages * _pages;
+    elsif _pages > 0 then
+      _share := "stowhand".share_of(pg_relation_size(_part.oid), 400);
+      execute format('select count(*) from %I.%I tablesample system (%s)', _part.nspname, _part.relname, _share) into _here;
+      _all := _all + _here * 100 / _share;
+    end if;
+  end loop;
+  return round(_all);
+end $$;
+
 CREATE FUNCTION stowhand.absorb(_scouts bigint[], _taken text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2145,7 +2173,9 @@ begin
           if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
         when 'expired jobs' then perform "stowhand".expire(_at);
         when 'attempts' then perform "stowhand".prune_tries();
-        when 'workers' then delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
+        when 'workers' then
+          delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
+          delete from "stowhand".app_versions v where v.seen_at < _at - interval '90 days';
         when 'times' then  -- autovacuum does this too, when it comes round
           perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
             where i.inhparent = to_regclass('"stowhand"' || '.history_ended');
@@ -2244,6 +2274,25 @@ CREATE FUNCTION stowhand.next_round(_id bigint) RETURNS integer
     AS $$
   select max(t.round) + 1 from "stowhand".tries t where t.job_id = _id
 $$;
+
+CREATE FUNCTION stowhand.note_app_version(_version text, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _gone constant timestamptz := _at - interval '15 minutes';
+begin
+  if not exists (select from "stowhand".app_versions v where v.version = _version and v.seen_at >= _gone) then
+    perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 5));
+    insert into "stowhand".app_versions (version, since, seen_at)
+      select _version, _at, _at where not exists (
+        select from "stowhand".app_versions v where v.version = _version and v.seen_at >= _gone)
+      on conflict do nothing;
+    return;
+  end if;
+  update "stowhand".app_versions v set seen_at = _at where v.ctid = any(array(
+    select o.ctid from "stowhand".app_versions o
+    where o.version = _version and o.seen_at >= _gone and o.seen_at < _at - interval '5 minutes' for update skip locked));
+end $$;
 
 CREATE FUNCTION stowhand.note_expiry(_ids bigint[]) RETURNS void
     LANGUAGE sql
@@ -3303,6 +3352,139 @@ begin
   perform "stowhand".wake();
 end $$;
 
+CREATE FUNCTION stowhand.search_jobs(_states text[], _task text, _queue text, _key text, _flag text, _worker text, _error text, _since timestamp with time zone, _until timestamp with time zone, _below bigint, _at timestamp with time zone, _limit integer, _budget double precision, _rows integer) RETURNS TABLE(looked_at bigint, next_id bigint, next_at timestamp with time zone, id bigint, task text, state text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, worker text, cancel_requested boolean, last_worker text, progress double precision, progress_text text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+declare
+  _begin timestamptz := clock_timestamp();
+  _before timestamptz;
+  _left double precision;
+  _one text := case when cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then _states[1] end;
+  _wanted text := 'o.state = any($1)'
+    || case when _task is null then '' else ' and o.task = $2' end
+    || case when _queue is null then '' else ' and o.queue = $3' end
+    || case when _key is null then '' else ' and o.key = $4' end
+    || case when _flag is null then '' else ' and o.flags @> array[$5]' end;
+  _error_in constant text := case when _error is null then '' else ' and position(lower($7) in lower(%s)) > 0' end;
+  _live text := _wanted || format(_error_in, 'coalesce(o.last_error, o.earlier_error)')
+    || case when _worker is null then '' else ' and coalesce(o.worker, o.last_worker) = $6' end
+    || case when _since is null then '' else ' and coalesce(o.finished_at, o.created_at) >= $8' end
+    || case when _until is null then '' else ' and coalesce(o.finished_at, o.created_at) < $9' end;
+  _past text := _wanted || format(_error_in, 'o.last_error')
+    || case when _worker is null then '' else ' and o.worker = $6' end
+    || case when _since is null then '' else ' and o.finished_at >= $8' end
+    || case when _until is null then '' else ' and o.finished_at < $9' end;
+  _order text := case when _at is null then 'id desc' else 'at desc, id desc' end;
+  _sources text[] := '{}';
+  _piece text;
+  _count bigint;
+  _place record;
+  _last record;
+  _found bigint[] := '{}';
+  _times timestamptz[] := '{}';
+  _ids bigint[];
+  _ends timestamptz[];
+  _numbers bigint[];
+  _looked bigint := 0;
+  _take int;
+begin
+  if _states && array['queued', 'errored', 'processing', 'failed'] then
+    _sources := _sources || format(
+      '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s order by %s limit $12)', _live,
+      'stowhand', case when _one is null then '' else format('o.state = %L and', _one) end,
+      case when _at is null then 'o.id < $10' else '(o.finished_at, o.id) < ($11, $10)' end,
+      case when _at is null then 'o.id desc' else 'o.finished_at desc, o.id desc' end);
+  end if;
+  if _states && array['completed', 'canceled'] then
+    _sources := _sources || format(
+      '(select o.id, o.finished_at as at, %s as hit from %I.history o where o.id < $10 order by o.id desc limit $12)', _past,
+      'stowhand');
+  end if;
+  _piece := format(
+    'with piece as (
+       select p.id, p.at, p.hit is true as hit, row_number() over (order by %1$s) as n
+       from (select u.* from (%2$s) u order by %1$s limit $12) p)
+     select count(*), (array_agg(c.id order by c.n) filter (where c.hit))[:$13],
+       (array_agg(c.at order by c.n) filter (where c.hit))[:$13], (array_agg(c.n order by c.n) filter (where c.hit))[:$13],
+       (array_agg(c.id order by c.n desc))[1], (array_agg(c.at order by c.n desc))[1] from piece c',
+    _order, array_to_string(_sources, ' union all '));
+  loop
+    _before := clock_timestamp();
+    _take := _limit - cardinality(_found);
+    execute _piece into _count, _ids, _ends, _numbers, _below, _at
+      using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until, _below, _at, _rows, _take;
+    _found := _found || _ids;
+    _times := _times || _ends;
+    if cardinality(_ids) = _take and _numbers[_take] < _count then  -- what lies behind the last one is for the next answer
+      _looked := _looked + _numbers[_take];
+      _below := _ids[_take];
+      _at := _ends[_take];
+      exit;
+    end if;
+    _looked := _looked + _count;
+    if _count < _rows then
+      _below := null;
+      exit;
+    end if;
+    _left := _budget - extract(epoch from clock_timestamp() - _begin);
+    exit when _left <= 0 or cardinality(_found) >= _limit;
+    _rows := greatest(1000, least(_rows * 2, 100000, _rows * _left / 6
+      / greatest(extract(epoch from clock_timestamp() - _before), 0.000001)));
+  end loop;
+  if _one is distinct from 'failed' then _at := null; end if;
+  return query select _looked, _below, _at, j.* from (values (1)) as always(one) left join lateral (
+    select l.id, l.task, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets, l.max_resets, l.key,
+      l.flags, left(split_part(coalesce(l.last_error, l.earlier_error), e'\n', 1), 200), l.revision, l.created_at, l.updated_at, l.started_at,
+      l.finished_at, l.worker, l.cancel_requested, coalesce(l.worker, l.last_worker), l.progress, l.progress_text
+    from "stowhand".live l where l.id = any(_found)
+    union all
+    select h.id, h.task, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets, h.max_resets, h.key,
+      h.flags, left(split_part(h.last_error, e'\n', 1), 200), h.revision, h.created_at, h.updated_at, h.started_at,
+      h.finished_at, null, h.cancel_requested, h.worker, null, null
+    from "stowhand".history h where h.id = any(_found) and h.finished_at = any(_times)) j on true;
+end $_$;
+
+CREATE FUNCTION stowhand.searchable(_states text[], _most integer) RETURNS TABLE(jobs bigint, exact boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+declare
+  _is_live constant boolean := _states && array['queued', 'errored', 'processing', 'failed'];
+  _is_past constant boolean := _states && array['completed', 'canceled'];
+begin
+  if cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then
+    select c.jobs into jobs from "stowhand".count_states(_most) c where c.state = _states[1];
+    exact := jobs <= _most;
+    if not exact then
+      jobs := greatest(jobs, "stowhand".about_rows('"stowhand".live'::regclass) * (
+        select count(*) filter (where l.state = _states[1])::float8 / greatest(count(*), 1)
+        from "stowhand".live l tablesample system ("stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), 400))));
+    end if;
+    return next;
+    return;
+  end if;
+  jobs := 0;
+  if _is_live then
+    jobs := (select count(*) from (select from "stowhand".live l order by l.id limit _most + 1) c);
+    if jobs > _most then jobs := "stowhand".about_rows('"stowhand".live'::regclass); end if;
+  end if;
+  if _is_past then
+    jobs := jobs + (select count(*) from (select from "stowhand".history h order by h.id limit _most + 1) c);
+    if jobs > _most then
+      jobs := "stowhand".about_rows('"stowhand".history'::regclass)
+        + case when _is_live then "stowhand".about_rows('"stowhand".live'::regclass) else 0 end;
+    end if;
+  end if;
+  exact := jobs <= _most;
+  return next;
+end $$;
+
 CREATE FUNCTION stowhand.settle(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, state text)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3497,6 +3679,41 @@ begin
       round(coalesce(sum(r.errored), 0))::bigint, round(coalesce(sum(r.due), 0))::bigint,
       round(coalesce(sum(r.processing), 0))::bigint, round(coalesce(sum(r.failed), 0))::bigint, bool_and(r.exact)
     from ranked r group by r.what, r.shown, case when r.shown then r.name end;
+end $$;
+
+CREATE FUNCTION stowhand.state_amounts(_most integer) RETURNS TABLE(state text, jobs bigint, exact boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+declare
+  _past constant bigint := (select count(*) from (select from "stowhand".history h order by h.id limit _most + 1) c);
+  _live_share constant double precision := "stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), 400);
+  _past_share constant double precision := "stowhand".share_of((
+    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = '"stowhand".history'::regclass), 200);
+begin
+  return query
+    with counted as materialized (select c.state, c.jobs from "stowhand".count_states(_most) c),
+    sampled as materialized (
+      select l.state, count(*) as rows, sum(count(*)) over () as every
+      from "stowhand".live l tablesample system (_live_share)
+      where exists (select from counted c where c.jobs > _most) group by l.state)
+    select c.state, case when c.jobs <= _most then c.jobs
+        else coalesce(round("stowhand".about_rows('"stowhand".live'::regclass) * s.rows / s.every)::bigint, 0) end,
+      c.jobs <= _most
+    from counted c left join sampled s on s.state = c.state;
+  if _past <= _most then
+    return query select p.state, count(h.id), true
+      from (values ('completed'), ('canceled')) as p(state) left join "stowhand".history h on h.state = p.state group by p.state;
+  else
+    return query
+      with sampled as materialized (
+        select h.state, count(*) as rows, sum(count(*)) over () as every
+        from "stowhand".history h tablesample system (_past_share) group by h.state)
+      select p.state, coalesce(round("stowhand".about_rows('"stowhand".history'::regclass) * s.rows / s.every)::bigint, 0), false
+      from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
+  end if;
 end $$;
 
 CREATE FUNCTION stowhand.successors(_names text[], _held bigint[], _held_by uuid[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]
@@ -3754,7 +3971,7 @@ begin
   delete from "stowhand".workers w where w.name = _name;
 end $$;
 
-CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[]) RETURNS void
+CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[], _app_version text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3763,10 +3980,11 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into "stowhand".workers
-      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at)
-    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at)
+      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version)
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
+  if _app_version is not null then perform "stowhand".note_app_version(_app_version, _at); end if;
 end $$;
 
 CREATE FUNCTION stowhand.write_pause(_task text, _is_on boolean, _now timestamp with time zone) RETURNS boolean
@@ -3811,6 +4029,12 @@ begin
     select g.minute, g.task from given g where not exists (
       select from kept k where k.minute = g.minute and k.task = g.task);
 end $$;
+
+CREATE TABLE stowhand.app_versions (
+    version text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone NOT NULL
+);
 
 CREATE TABLE stowhand.applied_migrations (
     id integer NOT NULL,
@@ -3981,10 +4205,14 @@ CREATE TABLE stowhand.workers (
     stopping boolean NOT NULL,
     started_at timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL,
-    forbidden_flags text[] DEFAULT ARRAY[]::text[]
+    forbidden_flags text[] DEFAULT ARRAY[]::text[],
+    app_version text
 );
 
 ALTER TABLE ONLY stowhand.history ATTACH PARTITION stowhand.history_default DEFAULT;
+
+ALTER TABLE ONLY stowhand.app_versions
+    ADD CONSTRAINT app_versions_pkey PRIMARY KEY (version, since);
 
 ALTER TABLE ONLY stowhand.applied_migrations
     ADD CONSTRAINT applied_migrations_pkey PRIMARY KEY (id);
@@ -4063,9 +4291,7 @@ CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree 
 
 CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (queue IS NULL) AND (resets < 2));
 
-CREATE INDEX live_failed ON stowhand.live USING btree (id) WHERE (state = 'failed'::text);
-
-CREATE INDEX live_failed_at ON stowhand.live USING btree (finished_at) WHERE (state = 'failed'::text);
+CREATE INDEX live_failed ON stowhand.live USING btree (finished_at, id) WHERE (state = 'failed'::text);
 
 CREATE INDEX live_in_queue ON stowhand.live USING btree (queue, task, priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (queue IS NOT NULL) AND (resets < 2));
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from stowhand.protocols.options import WorkerOptions
     from stowhand.protocols.policy import Policy
     from stowhand.protocols.queue_store import Answer, Done, JobFilter, Reschedule
+    from stowhand.protocols.searching import Search
     from stowhand.protocols.store import (
         Capabilities,
         Claim,
@@ -117,6 +118,7 @@ _ROOMS = {
     "protocols.operating": "Ages",
     "protocols.options": "WorkerOptions",
     "protocols.queue_store": "Answer Done JobFilter Reschedule",
+    "protocols.searching": "Search",
     "protocols.store": "Capabilities Claim ClaimRequest Foreign Heartbeats Pulse Refusal Store StoreOptions Terms "
     "Unwritten Verdict",
     "remote.client.options": "HttpOptions",
@@ -197,6 +199,7 @@ __all__ = [
     "ResetterOptions",
     "ResultNotKept",
     "Retry",
+    "Search",
     "Settlement",
     "Snooze",
     "State",

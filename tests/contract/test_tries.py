@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from stowhand.jobs.job import KeyMode, State
+from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Complete, Fail, Retry
 from stowhand.jobs.tries import BY_HAND, TIMED_OUT, TRIES_KEPT, WORKER_DIED, Try, TryEnd
 from stowhand.protocols.operating import Ages
-from stowhand.protocols.queue_store import Reschedule
+from stowhand.protocols.queue_store import FAILURES_MOST, Reschedule
 from stowhand.protocols.store import DAY, Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import CANCELED, ERRORED, SNOOZED, StoreHarness, judged
@@ -260,3 +260,17 @@ async def test_failures_are_grouped_by_task_and_class(harness: StoreHarness) -> 
         ("a", None, 1, failed[2], "no\nmore"),
     ]
     assert found[0].latest_at == harness.now - timedelta(seconds=3)
+    assert [one.since for one in found] == [harness.now - timedelta(seconds=ago) for ago in (4, 0, 1, 2)]
+    assert not any(one.is_cut for one in found)
+
+
+@needs("inspect")
+async def test_older_failures_are_left_out_and_it_is_said(harness: StoreHarness) -> None:
+    old = await harness.add("old")
+    await harness.store.admin.permanently_fail_jobs([old.id])
+    await harness.pass_time(1)
+    made = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(FAILURES_MOST))
+    for begin in range(0, FAILURES_MOST, 2000):
+        await harness.store.admin.permanently_fail_jobs(made[begin : begin + 2000])
+    (found,) = await harness.store.inspect.failures()
+    assert (found.task, found.jobs, found.since, found.is_cut) == ("t", FAILURES_MOST, harness.now, True)

@@ -85,6 +85,7 @@ PUBLIC = [
     "ResetterOptions",
     "ResultNotKept",
     "Retry",
+    "Search",
     "Settlement",
     "Snooze",
     "State",

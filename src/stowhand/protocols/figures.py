@@ -30,6 +30,13 @@ class Amount(msgspec.Struct, frozen=True):
     def __add__(self, other: Amount) -> Amount:
         return Amount(self.number + other.number, self.exact and other.exact, self.least or other.least)
 
+    @property
+    def words(self) -> str:
+        """``8,412``, ``about 3.1 million``, ``more than 10,000``."""
+        if self.least:
+            return f"more than {self.number:,}"
+        return f"{self.number:,}" if self.exact else f"about {rounded(self.number)}"
+
     def __str__(self) -> str:
         if self.least:
             return f">{about(self.number)[1:]}"
@@ -127,20 +134,20 @@ class Tallies:
         amounts = self._names[name]
         amounts[part] = amounts.get(part, Amount()) + amount
 
-    def live(self) -> list[LiveCounts]:
+    def live(self, named: int = NAMES) -> list[LiveCounts]:
         """The largest, by name, and the sum of the others."""
-        return [_live(name, amounts) for name, amounts in self._largest()]
+        return [_live(name, amounts) for name, amounts in self._largest(named)]
 
     def ended(self) -> list[EndedCounts]:
         """The largest, by name, and the sum of the others."""
-        return [EndedCounts(name=name, **amounts) for name, amounts in self._largest()]
+        return [EndedCounts(name=name, **amounts) for name, amounts in self._largest(NAMES)]
 
-    def _largest(self) -> Iterator[tuple[str | None, dict[str, Amount]]]:
+    def _largest(self, most: int) -> Iterator[tuple[str | None, dict[str, Amount]]]:
         named = [(name, amounts) for name, amounts in self._names.items() if name is not None]
         named.sort(key=lambda item: (-sum(amount.number for amount in item[1].values()), item[0]))
-        yield from named[:NAMES]
+        yield from named[:most]
         others = Tallies()
-        for amounts in (self._names.get(None, {}), *(amounts for _, amounts in named[NAMES:])):
+        for amounts in (self._names.get(None, {}), *(amounts for _, amounts in named[most:])):
             for part, amount in amounts.items():
                 others.add(None, part, amount)
         yield from others._names.items()
@@ -159,6 +166,15 @@ def total_ended(some: Sequence[EndedCounts]) -> EndedCounts:
     """The sum over all tasks."""
     parts = ("completed", "canceled", "failed")
     return EndedCounts(name=None, **{part: sum((getattr(one, part) for one in some), Amount()) for part in parts})
+
+
+def rounded(number: int) -> str:
+    """In words, in as many digits as are meaningful: ``840``, ``31,000``, ``3.1 million``."""
+    digits = float(f"{number:.2g}")
+    for size, word in ((1e9, "billion"), (1e6, "million")):
+        if digits >= size:
+            return f"{digits / size:g} {word}"
+    return f"{int(digits):,}"
 
 
 def about(number: int) -> str:

@@ -6,6 +6,7 @@ WorkerList    its heartbeats' part: workers register themselves
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import Job
+from stowhand.protocols.figures import Amount
 from stowhand.protocols.store import LONGEST_HISTORY
 
 PURGE = limits.PURGE
@@ -26,6 +28,16 @@ ALIVE_FOR = 3 * SEEN_EVERY
 """Seconds after its last update for which a worker counts as alive."""
 FORGOTTEN_AFTER = 86_400.0
 """Seconds after which a worker that did not deregister is left out of the list."""
+VERSION_GONE = 900.0
+"""Seconds without a worker of it after which a version of the application comes up anew."""
+VERSIONS_FOR = 90 * 86_400.0
+"""Seconds for which it is remembered that a version was there."""
+VERSION_LIMIT = 128
+"""Characters of the version of an application."""
+HELD_SHOWN = 10
+"""Jobs that are shown of a worker, by default."""
+ABLE_SHOWN = 20
+"""Workers that are named of a task."""
 MOST_AHEAD = 1000
 """Jobs ahead of another are counted up to this number."""
 
@@ -104,6 +116,8 @@ class WorkerCard(msgspec.Struct, frozen=True):
     """It claims nothing new."""
     forbidden_flags: tuple[str, ...] | None = ()
     """It leaves jobs with one of these alone; ``None``: a function returns them before each claim."""
+    app_version: str | None = None
+    """The version of the application (``STOWHAND_APP_VERSION``); ``None``: it does not say."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +128,43 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
     alive: bool
     """It was seen within ``ALIVE_FOR``; one that was killed stays in the list for a day."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has under its leases, jobs that it has claimed ahead included."""
+
+    worker: str
+    jobs: Amount
+    longest: Sequence[Job]
+    """Those that it has held longest; without payload, and of the last error its first line."""
+
+
+class AppVersion(msgspec.Struct, frozen=True):
+    """A version of the application, and when its first worker came up; once more after it was gone for a while."""
+
+    version: str
+    since: datetime
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that has live jobs, had some within a day, or that a worker has."""
+
+    name: str
+    paused_since: datetime | None
+    waiting: Amount
+    due: Amount
+    """Of those that are waiting."""
+    running: Amount
+    failed: Amount
+    able: int
+    """Workers that are alive and have it."""
+    workers: tuple[str, ...]
+    """The names of the first twenty of them."""
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Jobs of it are due, and no worker that is alive has it."""
+        return self.due.number > 0 and not self.able
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ QueueStore     one whose tables are Stowhand's own
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from enum import StrEnum
@@ -30,11 +30,21 @@ import msgspec
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.tries import Try
-from stowhand.protocols.figures import Figures, Pauses
+from stowhand.protocols.figures import Amount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.notices import Notices
-from stowhand.protocols.operating import Explanation, Operator, QueueRow, WorkerRow
+from stowhand.protocols.operating import (
+    HELD_SHOWN,
+    AppVersion,
+    Explanation,
+    Held,
+    Operator,
+    QueueRow,
+    TaskRow,
+    WorkerRow,
+)
 from stowhand.protocols.results import Results
+from stowhand.protocols.searching import ANY, Found, Search
 from stowhand.protocols.store import Store
 from stowhand.protocols.throughput import Period
 
@@ -133,6 +143,10 @@ class Failures(msgspec.Struct, frozen=True):
     latest_at: datetime
     error: str | None
     """Of that one: its last error."""
+    since: datetime
+    """When the first of them failed that was looked at."""
+    is_cut: bool
+    """Older failed jobs were not looked at: it may have begun before ``since``."""
 
 
 FAILURES_MOST = 10_000
@@ -145,11 +159,17 @@ class Inspector(Protocol):
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In order of ids, ascending unless the filter says ``newest_first``."""
 
+    async def search(self, wanted: Search = ANY) -> Found:
+        """Search for a limited time; the answer says where to go on. Raises InvalidJob."""
+
     async def failures(self) -> Sequence[Failures]:
         """The newest 10,000 failed jobs by task and class of error, the most frequent first."""
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state; every state is a key."""
+
+    async def amounts(self) -> Mapping[State, Amount]:
+        """As ``counts``, within a moment: exact up to 10,000; beyond it an estimate, or just that there are more."""
 
     async def oldest_due(self) -> float:
         """Seconds for which the job that has been due longest has waited; 0 when none is due. Of any task.
@@ -178,6 +198,15 @@ class Inspector(Protocol):
 
     async def workers(self) -> Sequence[WorkerRow]:
         """Workers that are registered, those that died within a day included, by name."""
+
+    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
+        """What each worker has under its leases, by name; of each so many jobs. It looks at 10,000 jobs."""
+
+    async def app_versions(self) -> Sequence[AppVersion]:
+        """Which versions of the application workers have had within ninety days, by time."""
+
+    async def tasks(self) -> Sequence[TaskRow]:
+        """The tasks that are known, by name; of many the 500 with the most jobs."""
 
     async def explain(self, job_id: int) -> Explanation | None:
         """Why the job is not running; ``None``: there is no such job."""

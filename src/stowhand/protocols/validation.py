@@ -11,10 +11,20 @@ from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
+from stowhand.protocols.searching import MOST_FOUND, Search, place_of
 from stowhand.protocols.throughput import MINUTE
 
 IDENTIFIER_LIMIT = 256
 """Characters of a crontab item's identifier."""
+SEARCHED = {
+    "task": limits.TASK_LIMIT,
+    "queue": limits.QUEUE_LIMIT,
+    "key": limits.KEY_LIMIT,
+    "flag": limits.FLAG_LIMIT,
+    "worker": 1000,
+    "error": 1000,
+}
+"""Characters of what is searched for, at most."""
 NO_JOB = 0
 """An id that no job has."""
 MANUALLY_FAILED = "Manually marked as failed"
@@ -59,9 +69,7 @@ def validate_step(since: datetime, until: datetime, step: float) -> int:
 def validate_filter(wanted: JobFilter) -> JobFilter:
     """The filter; names that no store can keep are replaced by empty ones, which nothing has."""
     names = {field: getattr(wanted, field) for field in ("task", "queue", "key", "worker", "error")}
-    for field in ("since", "until"):
-        if (moment := getattr(wanted, field)) is not None and moment.tzinfo is None:
-            raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
+    _refuse_naive(wanted)
     unknown: dict[str, str | None]
     unknown = {field: "" for field, name in names.items() if name is not None and not is_storable(name)}
     if "error" in unknown:  # every error contains the empty text: the empty key makes the filter find nothing
@@ -69,6 +77,27 @@ def validate_filter(wanted: JobFilter) -> JobFilter:
     elif wanted.error == "":
         unknown["error"] = None
     return msgspec.structs.replace(wanted, **unknown) if unknown else wanted
+
+
+def validate_search(wanted: Search) -> Search | None:
+    """The search; ``None`` where nothing can be found: no store can keep such a name. Raises InvalidJob."""
+    if not 1 <= wanted.limit <= MOST_FOUND:
+        raise InvalidJob(f"limit: {wanted.limit}; give 1 to {MOST_FOUND}")
+    _refuse_naive(wanted)
+    for field, most in SEARCHED.items():
+        text = getattr(wanted, field)
+        if text is not None and len(text) > most:
+            raise InvalidJob(f"{field}: {len(text)} characters; {most} at most")
+        if text is not None and not is_storable(text):
+            return None
+    place_of(wanted)
+    return msgspec.structs.replace(wanted, error=None) if wanted.error == "" else wanted
+
+
+def _refuse_naive(wanted: JobFilter | Search) -> None:
+    for field in ("since", "until"):
+        if (moment := getattr(wanted, field)) is not None and moment.tzinfo is None:
+            raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
 
 
 def is_storable(text: str) -> bool:

@@ -139,6 +139,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (13, 0),
             (14, 0),
             (15, 0),
+            (16, 0),
         ]
 
 

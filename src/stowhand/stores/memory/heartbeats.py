@@ -99,6 +99,8 @@ class MemoryHeartbeats:
         with self._store.transaction() as rows:
             _, started, _ = rows.workers.get(card.name, (card, rows.now, rows.now))
             rows.workers[card.name] = (card, started, rows.now)
+            if card.app_version is not None:
+                operating.note_version(rows, card.app_version)
 
     async def worker_gone(self, name: str) -> None:
         with self._store.transaction() as rows:

@@ -7,13 +7,15 @@ from datetime import UTC, datetime, timedelta
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
-from stowhand.protocols.operating import Explanation, QueueRow, WorkerRow
+from stowhand.protocols.operating import HELD_SHOWN, AppVersion, Explanation, Held, QueueRow, TaskRow, WorkerRow
 from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
-from stowhand.protocols.throughput import Period
-from stowhand.protocols.validation import validate_filter, validate_id, validate_step
+from stowhand.protocols.searching import ANY, NOTHING, Found, Search
+from stowhand.protocols.throughput import MINUTE, MOST_TASKS, Period
+from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
 from stowhand.stores.explaining import explain
-from stowhand.stores.memory import operating, throughput
-from stowhand.stores.memory.rows import Row, Transaction
+from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
+from stowhand.stores.memory import operating, searching, throughput
+from stowhand.stores.memory.rows import Row, Rows, Transaction
 from stowhand.stores.periods import periods
 
 LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
@@ -32,17 +34,21 @@ class Inspector:
             ordered = sorted(rows.every(), key=lambda row: row.id, reverse=wanted.newest_first)
             return [row.job() for row in ordered if matches(row, wanted)][: wanted.limit]
 
+    async def search(self, wanted: Search = ANY) -> Found:
+        with self._transaction() as rows:
+            valid = validate_search(wanted)
+            return searching.search(rows, valid) if valid is not None else NOTHING
+
     async def failures(self) -> Sequence[Failures]:
         with self._transaction() as rows:
-            failed = [
-                (row.finished_at or rows.now, row.id, row) for row in rows.live.values() if row.state is State.FAILED
-            ]
+            failed = [(at(row), row.id, row) for row in rows.live.values() if row.state is State.FAILED]
             groups: dict[tuple[str, str | None], list[Row]] = {}
             for _, _, row in sorted(failed, reverse=True)[:FAILURES_MOST]:
                 tries = rows.tries.get(row.id)
                 groups.setdefault((row.task, tries[-1].error_class if tries else None), []).append(row)
+            is_cut = len(failed) > FAILURES_MOST
             found = [
-                Failures(*names, len(some), some[0].id, some[0].finished_at or rows.now, some[0].last_error)
+                Failures(*names, len(some), some[0].id, at(some[0]), some[0].last_error, at(some[-1]), is_cut)
                 for names, some in groups.items()
             ]
             return sorted(found, key=lambda one: (one.jobs, one.latest_at, one.latest), reverse=True)
@@ -51,6 +57,9 @@ class Inspector:
         with self._transaction() as rows:
             states = [row.state for row in rows.every()]
             return {state: states.count(state) for state in State}
+
+    async def amounts(self) -> dict[State, Amount]:
+        return {state: Amount(number) for state, number in (await self.counts()).items()}
 
     async def oldest_due(self) -> float:
         with self._transaction() as rows:
@@ -72,6 +81,23 @@ class Inspector:
         with self._transaction() as rows:
             return operating.workers(rows)
 
+    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
+        with self._transaction() as rows:
+            return operating.held(rows, each)
+
+    async def app_versions(self) -> Sequence[AppVersion]:
+        with self._transaction() as rows:
+            return [AppVersion(version, since) for version, since, _ in rows.app_versions]
+
+    async def tasks(self) -> Sequence[TaskRow]:
+        by_task = Tallies()
+        with self._transaction() as rows:
+            for row in rows.live.values():
+                count(by_task, row.task, row, rows)
+            now = rows.now.timestamp()
+            counted = [task for _, _, task, _ in throughput.read(rows, now - COUNTED_FOR, now + MINUTE, None)]
+            return known_tasks(by_task.live(MOST_TASKS), counted, operating.workers(rows), operating.pauses(rows))
+
     async def explain(self, job_id: int) -> Explanation | None:
         with self._transaction() as rows:
             row = rows.find(validate_id(job_id))
@@ -92,8 +118,7 @@ class Inspector:
                 worker = row.worker if row.state is State.PROCESSING else None
                 for tallies, name in ((by_task, row.task), (by_queue, row.queue), (by_worker, worker)):
                     if name is not None:
-                        tallies.add(name, row.state.value, Amount(1))
-                        tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= rows.now)))
+                        count(tallies, name, row, rows)
             return Figures(
                 tasks=by_task.live(),
                 queues=by_queue.live(),
@@ -107,10 +132,15 @@ class Inspector:
             )
 
 
+def count(tallies: Tallies, name: str, row: Row, rows: Rows) -> None:
+    """A live job, under this name."""
+    tallies.add(name, row.state.value, Amount(1))
+    tallies.add(name, "due", Amount(int(row.waits() and row.run_at <= rows.now)))
+
+
 def matches(row: Row, wanted: JobFilter) -> bool:
     """Whether it is one of the jobs to list."""
     below = wanted.newest_first and wanted.after > 0
-    at = row.finished_at or row.created_at
     return (
         (row.id < wanted.after if below else wanted.newest_first or row.id > wanted.after)
         and row.state in (wanted.states or LISTED)
@@ -119,9 +149,14 @@ def matches(row: Row, wanted: JobFilter) -> bool:
         and wanted.key in (None, row.key)
         and wanted.worker in (None, row.worker)
         and (wanted.error is None or wanted.error.lower() in (row.last_error or "").lower())
-        and (wanted.since is None or at >= wanted.since)
-        and (wanted.until is None or at < wanted.until)
+        and (wanted.since is None or at(row) >= wanted.since)
+        and (wanted.until is None or at(row) < wanted.until)
     )
+
+
+def at(row: Row) -> datetime:
+    """When it ended; where it has not: when it was enqueued."""
+    return row.finished_at or row.created_at
 
 
 def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[EndedCounts]:

@@ -6,11 +6,14 @@ from datetime import datetime, timedelta
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
-from stowhand.protocols.figures import Pauses
+from stowhand.protocols.figures import Amount, Pauses
 from stowhand.protocols.operating import (
     FORGOTTEN_AFTER,
     MOST_AHEAD,
+    VERSION_GONE,
+    VERSIONS_FOR,
     Ages,
+    Held,
     Purged,
     QueueChange,
     QueueRow,
@@ -21,6 +24,7 @@ from stowhand.protocols.operating import (
     worker_row,
 )
 from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope
+from stowhand.stores.memory import searching
 from stowhand.stores.memory.rows import Row, Rows, Transaction
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
@@ -97,6 +101,8 @@ def prune(rows: Rows, failed_retention: float | None) -> None:
     rows.forget(old_rows(rows, State.FAILED, failed_retention))
     oldest = rows.now - timedelta(seconds=FORGOTTEN_AFTER)
     rows.workers = {name: entry for name, entry in rows.workers.items() if entry[2] >= oldest}
+    seen_after = rows.now - timedelta(seconds=VERSIONS_FOR)
+    rows.app_versions = [one for one in rows.app_versions if one[2] >= seen_after]
 
 
 def old_rows(rows: Rows, state: State, age: float | None) -> list[Row]:
@@ -173,3 +179,24 @@ def busy(rows: Rows) -> dict[str, Busy]:
         oldest = min(some, key=lambda row: (row.started_at or row.updated_at, row.id))
         found[worker] = Busy(len(some), oldest.id, oldest.task, oldest.started_at or oldest.updated_at)
     return found
+
+
+def held(rows: Rows, each: int) -> list[Held]:
+    """Of each worker, by name."""
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows.live.values(), key=lambda row: (row.started_at or row.updated_at, row.id)):
+        if row.state is State.PROCESSING and row.worker is not None:
+            found.setdefault(row.worker, []).append(row)
+    return [
+        Held(worker=worker, jobs=Amount(len(some)), longest=[searching.head(row) for row in some[:each]])
+        for worker, some in sorted(found.items())
+    ]
+
+
+def note_version(rows: Rows, version: str) -> None:
+    """A worker has it now."""
+    oldest = rows.now - timedelta(seconds=VERSION_GONE)
+    known = [one for one in rows.app_versions if one[0] == version and one[2] >= oldest]
+    rows.app_versions = [one for one in rows.app_versions if one not in known]
+    since = known[0][1] if known else rows.now
+    rows.app_versions = sorted([*rows.app_versions, (version, since, rows.now)], key=lambda one: (one[1], one[0]))

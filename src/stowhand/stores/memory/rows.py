@@ -128,6 +128,8 @@ class Rows:
         """By name, since when; the empty name stands for the jobs without a queue."""
         self.workers: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
         """By name: the card, when it was first seen, and when last."""
+        self.app_versions: list[tuple[str, datetime, datetime]] = []
+        """Of workers, by time: the version, when it came up, when it was last seen."""
         self.throughput: dict[tuple[int, int, str, str], Mapping[str, int]] = {}
         """By length and begin in seconds, task and writer: ``Tally.numbers``. Added-up rows have no writer."""
 

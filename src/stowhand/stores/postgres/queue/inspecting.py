@@ -11,21 +11,45 @@ import msgspec
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import COUNTED, MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
-from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
+from stowhand.protocols.operating import (
+    HELD_SHOWN,
+    MOST_AHEAD,
+    AppVersion,
+    Explanation,
+    Held,
+    QueueRow,
+    TaskRow,
+    WorkerCard,
+    WorkerRow,
+    worker_row,
+)
 from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
-from stowhand.protocols.throughput import Period
-from stowhand.protocols.validation import validate_filter, validate_id, validate_step
+from stowhand.protocols.searching import (
+    ABOVE_ALL,
+    ANY,
+    FIRST_PIECE,
+    HISTORY,
+    LIVE,
+    NOTHING,
+    Found,
+    Place,
+    Search,
+    micros_of,
+    moment_of,
+    place_of,
+)
+from stowhand.protocols.throughput import MOST_TASKS, Period
+from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
 from stowhand.stores.database.link import Values
 from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
+from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
 from stowhand.stores.periods import periods
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, read_job
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 
-LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
-HISTORY = (State.COMPLETED, State.CANCELED)
-ABOVE_ALL = 2**63 - 1
-"""Greater than every id."""
+TASK_PAGES = 400
+"""Pages of the table that say how many jobs of each task there are."""
 _numbers = msgspec.json.Decoder(dict[str, int])
 STANDING = ("queued", "errored", "due", "processing", "failed")
 ENDED = ("completed", "canceled", "failed")
@@ -44,9 +68,31 @@ class Inspector:
         found = await self._ask_with("newest" if wanted.newest_first else "list", _parameters(wanted))
         return [read_job(row) for row in found]
 
+    async def search(self, wanted: Search = ANY) -> Found:
+        """Live jobs and the history in one order."""
+        valid = validate_search(wanted)
+        return NOTHING if valid is None else await self._search(valid)
+
+    async def _search(self, wanted: Search) -> Found:
+        place, states = place_of(wanted), sorted(wanted.wanted)
+        given = msgspec.structs.asdict(wanted) | {"states": states, "below": place.id, "rows": FIRST_PIECE}
+        given["at"] = None if place.at is None else "infinity" if place.at == ABOVE_ALL else moment_of(place.at)
+        rows = await self._ask_with("search", given)
+        *_, looked_at, next_id, next_at = rows[0]
+        looked_at += place.looked_at
+        jobs = [read_job(row[:-3]) for row in rows if row[0] is not None]
+        jobs.sort(key=lambda job: job.id, reverse=True)
+        if wanted.by_failure:
+            jobs.sort(key=lambda job: job.finished_at or job.created_at, reverse=True)
+        if next_id is None:  # all of it was looked at
+            return Found(jobs=jobs, looked_at=looked_at, of=Amount(looked_at), go_on=None)
+        ((number, exact),) = await self._ask("searchable", states, COUNTED)
+        go_on = Place(next_id, None if next_at is None else micros_of(next_at), looked_at).text()
+        return Found(jobs=jobs, looked_at=looked_at, of=Amount(max(number, looked_at), exact), go_on=go_on)
+
     async def failures(self) -> Sequence[Failures]:
         """By the last entry of each."""
-        return [Failures(*row) for row in await self._ask("failures", FAILURES_MOST)]
+        return [Failures(*row) for row in await self._ask_with("failures", {"most": FAILURES_MOST})]
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state."""
@@ -54,6 +100,11 @@ class Inspector:
         for state, number in await self._ask("counts"):
             counts[State(state)] += number
         return counts
+
+    async def amounts(self) -> dict[State, Amount]:
+        """Exact up to 10,000 of a state."""
+        found = await self._ask("amounts", COUNTED)
+        return {State(state): Amount(number, exact) for state, number, exact in found}
 
     async def oldest_due(self) -> float:
         """Seconds since the job that is due longest became due."""
@@ -103,6 +154,28 @@ class Inspector:
     async def workers(self) -> Sequence[WorkerRow]:
         """By name."""
         return [_worker(row) for row in await self._ask("workers", self._context.now())]
+
+    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
+        """By worker."""
+        found: dict[str, tuple[Amount, builtins.list[Job]]] = {}
+        for *columns, number, every in await self._ask_with("held", {"each": each, "most": COUNTED}):
+            job, least = read_job(tuple(columns)), every == COUNTED
+            found.setdefault(job.worker or "", (Amount(number, not least, least), []))[1].append(job)
+        return [Held(worker=worker, jobs=number, longest=jobs) for worker, (number, jobs) in found.items()]
+
+    async def app_versions(self) -> Sequence[AppVersion]:
+        """By time."""
+        return [AppVersion(*row) for row in await self._ask("app_versions")]
+
+    async def tasks(self) -> Sequence[TaskRow]:
+        """By name."""
+        now = self._context.now()
+        standing = [
+            LiveCounts(name=name, **_amounts(STANDING, numbers, exact))
+            for name, *numbers, exact in await self._ask("standing_tasks", MOST_TASKS, TASK_PAGES, now)
+        ]
+        counted = [task for (task,) in await self._ask("counted_tasks", now, COUNTED_FOR)]
+        return known_tasks(standing, counted, await self.workers(), await self.pauses())
 
     async def explain(self, job_id: int) -> Explanation | None:
         """From several statements, a moment apart: for people, who need no snapshot."""
@@ -171,8 +244,8 @@ def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[
 
 
 def _worker(row: Row) -> WorkerRow:
-    name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at, now = row
-    card = WorkerCard(name, host, pid, version, _tuple(tasks), concurrency, stopping, _tuple(flags))
+    name, host, pid, version, tasks, concurrency, stopping, flags, app_version, started_at, seen_at, now = row
+    card = WorkerCard(name, host, pid, version, _tuple(tasks), concurrency, stopping, _tuple(flags), app_version)
     return worker_row(card, started_at, seen_at, now)
 
 

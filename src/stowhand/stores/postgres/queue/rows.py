@@ -33,12 +33,20 @@ def column_fillings() -> dict[str, str]:
     # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
     past = {"worker": "null::text", "result": "result::text", "last_worker": "worker"}
     past |= {"progress": "null::float8", "progress_text": "null::text"}
+    head = {"payload": "''::text", "result": "null::text"}
+    held = {name: f"l.{name}" for name in COLUMNS} | head
+    held |= {
+        "last_error": "left(split_part(coalesce(l.last_error, l.earlier_error), e'\\n', 1), 200)",
+        "last_worker": "l.worker",
+    }
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
     live |= {"last_error": "coalesce(last_error, earlier_error)"}
     return {
         "live_job": _columns(payload | live),
         "past_job": _columns(payload | past),
+        "found_job": _columns(head),
+        "held_job": _columns(held),
         "any_job": _columns(payload | {"result": "result::text"}),
         "claimed_job": f"{_columns(times, _NOT_CLAIMED)}, epoch",
     }

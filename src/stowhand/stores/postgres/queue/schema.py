@@ -38,6 +38,8 @@ NUMBERS_MOVED = SETTINGS_SINCE = KEYS_SINCE = 12
 and the history's days have keys."""
 LAWFUL_SINCE = 19
 """From this number on one CHECK holds the rules of `live`."""
+FAILED_SINCE = 29
+"""From this number on failed jobs have one index, by the time at which they failed."""
 
 
 def too_new(context: PostgresContext, installed: int) -> SchemaTooNew:
@@ -65,6 +67,7 @@ class Installer:
         """
         async with self._connection() as connection:
             await self._prepare_keys(connection)
+            await self._prepare_index(connection)
         async with self._locked() as connection:
             await _run(connection, await self._script(connection, roles=roles, anyway=True))
         async with self._locked() as connection:
@@ -207,6 +210,20 @@ class Installer:
             dropped = [f"drop index concurrently if exists {schema}.{key}"] if sound is False else []
             made = f"create unique index concurrently {key} on {schema}.{day} (id, finished_at)"
             await _run(connection, [*dropped, made])
+
+    async def _prepare_index(self, connection: Session) -> None:
+        """Before number 29, during work: its index of failed jobs. What was interrupted is redone."""
+        applied = await self._applied(connection)
+        if not applied or applied[-1][0] >= FAILED_SINCE:
+            return
+        schema = self._context.fillings["schema"]
+        ((is_large, sound),) = await self._ask(connection, "large_live")
+        dropped = [f"drop index concurrently if exists {schema}.live_failed_last"] if sound is False else []
+        made = (
+            f"create index concurrently if not exists live_failed_last on {schema}.live (finished_at, id)"
+            " where state = 'failed'"
+        )
+        await _run(connection, [*dropped, *([made] if is_large else [])])
 
     async def _proof(self, connection: Session, applied: list[Row] | None) -> list[str]:
         """What number 19 leaves to be done after its commit: rows that were there are read while others work.

@@ -205,17 +205,54 @@ where %(history)s::bool and id < %(after)s::bigint
 order by id desc limit %(limit)s::int)
 order by id desc limit %(limit)s::int
 
--- name: failures
-select g.task, g.error_class, g.jobs, g.latest, g.at, (select coalesce(l.last_error, l.earlier_error) from {schema}.live l where l.id = g.latest)
+-- name: search
+select {found_job}, looked_at, next_id, next_at
+from {schema}.search_jobs(%(states)s::text[], %(task)s, %(queue)s, %(key)s, %(flag)s, %(worker)s, %(error)s,
+  %(since)s::timestamptz, %(until)s::timestamptz, %(below)s::bigint, %(at)s::timestamptz, %(limit)s::int,
+  %(budget)s::float8, %(rows)s::int)
+
+-- name: searchable
+select jobs, exact from {schema}.searchable(%s::text[], %s::int)
+
+-- name: amounts
+select state, jobs, exact from {schema}.state_amounts(%s::int)
+
+-- Of each worker what it has held longest, of some thousand jobs that run.
+-- name: held
+select {held_job}, h.jobs::int, h.every::int
 from (
-  select f.task, t.error_class, count(*)::int as jobs, max(f.finished_at) as at,
-    (array_agg(f.id order by f.finished_at desc, f.id desc))[1] as latest
+  select r.id, r.worker, r.started_at, count(*) over (partition by r.worker) as jobs, count(*) over () as every,
+    row_number() over (partition by r.worker order by r.started_at, r.id) as place
+  from (select l.id, l.worker, l.started_at from {schema}.live l where l.state = 'processing' limit %(most)s::int) r) h
+  join {schema}.live l on l.id = h.id
+where h.place <= %(each)s::int
+order by h.worker collate "C", h.place
+
+-- name: app_versions
+select version, since from {schema}.app_versions order by since, version
+
+-- name: standing_tasks
+select name, queued, errored, due, processing, failed, exact
+from {schema}.standing(%s::int, _pages => %s::int, _now => %s::timestamptz) where what = 'task'
+
+-- name: counted_tasks
+select distinct task from {schema}.throughput
+where begins > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second'
+
+-- name: failures
+select g.task, g.error_class, g.jobs, g.latest, g.at,
+  (select coalesce(l.last_error, l.earlier_error) from {schema}.live l where l.id = g.latest), g.since, g.every > %(most)s::int
+from (
+  select f.task, t.error_class, count(*)::int as jobs, max(f.finished_at) as at, min(f.finished_at) as since,
+    (array_agg(f.id order by f.finished_at desc, f.id desc))[1] as latest, f.every
   from (
-    select l.id, l.task, l.finished_at from {schema}.live l
-    where l.state = 'failed' order by l.finished_at desc limit %s::int) f
+    select l.id, l.task, l.finished_at, (
+      select count(*) from (select from {schema}.live e where e.state = 'failed' limit %(most)s::int + 1) c) as every
+    from {schema}.live l
+    where l.state = 'failed' order by l.finished_at desc, l.id desc limit %(most)s::int) f
     left join lateral (
       select e.error_class from {schema}.tries e where e.job_id = f.id order by e.place desc limit 1) t on true
-  group by f.task, t.error_class) g
+  group by f.task, t.error_class, f.every) g
 order by g.jobs desc, g.at desc, g.latest desc
 
 -- name: counts
@@ -377,6 +414,13 @@ where i.inhparent = pg_catalog.to_regclass({schema_name} || '.history')
   and (x.indisvalid is not true) and pg_catalog.pg_relation_size(c.oid) > 8388608
 order by c.relname
 
+-- Whether number 29's index would take long to make under a lock. Broken: an attempt was cut.
+-- name: large_live
+select pg_catalog.pg_relation_size(c.oid) > 8388608, (
+  select x.indisvalid from pg_catalog.pg_index x join pg_catalog.pg_class k on k.oid = x.indexrelid
+  where x.indrelid = c.oid and k.relname = 'live_failed_last')
+from pg_catalog.pg_class c where c.oid = pg_catalog.to_regclass({schema_name} || '.live')
+
 -- Rows of before number 19 were not read by it (migrations/000019_live.sql). Nor would they be if this was cut off.
 -- name: is_unproved
 select exists (select from pg_catalog.pg_constraint n
@@ -479,13 +523,13 @@ select state, jobs from {schema}.count_states(%s::int)
 select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"
 
 -- name: workers
-select name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at,
+select name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, started_at, seen_at,
   coalesce(%s::timestamptz, now())
 from {schema}.workers order by name collate "C"
 
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
-  %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[]),
+  %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[], %(app_version)s),
   (select coalesce(max(id), 0) from {schema}.applied_migrations where breaking)
 
 -- name: worker_gone

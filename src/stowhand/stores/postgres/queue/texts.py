@@ -22,7 +22,18 @@ _BREAKING = "-- breaking"
 FUNCTIONS = (
     *("time", "tries", "waiters", "enqueue", "queues", "claim", "idle", "on_failure", "settle", "expire", "leases"),
     *("inspect", "jobs"),
-    *("add_job", "administer", "cron", "flows", "operate", "figures", "throughput", "maintain", "shared_name"),
+    *(
+        "add_job",
+        "administer",
+        "cron",
+        "flows",
+        "operate",
+        "figures",
+        "search",
+        "throughput",
+        "maintain",
+        "shared_name",
+    ),
     *("finish", "grants"),
 )
 """In this order: SQL functions are checked when they are made."""

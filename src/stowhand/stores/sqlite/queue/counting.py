@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stowhand.protocols.figures import MINUTES, Amount, Figures, Pauses, Tallies
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.figures import COUNTED, MINUTES, Amount, Figures, LiveCounts, Pauses, Tallies, total_ended
+from stowhand.protocols.operating import Held
+from stowhand.protocols.throughput import MOST_TASKS
 from stowhand.stores.sqlite.queue.moment import micros, to_datetime
 from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.searching import head
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 MOST = 2_000_000
@@ -21,15 +25,7 @@ GOLDEN = 0.6180339887498949
 
 def figures(tx: Transaction) -> Figures:
     """Live jobs are counted, up to millions; the history is estimated where it is long."""
-    tasks, queues, workers = Tallies(), Tallies(), Tallies()
-    _add_waiting(tx, tasks, queues)
-    running = tx.rows("running", few=FEW)
-    least = sum(number for *_, number in running) == FEW
-    for task, queue, worker, number in running:
-        for tallies, name in ((tasks, task), (queues, queue), (workers, worker)):
-            if name is not None:
-                tallies.add(name, "processing", Amount(number, not least, least))
-    _add_failed(tx, tasks, queues)
+    tasks, queues, workers = _standing(tx)
     return Figures(
         tasks=tasks.live(),
         queues=queues.live(),
@@ -41,9 +37,63 @@ def figures(tx: Transaction) -> Figures:
     )
 
 
+def standing(tx: Transaction) -> list[LiveCounts]:
+    """Live jobs by task."""
+    tasks, _, _ = _standing(tx)
+    return tasks.live(MOST_TASKS)
+
+
+def amounts(tx: Transaction) -> dict[State, Amount]:
+    """Live jobs are counted up to 10,000 of each state; the history is estimated where it is long."""
+    (failed,), (running,), (errored,) = (
+        tx.row(f"some_{name}", most=COUNTED + 1) for name in ("failed", "running", "errored")
+    )
+    (waiting,) = tx.row("some_waiting", most=COUNTED + 1 + errored)
+    ended = total_ended(_history(tx).ended())
+    return {
+        State.QUEUED: counted(waiting - errored),
+        State.PROCESSING: counted(running),
+        State.ERRORED: counted(errored),
+        State.COMPLETED: ended.completed,
+        State.FAILED: counted(failed),
+        State.CANCELED: ended.canceled,
+    }
+
+
+def counted(number: int) -> Amount:
+    """Of rows that were counted up to 10,000 and one."""
+    return Amount(number) if number <= COUNTED else Amount(COUNTED, exact=False, least=True)
+
+
+def held(tx: Transaction, each: int) -> list[Held]:
+    """Of each worker what it has held longest."""
+    found: dict[str, tuple[int, list[Job]]] = {}
+    for worker, number, *row in tx.run("longest_held", each=each, most=COUNTED):
+        found.setdefault(worker, (number, []))[1].append(head(row))
+    least = sum(number for number, _ in found.values()) >= COUNTED
+    return [
+        Held(worker=worker, jobs=Amount(number, not least, least), longest=jobs)
+        for worker, (number, jobs) in found.items()
+    ]
+
+
 def pauses(tx: Transaction) -> Pauses:
     """By name."""
     return Pauses.read({task: to_datetime(since) for task, since in tx.run("pauses")})
+
+
+def _standing(tx: Transaction) -> tuple[Tallies, Tallies, Tallies]:
+    """By task, queue and worker."""
+    tasks, queues, workers = Tallies(), Tallies(), Tallies()
+    _add_waiting(tx, tasks, queues)
+    running = tx.rows("running", few=FEW)
+    least = sum(number for *_, number in running) == FEW
+    for task, queue, worker, number in running:
+        for tallies, name in ((tasks, task), (queues, queue), (workers, worker)):
+            if name is not None:
+                tallies.add(name, "processing", Amount(number, not least, least))
+    _add_failed(tx, tasks, queues)
+    return tasks, queues, workers
 
 
 def _add_waiting(tx: Transaction, tasks: Tallies, queues: Tallies) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.protocols.operating import FORGOTTEN_AFTER, WorkerCard
+from stowhand.protocols.operating import FORGOTTEN_AFTER, VERSION_GONE, VERSIONS_FOR, WorkerCard
 from stowhand.protocols.progress import Progress
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY, Foreign, Pulse
@@ -139,6 +139,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
             self._prune("failed", self._failed_retention)
         self._prune("abandoned", DAY)
         self._prune("workers", FORGOTTEN_AFTER)
+        self._prune("app_versions", VERSIONS_FOR)
         # A day later than they may be scheduled no more: the clock may have been set back between the two.
         self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
         stop = stopwatch() + PRUNE_FOR
@@ -161,7 +162,15 @@ class SqliteHeartbeats(Leaser[Transaction]):
         tasks = None if card.tasks is None else as_json(card.tasks)
         flags = None if card.forbidden_flags is None else as_json(card.forbidden_flags)
         entry = msgspec.structs.asdict(card) | {"tasks": tasks, "forbidden_flags": flags}
-        self._connection.write(lambda tx: tx.run("worker_seen", **entry))
+
+        def write(tx: Transaction) -> None:
+            tx.run("worker_seen", **entry)
+            if card.app_version is not None:
+                seen = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_GONE))
+                if not seen.rowcount:
+                    tx.run("app_version_new", version=card.app_version)
+
+        self._connection.write(write)
 
     async def worker_gone(self, name: str) -> None:
         """Remove it from the list of workers."""

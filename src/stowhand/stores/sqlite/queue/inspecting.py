@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -11,14 +11,27 @@ from typing import Any
 import msgspec
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import Figures, Pauses
-from stowhand.protocols.operating import MOST_AHEAD, Explanation, QueueRow, WorkerCard, WorkerRow, worker_row
+from stowhand.protocols.figures import Amount, Figures, Pauses
+from stowhand.protocols.operating import (
+    HELD_SHOWN,
+    MOST_AHEAD,
+    AppVersion,
+    Explanation,
+    Held,
+    QueueRow,
+    TaskRow,
+    WorkerCard,
+    WorkerRow,
+    worker_row,
+)
 from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
-from stowhand.protocols.throughput import Period
-from stowhand.protocols.validation import validate_filter, validate_step
+from stowhand.protocols.searching import ANY, NOTHING, Found, Search
+from stowhand.protocols.throughput import MINUTE, Period
+from stowhand.protocols.validation import validate_filter, validate_search, validate_step
 from stowhand.stores.explaining import Busy, Facts, Holder, claim_scope, explain
+from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
 from stowhand.stores.periods import periods
-from stowhand.stores.sqlite.queue import counting, throughput
+from stowhand.stores.sqlite.queue import counting, searching, throughput
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
 from stowhand.stores.sqlite.queue.producing import get
@@ -57,18 +70,30 @@ class Inspector:
 
         return await self._connections.read(find)
 
+    async def search(self, wanted: Search = ANY) -> Found:
+        """Piece by piece, beside all other reads."""
+        valid = validate_search(wanted)
+        return NOTHING if valid is None else await self._connections.read_all(lambda tx: searching.search(tx, valid))
+
     async def failures(self) -> Sequence[Failures]:
         """By the last entry of each."""
-        found = await self._connections.read(lambda tx: tx.rows("failures", most=FAILURES_MOST))
+        found, some = await self._connections.read_all(
+            lambda tx: (tx.rows("failures", most=FAILURES_MOST), tx.row("some_failed", most=FAILURES_MOST + 1))
+        )
+        is_cut = some[0] > FAILURES_MOST
         return [
-            Failures(task, kind, jobs, latest, to_datetime(at), error)
-            for task, kind, jobs, latest, at, error, _ in found
+            Failures(task, kind, jobs, latest, to_datetime(at), error, to_datetime(since), is_cut)
+            for task, kind, jobs, latest, at, error, since, _ in found
         ]
 
     async def counts(self) -> dict[State, int]:
         """Every state is a key."""
         found = dict(await self._connections.read_all(lambda tx: tx.rows("counts")))
         return {state: found.get(state.value, 0) for state in State}
+
+    async def amounts(self) -> dict[State, Amount]:
+        """Every state is a key."""
+        return await self._connections.read_all(counting.amounts)
 
     async def oldest_due(self) -> float:
         """Seconds for which the job that is due longest could have run."""
@@ -98,6 +123,27 @@ class Inspector:
     async def workers(self) -> Sequence[WorkerRow]:
         """By name."""
         return await self._connections.read(_workers)
+
+    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
+        """By worker."""
+        return await self._connections.read(lambda tx: counting.held(tx, each))
+
+    async def app_versions(self) -> Sequence[AppVersion]:
+        """By time."""
+        found = await self._connections.read(lambda tx: tx.rows("app_versions"))
+        return [AppVersion(version, to_datetime(since)) for version, since in found]
+
+    async def tasks(self) -> Sequence[TaskRow]:
+        """By name."""
+
+        def find(tx: Transaction) -> Sequence[TaskRow]:
+            now = to_datetime(tx.now.wall)
+            span = now - timedelta(seconds=COUNTED_FOR), now + timedelta(seconds=MINUTE)
+            counted = throughput.read(tx, *span, None)
+            names = {task for _, _, task, _ in counted}
+            return known_tasks(counting.standing(tx), names, _workers(tx), counting.pauses(tx))
+
+        return await self._connections.read_all(find)
 
     async def explain(self, job_id: int) -> Explanation | None:
         """Why it is not running: all facts of one moment."""
@@ -154,8 +200,8 @@ def _workers(tx: Transaction) -> list[WorkerRow]:
 
 
 def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
-    name, host, pid, version, tasks, concurrency, stopping, flags, started_at, seen_at = row
-    card = WorkerCard(name, host, pid, version, _names(tasks), concurrency, bool(stopping), _names(flags))
+    name, host, pid, version, tasks, concurrency, stopping, flags, app_version, started_at, seen_at = row
+    card = WorkerCard(name, host, pid, version, _names(tasks), concurrency, bool(stopping), _names(flags), app_version)
     return worker_row(card, to_datetime(started_at), to_datetime(seen_at), to_datetime(now.wall))
 
 

@@ -12,7 +12,7 @@ from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, S
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
-VERSION = 15
+VERSION = 16
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 

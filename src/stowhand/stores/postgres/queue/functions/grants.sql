@@ -29,7 +29,7 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'flow_lists', 'workers', 'pauses', 'expiring', 'throughput', 'tries')
+        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'expiring', 'throughput', 'tries')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
       and a.attname <> 'waiter'
     group by c.relname
@@ -76,6 +76,9 @@ begin
       ('ended', 'worker reader admin'),
       ('count_states', 'worker reader admin'),
       ('oldest_due', 'worker reader admin'),
+      ('search_jobs', 'worker reader admin'),
+      ('searchable', 'worker reader admin'),
+      ('state_amounts', 'worker reader admin'),
       ('purge_history', 'worker admin'),
       ('purge_failed', 'worker admin'),
       ('pause_queue', 'admin'),

@@ -109,7 +109,9 @@ begin
           if _failed is not null then perform {schema}.purge_failed(_failed, 20000, _now); end if;
         when 'expired jobs' then perform {schema}.expire(_at);
         when 'attempts' then perform {schema}.prune_tries();
-        when 'workers' then delete from {schema}.workers w where w.seen_at < _at - interval '1 day';
+        when 'workers' then
+          delete from {schema}.workers w where w.seen_at < _at - interval '1 day';
+          delete from {schema}.app_versions v where v.seen_at < _at - interval '90 days';
         when 'times' then  -- autovacuum does this too, when it comes round
           perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
             where i.inhparent = to_regclass({schema_name} || '.history_ended');

@@ -85,7 +85,7 @@ end $$;
 
 create or replace function {schema}.worker_seen(
   _name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency int, _stopping boolean,
-  _now timestamptz default null, _forbidden text[] default array[]::text[]
+  _now timestamptz default null, _forbidden text[] default array[]::text[], _app_version text default null
 ) returns void
 language plpgsql {definer} as $$
 declare
@@ -93,10 +93,31 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into {schema}.workers
-      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at)
-    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at)
+      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version)
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
+  if _app_version is not null then perform {schema}.note_app_version(_app_version, _at); end if;
+end $$;
+
+-- A worker of it is there. Workers write to one row, so not at every call of theirs, and none waits for another; the lock is for
+-- the moment at which several of a new version come up.
+create or replace function {schema}.note_app_version(_version text, _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _gone constant timestamptz := _at - interval '15 minutes';
+begin
+  if not exists (select from {schema}.app_versions v where v.version = _version and v.seen_at >= _gone) then
+    perform pg_advisory_xact_lock(hashtextextended({channel}, 5));
+    insert into {schema}.app_versions (version, since, seen_at)
+      select _version, _at, _at where not exists (
+        select from {schema}.app_versions v where v.version = _version and v.seen_at >= _gone)
+      on conflict do nothing;
+    return;
+  end if;
+  update {schema}.app_versions v set seen_at = _at where v.ctid = any(array(
+    select o.ctid from {schema}.app_versions o
+    where o.version = _version and o.seen_at >= _gone and o.seen_at < _at - interval '5 minutes' for update skip locked));
 end $$;
 
 create or replace function {schema}.worker_gone(_name text) returns void

@@ -58,6 +58,12 @@ DELETE FROM stowhand_jobs WHERE id IN (
 -- name: is_workers_old
 SELECT 1 FROM stowhand_workers WHERE seen_at < :before LIMIT 1
 
+-- name: is_app_versions_old
+SELECT 1 FROM stowhand_app_versions WHERE seen_at < :before LIMIT 1
+
+-- name: prune_app_versions
+DELETE FROM stowhand_app_versions WHERE seen_at < :before
+
 -- name: prune_workers
 DELETE FROM stowhand_workers WHERE seen_at < :before
 

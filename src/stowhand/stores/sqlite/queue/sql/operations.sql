@@ -30,12 +30,13 @@ SELECT queue, max(since), max(held_by), sum(waiting), sum(due), sum(running), su
 ) GROUP BY queue ORDER BY queue
 
 -- name: workers
-SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at FROM stowhand_workers ORDER BY name
+SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, started_at, seen_at
+FROM stowhand_workers ORDER BY name
 
 -- name: worker_seen
 INSERT INTO stowhand_workers
-    (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at)
-VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :forbidden_flags, :now, :now)
+    (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, started_at, seen_at)
+VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :forbidden_flags, :app_version, :now, :now)
 ON CONFLICT (name) DO UPDATE SET tasks = excluded.tasks, stopping = excluded.stopping, seen_at = excluded.seen_at
 
 -- name: worker_gone

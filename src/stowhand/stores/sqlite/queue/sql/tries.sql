@@ -21,7 +21,7 @@ FROM stowhand_tries WHERE job_id = :id ORDER BY place
 -- name: failures
 -- Bare columns go with the only max: of the newest, of several the one with the highest id.
 SELECT task, error_class, count(*), id, finished_at, (SELECT last_error FROM stowhand_jobs AS newest WHERE newest.id = job.id),
-    max(place)
+    min(finished_at), max(place)
 FROM (
     SELECT id, task, finished_at, row_number() OVER (ORDER BY finished_at, id) AS place, (
         SELECT error_class FROM stowhand_tries WHERE job_id = id ORDER BY stowhand_tries.place DESC LIMIT 1

@@ -1,0 +1,145 @@
+"""Searching for jobs: piece by piece for a limited time, so that no question reads a table of millions at one go.
+
+    Search    what is wanted, and where to go on
+    Found     what was found so far, of how many rows, and where the next search goes on
+
+Live jobs and the history stand in one order: descending ids. Where only failed jobs are wanted it is the time at which
+they failed, the latest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from stowhand.errors import InvalidJob
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.figures import Amount
+
+BUDGET = 0.06
+"""Seconds for which a search looks, by default."""
+MOST_FOUND = 1000
+"""Jobs of one answer."""
+TITLE_LIMIT = 200
+"""Characters of an error in an answer: of its first line."""
+FIRST_PIECE = 1000
+"""Rows of the first piece."""
+ABOVE_ALL = 2**63 - 1
+"""Greater than every id, and than every moment."""
+LATEST = 253402300799999999
+"""The last microsecond of the year 9999."""
+LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
+HISTORY = (State.COMPLETED, State.CANCELED)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs are searched for."""
+
+    states: tuple[State, ...] = ()
+    """Empty: all, those of the history too."""
+    task: str | None = None
+    queue: str | None = None
+    key: str | None = None
+    flag: str | None = None
+    """Only those with this flag, beside others."""
+    worker: str | None = None
+    """Only those that this worker holds, or held last."""
+    error: str | None = None
+    """Only those whose last error contains this text, in upper or lower case."""
+    since: datetime | None = None
+    """Aware. Only those that ended at this moment or later; jobs that have not ended: that were enqueued then."""
+    until: datetime | None = None
+    """Only those before this moment, likewise."""
+    go_on: str = ""
+    """``Found.go_on`` of the search before this one; empty: begin with the newest."""
+    limit: int = 100
+    """1 to 1000."""
+    budget: float = BUDGET
+    """Seconds after which no further piece is looked at."""
+
+    @property
+    def by_failure(self) -> bool:
+        """In the order in which they failed."""
+        return set(self.states) == {State.FAILED}
+
+    @property
+    def is_indexed(self) -> bool:
+        """Jobs of the one state that is wanted are found without looking at others."""
+        return self.by_failure or set(self.states) == {State.PROCESSING}
+
+    @property
+    def wanted(self) -> frozenset[State]:
+        """All of the states."""
+        return frozenset(self.states or State)
+
+
+ANY = Search()
+"""The newest hundred."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search has found."""
+
+    jobs: Sequence[Job]
+    """Without payload and result, and of the last error its first line."""
+    looked_at: int
+    """Rows, those of the searches included that this one goes on from."""
+    of: Amount
+    """How many rows there are to look at, in all."""
+    go_on: str | None
+    """Where to go on; ``None``: there is no more."""
+
+
+NOTHING = Found(jobs=(), looked_at=0, of=Amount(), go_on=None)
+"""For a search that cannot find anything."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """How far a search has come, in its order."""
+
+    id: int = ABOVE_ALL
+    """Rows below it are left."""
+    at: int | None = None
+    """In the order of failures: of those that failed then, in microseconds since 1970, and all that failed before."""
+    looked_at: int = 0
+    """Rows so far."""
+
+    def text(self) -> str:
+        """For ``Search.go_on``."""
+        return ".".join(map(str, (self.id, self.looked_at, *(() if self.at is None else (self.at,)))))
+
+
+def place_of(wanted: Search) -> Place:
+    """Where to begin. Raises InvalidJob for a text that is no place in this order."""
+    if not wanted.go_on:
+        return Place(at=ABOVE_ALL if wanted.by_failure else None)
+    parts = wanted.go_on.split(".")
+    if len(parts) != 2 + wanted.by_failure or not all(part.isascii() and part.isdigit() for part in parts):
+        raise _not_a_place(wanted.go_on)
+    numbers = [int(part[:20]) for part in parts]
+    if max(numbers[:2]) > ABOVE_ALL or numbers[-1] > (LATEST if wanted.by_failure else ABOVE_ALL):
+        raise _not_a_place(wanted.go_on)
+    return Place(numbers[0], numbers[2] if wanted.by_failure else None, numbers[1])
+
+
+def micros_of(moment: datetime) -> int:
+    """Since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment_of(micros: int) -> datetime:
+    """The other way."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def title(error: str | None) -> str | None:
+    """The first line of an error."""
+    return None if error is None else error.partition("\n")[0][:TITLE_LIMIT]
+
+
+def _not_a_place(text: str) -> InvalidJob:
+    return InvalidJob(f"go_on: {text[:100]!r} is not where a search like this goes on; leave it out")

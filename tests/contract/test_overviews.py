@@ -1,0 +1,143 @@
+"""What the pages of the dashboard ask besides lists: amounts by state, what workers hold, versions, tasks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import cast
+
+import msgspec
+
+from stowhand.jobs.job import NewJob, State
+from stowhand.protocols.figures import COUNTED, Amount
+from stowhand.protocols.operating import ABLE_SHOWN, ALIVE_FOR, VERSION_GONE, VERSIONS_FOR, WorkerCard, WorkerList
+from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from tests.contract.needs import needs
+from tests.contract.store_harness import STATES, StoreHarness
+
+pytestmark = needs("inspect")
+
+CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4, app_version="5.0")
+
+
+async def see(harness: StoreHarness, **details: object) -> None:
+    assert isinstance(harness.heartbeats, WorkerList)
+    await harness.heartbeats.worker_seen(msgspec.structs.replace(CARD, **details))
+
+
+async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:
+    assert await harness.store.inspect.amounts() == dict.fromkeys(State, Amount(0))
+    for number, state in enumerate(STATES, 1):
+        for _ in range(number):
+            await harness.in_state(state)
+    await harness.add(queue="q")
+    await harness.make_suspect()
+    expected = {state: Amount(number) for number, state in enumerate(STATES, 1)}
+    expected[State.QUEUED] = Amount(3)
+    assert await harness.store.inspect.amounts() == expected
+
+
+async def test_beyond_ten_thousand_it_is_said_that_there_are_more(harness: StoreHarness) -> None:
+    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(COUNTED))
+    assert (await harness.store.inspect.amounts())[State.QUEUED] == Amount(COUNTED)
+    await harness.store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 2}") for number in range(2000))
+    queued = (await harness.store.inspect.amounts())[State.QUEUED]
+    if queued.least:
+        assert queued.words == "more than 10,000"
+    else:
+        assert 9_000 <= queued.number <= 15_000
+        assert queued.exact == (harness.backend.name == "memory")
+
+
+async def test_what_a_worker_holds_is_shown_from_what_it_has_held_longest(harness: StoreHarness) -> None:
+    for number in range(5):
+        await harness.add("t", payload='{"n": 1}', flags=(f"f{number}",))
+    order = []
+    for _ in range(3):
+        (claim,) = await harness.claim(worker="w2")
+        order.append(claim.record.id)
+        await harness.pass_time(1.0)
+    (only,) = await harness.claim(worker="w1")
+    one, two = await harness.store.inspect.held(2)
+    assert (one.worker, one.jobs, [job.id for job in one.longest]) == ("w1", Amount(1), [only.record.id])
+    assert (two.worker, two.jobs, [job.id for job in two.longest]) == ("w2", Amount(3), order[:2])
+    whole = await harness.job(order[0])
+    assert two.longest[0] == msgspec.structs.replace(whole, payload_text="")
+
+
+async def test_nobody_holds_anything(harness: StoreHarness) -> None:
+    await harness.add()
+    assert list(await harness.store.inspect.held()) == []
+
+
+async def test_a_worker_says_its_applications_version(harness: StoreHarness) -> None:
+    await see(harness)
+    await see(harness, name="w2", app_version=None)
+    assert [row.card.app_version for row in await harness.store.inspect.workers()] == ["5.0", None]
+
+
+async def test_a_version_is_known_from_the_moment_its_first_worker_came_up(harness: StoreHarness) -> None:
+    begin = harness.now
+    await see(harness)
+    await harness.pass_time(20.0)
+    await see(harness, name="w2")
+    await see(harness, name="w3", app_version="5.1")
+    await see(harness, name="w4", app_version=None)
+    versions = [(one.version, one.since) for one in await harness.store.inspect.app_versions()]
+    assert versions == [("5.0", begin), ("5.1", begin + timedelta(seconds=20))]
+    assert isinstance(harness.heartbeats, WorkerList)
+    for name in ("w1", "w2", "w3"):
+        await harness.heartbeats.worker_gone(name)
+    assert len(await harness.store.inspect.app_versions()) == 2, "workers go, and what came up has come up"
+
+
+async def test_a_version_that_comes_back_comes_up_once_more(harness: StoreHarness) -> None:
+    begin = harness.now
+    for _ in range(3):
+        await see(harness)
+        await harness.pass_time(VERSION_GONE - 1)
+    assert len(await harness.store.inspect.app_versions()) == 1, "it was there all the time"
+    await harness.pass_time(VERSION_GONE + 1)
+    back = harness.now
+    await see(harness)
+    versions = [(one.version, one.since) for one in await harness.store.inspect.app_versions()]
+    assert versions == [("5.0", begin), ("5.0", back)]
+    await harness.pass_time(VERSIONS_FOR + 60)
+    await harness.heartbeats.maintain()
+    assert list(await harness.store.inspect.app_versions()) == []
+
+
+async def test_tasks_are_known_from_jobs_workers_figures_and_pauses(harness: StoreHarness) -> None:
+    for state in STATES:
+        await harness.in_state(state, task="a")
+    await harness.add("later", delay=60.0)
+    await harness.add("nobodys")
+    await see(harness)
+    await see(harness, name="w0", tasks=("b",))
+    await harness.store.operate.pause_task("held up")
+    minute = int(harness.now.timestamp() // 60)
+    counted = TaskMinute(minute, "over", Tally(ok=3))
+    await cast("ThroughputKeeper", harness.heartbeats).write_throughput("w1", [counted])
+    tasks = {one.name: one for one in await harness.store.inspect.tasks()}
+    assert list(tasks) == ["a", "b", "held up", "later", "nobodys", "over"]
+    a, one, none = tasks["a"], Amount(1), Amount(0)
+    assert (a.waiting, a.due, a.running, a.failed) == (Amount(2), one, one, one)
+    assert (a.able, a.workers, a.is_orphaned) == (1, ("w1",), False)
+    assert (tasks["b"].waiting, tasks["b"].workers) == (none, ("w0", "w1"))
+    assert (tasks["later"].due, tasks["later"].is_orphaned) == (none, False)
+    assert (tasks["nobodys"].due, tasks["nobodys"].is_orphaned) == (one, True)
+    assert tasks["held up"].paused_since == harness.now
+    assert [name for name, task in tasks.items() if task.paused_since is not None] == ["held up"]
+
+
+async def test_a_worker_of_any_task_can_run_each_and_a_lost_one_none(harness: StoreHarness) -> None:
+    await harness.add("a")
+    await see(harness, tasks=None)
+    (task,) = await harness.store.inspect.tasks()
+    assert (task.able, task.workers, task.is_orphaned) == (1, ("w1",), False)
+    await harness.pass_time(ALIVE_FOR + 1)
+    (task,) = await harness.store.inspect.tasks()
+    assert (task.able, task.workers, task.is_orphaned) == (0, (), True)
+    for number in range(ABLE_SHOWN + 5):
+        await see(harness, name=f"x{number:02}", tasks=("a",))
+    (task,) = await harness.store.inspect.tasks()
+    assert (task.able, len(task.workers)) == (ABLE_SHOWN + 5, ABLE_SHOWN)
