@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -72,6 +73,15 @@ def test_the_search_finds_what_it_looks_for() -> None:
         assert PLACES.search(bad), bad
     for good in ("docs/home/x.md", "src/work/x", "ProtectHome=yes", f"{home}-page", "a/tmp", "/worker/7"):
         assert not PLACES.search(good), good
+
+
+def test_what_comes_from_npm_is_pinned_and_hashed_and_names_no_place() -> None:
+    locks = sorted((ROOT / "tests" / "support" / "npm").glob("*/package-lock.json"))
+    assert [lock.parent.name for lock in locks] == ["axe-core", "chromium"]
+    for lock in locks:
+        assert "://" not in lock.read_text()
+        packages = json.loads(lock.read_text())["packages"]
+        assert all(one["integrity"].startswith("sha512-") for name, one in packages.items() if name)
 
 
 def _entries(lock: str) -> Iterator[str]:

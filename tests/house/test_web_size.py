@@ -6,7 +6,7 @@ from tests.support.sources import PACKAGE
 
 FILES, LINES = 20, 2_500
 """With both halves: Python, templates, the stylesheet, the script."""
-FILES_NOW, LINES_NOW = 18, 1_900
+FILES_NOW, LINES_NOW = 18, 2_500
 """With the first half."""
 
 

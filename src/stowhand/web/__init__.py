@@ -5,6 +5,8 @@ access                 who may what
 board                  the pages by path, and what goes wrong
 reading                the only door to the store
 overview, jobs, job    a function for each page
+charts                 numbers in, SVG out
+live                   a page's changes, as a stream
 asgi                   what a server runs
 """
 

@@ -1,1 +1,165 @@
-// Regions of the page that change while it is looked at.
+// What makes a page live. Nothing needs it: without it every page is whole, and a reload shows what has changed.
+
+const LATER = 10_000; // milliseconds until a stream that was refused is asked for again
+const stamp = document.getElementById("stamp");
+const held = new Map(); // by id: the newest text of a region that is not to change under somebody's hand
+let stream = null;
+let ahead = stamp ? Date.parse(stamp.dataset.now) - Date.now() : 0; // of this clock: the server's
+
+// -- Times: local ones in the text, with UTC beside it in the title.
+
+const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const UNITS = [["d", 86_400], ["h", 3600], ["m", 60], ["s", 1]];
+
+function span(seconds) {
+  const first = Math.max(UNITS.findIndex(([, size]) => seconds >= size), 0);
+  const parts = UNITS.slice(first, first + 2).map(([unit, size], at) => {
+    const number = Math.floor((at ? seconds % UNITS[first][1] : seconds) / size);
+    return number ? `${number}${unit}` : "";
+  });
+  return parts.filter(Boolean).join(" ") || "0s";
+}
+
+function ago(at) {
+  const seconds = (Date.now() + ahead - at) / 1000;
+  if (Math.abs(seconds) < 1) return "now";
+  return seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
+}
+
+function tellTimes(root) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const at = new Date(time.dateTime);
+    const forms = { clock: () => clock.format(at), day: () => day.format(at), local: () => local.format(at) };
+    const text = (forms[time.dataset.as] ?? (() => ago(at)))();
+    if (time.textContent !== text) time.textContent = text;
+    time.title ||= ""; // keeps the attribute there for what is compared
+    const title = `${local.format(at)} (${time.dateTime.slice(0, 19).replace("T", " ")} UTC)`;
+    if (time.title !== title) time.title = title;
+  }
+}
+
+// -- Regions: replaced where their text differs, element by element where these have ids.
+
+function patched(old, fresh) {
+  if (old.isEqualNode(fresh)) return old;
+  if (old.nodeName !== fresh.nodeName || !fresh.querySelector?.("[id]")) {
+    fresh.animate?.([{ backgroundColor: "var(--raised)" }, {}], 1200);
+    return fresh;
+  }
+  const key = (node, at) => node.id || `${node.nodeName} ${at}`;
+  const there = new Map([...old.childNodes].map((node, at) => [key(node, at), node]));
+  const next = [...fresh.childNodes].map((node, at) => {
+    const mine = there.get(key(node, at));
+    return mine ? patched(mine, node) : node;
+  });
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) old.setAttribute(name, value);
+  old.replaceChildren(...next);
+  return old;
+}
+
+// What a hand has opened or ticked stays so.
+function keep(old, fresh) {
+  for (const one of old.querySelectorAll("details[id]")) {
+    const again = fresh.querySelector(`#${CSS.escape(one.id)}`);
+    if (again) again.open = one.open;
+  }
+  for (const one of old.querySelectorAll("input:checked")) {
+    const again = fresh.querySelector(`input[name="${one.name}"][value="${CSS.escape(one.value)}"]`);
+    if (again) again.checked = true;
+  }
+}
+
+function isInHand(region) {
+  const selection = getSelection();
+  const selected = selection !== null && !selection.isCollapsed && selection.containsNode(region, true);
+  return selected || region.matches(":hover, :focus-within");
+}
+
+function show() {
+  let waiting = 0;
+  for (const [id, fresh] of held) {
+    const old = document.getElementById(id);
+    if (old && isInHand(old)) {
+      waiting += 1;
+      continue;
+    }
+    held.delete(id);
+    if (!old) continue;
+    tellTimes(old);
+    tellTimes(fresh);
+    keep(old, fresh);
+    patched(old, fresh);
+  }
+  say(waiting ? "paused" : "live", waiting ? "Paused while you point at it" : "Live");
+}
+
+function say(state, words) {
+  if (!stamp || stream === null) return;
+  stamp.className = state;
+  const word = stamp.querySelector("b");
+  if (word.textContent !== words) word.textContent = words;
+}
+
+// -- The stream: the same address, asked for as events. A hidden tab has none.
+
+function listen() {
+  if (stream !== null || document.hidden || !document.querySelector("[data-region]")) return;
+  stream = new EventSource(location.href);
+  stream.onmessage = (event) => {
+    const fresh = new DOMParser().parseFromString(event.data, "text/html");
+    for (const region of fresh.querySelectorAll("[data-region]")) held.set(region.id, region);
+    show();
+  };
+  stream.addEventListener("now", (event) => {
+    ahead = Date.parse(event.data) - Date.now();
+    const time = stamp?.querySelector("time");
+    if (time) time.dateTime = event.data;
+    show();
+  });
+  stream.addEventListener("away", (event) => say("away", event.data));
+  stream.onerror = () => {
+    say("away", "Not connected");
+    if (stream.readyState === EventSource.CLOSED) {
+      leave();
+      setTimeout(listen, LATER);
+    }
+  };
+}
+
+function leave() {
+  stream?.close();
+  stream = null;
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? leave() : listen()));
+addEventListener("pagehide", leave);
+addEventListener("pageshow", (event) => event.persisted && listen());
+setInterval(() => held.size && show(), 300);
+setInterval(() => document.hidden || tellTimes(document), 1000);
+
+// -- Comforts.
+
+let last = null;
+document.addEventListener("click", (event) => {
+  const box = event.target.closest("td input[type=checkbox]");
+  if (!box) return;
+  const boxes = [...box.closest("table").querySelectorAll("td input[type=checkbox]")];
+  const [from, to] = [boxes.indexOf(last), boxes.indexOf(box)].sort((a, b) => a - b);
+  if (event.shiftKey && from >= 0) for (const one of boxes.slice(from, to + 1)) one.checked = box.checked;
+  last = box;
+});
+
+for (const text of document.querySelectorAll(".copy > pre")) {
+  const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Copy" });
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  });
+  if (navigator.clipboard) text.after(button);
+}
+
+tellTimes(document);
+listen();

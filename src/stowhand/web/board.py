@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import cache
@@ -17,12 +18,25 @@ from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, Schem
 from stowhand.jobs.moments import iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub
 from stowhand.web import job, jobs, overview
-from stowhand.web.access import Access
-from stowhand.web.asked import HTML, Absent, Asked, Malformed, Reply, Right, View, text
+from stowhand.web.access import Access, page_of
+from stowhand.web.asked import HTML, Absent, Asked, Malformed, Reply, Right, View, redirect, text
+from stowhand.web.live import Live
 from stowhand.web.reading import Reading
 
 HERE = Path(__file__).parent
-ASSETS = {"board.css": "text/css; charset=utf-8", "board.js": "text/javascript; charset=utf-8"}
+ASSETS = {
+    "board.css": "text/css; charset=utf-8",
+    "board.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+ICON = (
+    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
+    b'<rect width="16" height="16" rx="3.5" fill="#1f56c4"/>'
+    b'<path d="M3.5 11.5h9M3.5 8h6M3.5 4.5h3" stroke="#fff" stroke-width="1.8" stroke-linecap="round"/></svg>'
+)
+THEME = "stowhand-theme"
+"""The name of a cookie."""
+YEAR = 31_536_000
 AGAIN = 5
 """Seconds after which a page that could not be shown is asked for again."""
 Page = Callable[[Asked, Reading], Awaitable[View | Reply]]
@@ -53,17 +67,26 @@ class Board:
         self._reading = reading
         self._access = access or Access()
         self._routes = routes
+        self._live = Live(self.answer, reading)
+
+    def close(self) -> None:
+        """End what is open: the server stops."""
+        self._live.close()
 
     async def answer(self, asked: Asked) -> Reply:
         """The reply to any request. Raises nothing that the pages know of; a bug is the server's to report."""
-        asked, at_once = await self._access.admit(asked)
+        admitted, at_once = await self._access.admit(asked)
         if isinstance(at_once, View):
-            at_once = self._render(asked, at_once)
-        return self._access.protect(asked, at_once or await self._answer(asked))
+            at_once = self._render(admitted, at_once)
+        if at_once is None and self._live.wants(asked):
+            at_once = await self._live.stream(asked)
+        return self._access.protect(admitted, at_once or await self._answer(admitted))
 
     async def _answer(self, asked: Asked) -> Reply:
         if asked.path.startswith("/assets/"):
             return _asset(asked)
+        if asked.path == "/theme":
+            return _theme(asked)
         route = self._route(asked)
         if isinstance(route, Reply):
             return route
@@ -99,6 +122,8 @@ class Board:
             place=self._reading.place,
             now=wall_clock().replace(microsecond=0),
             may={right.value for right in Right if asked.may(right)},
+            theme=theme_of(asked),
+            here=asked.href(asked.path, **asked.query).removeprefix(asked.prefix),
             **view.values,
         )
         headers = (("content-type", HTML), ("cache-control", "no-store"))
@@ -134,6 +159,23 @@ def _refused(right: Right) -> View:
     return View(template="base.html", title="Not allowed", values={"words": words, "hint": ""}, status=403)
 
 
+# -- light and dark --------------------------------------------------------------------------------
+
+
+def theme_of(asked: Asked) -> str:
+    """``light`` or ``dark``, as the visitor has chosen; empty: as the system is."""
+    found = re.search(rf"(?:^|; ?){THEME}=(light|dark)(?:;|$)", asked.headers.get("cookie", ""))
+    return found[1] if found else ""
+
+
+def _theme(asked: Asked) -> Reply:
+    """Remember the choice, and go back; a place that is not here leads to the first page."""
+    to = asked.first("to")
+    age = YEAR if to in ("light", "dark") else 0
+    cookie = f"{THEME}={to if age else ''}; Path={asked.prefix or '/'}; Max-Age={age}; SameSite=Strict; HttpOnly"
+    return redirect(asked.prefix + page_of(asked.first("back"))).with_headers(("set-cookie", cookie))
+
+
 # -- what pages are made of ------------------------------------------------------------------------
 
 
@@ -167,7 +209,7 @@ def _asset_of(name: str) -> tuple[bytes, str] | None:
     """Its content, and its ETag."""
     if name not in ASSETS:
         return None
-    content = (HERE / name).read_bytes()
+    content = ICON if name == "icon.svg" else (HERE / name).read_bytes()
     return content, f'"{hashlib.sha256(content).hexdigest()[:20]}"'
 
 

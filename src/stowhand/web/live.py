@@ -1,0 +1,129 @@
+"""Live update: a page, asked for as a stream of events, sends its regions again when their text has changed.
+
+A viewer costs one shared question a second, and a rendering of the page when the answer has changed. Each rendering is
+a request like any other, with the viewer's rights of that moment. There is no queue: who reads slowly gets what is
+newest when the last piece has been read.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+
+import msgspec
+
+from stowhand.clock import Clock, SystemClock, wall_clock
+from stowhand.errors import ConfigurationError, StoreError
+from stowhand.jobs.moments import iso
+from stowhand.protocols.figures import Figures
+from stowhand.web.asked import Asked, Reply, text
+from stowhand.web.reading import Reading
+
+EVENTS = "text/event-stream"
+LIFE = 300.0
+"""Seconds after which a stream ends; the browser asks for the next one, with the rights of then."""
+TICK = 0.25
+TICKS = 4
+"""Between two questions it looks so many times whether the server is to stop."""
+SLOW = 5.0
+"""Seconds after which a page is rendered though no count has changed; proxies take a stream of less for dead."""
+LIVELY = {"/job": 1.0}
+"""Pages on which more changes than the counts tell."""
+MOST = 200
+"""Viewers of one process."""
+
+_SHOWN = (200, 503)
+"""Of a page, and of one whose store is away: it comes back by itself."""
+_REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
+_SAID_OF_TIMES = re.compile(rb">[^<]*</time>")
+"""``3s ago``: another text every second, which the script keeps right by itself."""
+
+
+class Live:
+    """The streams of one board. ``answer``: how it answers any request."""
+
+    def __init__(
+        self, answer: Callable[[Asked], Awaitable[Reply]], reading: Reading, clock: Clock | None = None
+    ) -> None:
+        self._answer = answer
+        self._reading = reading
+        self._clock = clock or SystemClock()
+        self._viewers = 0
+        self._is_over = False
+
+    def close(self) -> None:
+        """End all streams: the server stops."""
+        self._is_over = True
+
+    def wants(self, asked: Asked) -> bool:
+        """Whether the request is for a page's changes, not for the page."""
+        return asked.method == "GET" and EVENTS in asked.headers.get("accept", "")
+
+    async def stream(self, asked: Asked) -> Reply:
+        """The changes of the page at this address. A page that cannot be shown ends the browser's asking."""
+        headers = {name: value for name, value in asked.headers.items() if name != "accept"}
+        page = msgspec.structs.replace(asked, headers=headers)
+        known = await self._figures()
+        reply = await self._answer(page)
+        if reply.status not in _SHOWN or not isinstance(reply.body, bytes):
+            return Reply(status=204)
+        if self._viewers >= MOST:
+            return text(503, f"{MOST} pages are open here already.\n")
+        kept = (("content-type", EVENTS), ("cache-control", "no-store"), ("x-accel-buffering", "no"))
+        return Reply(headers=(*kept, ("vary", "accept")), body=self._pieces(page, reply, known))
+
+    async def _pieces(self, page: Asked, reply: Reply, known: Figures | None) -> AsyncIterator[bytes]:
+        self._viewers += 1
+        try:
+            sent: dict[bytes, bytes] = {}
+            ends = self._clock.monotonic() + LIFE
+            while reply.status in _SHOWN:
+                yield _event(reply, sent, wall_clock())
+                again = self._clock.monotonic() + LIVELY.get(page.path, SLOW)
+                while True:
+                    if not await self._goes_on(ends):
+                        return
+                    before, known = known, await self._figures()
+                    if known != before or self._clock.monotonic() >= again:
+                        break
+                reply = await self._answer(page)
+        finally:
+            self._viewers -= 1
+
+    async def _goes_on(self, ends: float) -> bool:
+        """After a second, or when the server is to stop."""
+        for _ in range(TICKS):
+            await self._clock.sleep(TICK)
+            if self._is_over or _server_stops():
+                return False
+        return self._clock.monotonic() < ends
+
+    async def _figures(self) -> Figures | None:
+        """The one question: what one viewer is told within a second, all are."""
+        try:
+            return await self._reading.figures()
+        except (StoreError, ConfigurationError):
+            return None
+
+
+def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
+    """What has changed since ``sent``, which is brought up to date; and when that was so."""
+    if reply.status == 503:
+        return b"event: away\ndata: The store does not answer\n\n"
+    changed = []
+    for region in _REGION.finditer(bytes(reply.body) if isinstance(reply.body, bytes) else b""):
+        compared = _SAID_OF_TIMES.sub(b"", region[0])
+        if sent.get(region[1]) != compared:
+            sent[region[1]] = compared
+            changed.append(region[0])
+    lines = b"".join(changed).splitlines()
+    pieces = b"".join(b"data: " + line + b"\n" for line in lines)
+    return (pieces + b"\n" if lines else b"") + f"event: now\ndata: {iso(now)}\n\n".encode()
+
+
+def _server_stops() -> bool:
+    """uvicorn tells an application nothing when it is to stop, and waits for its streams: its signal handler knows."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return bool(getattr(server, "should_exit", False))

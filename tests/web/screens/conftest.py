@@ -1,0 +1,118 @@
+"""A dashboard on a port of this machine, and a browser that looks at it. A coroutine is a test here.
+
+async def test_a_page_says_so(site: Site, page: Page) -> None:
+await page.goto(site.url)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+from playwright.async_api import Page
+from starlette.types import ASGIApp
+
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.testing import MemoryStore
+from stowhand.web import dashboard
+from stowhand.web.asked import Right, Who
+from tests.support.browsers import find_browser
+from tests.support.browsing import Chromium
+
+ADMIN = Who("ada", frozenset(Right))
+
+
+class Site:
+    """A dashboard that is served."""
+
+    def __init__(self, store: QueueStore, url: str) -> None:
+        self.store = store
+        self.url = url
+
+    def at(self, path: str) -> str:
+        return self.url + path
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+@asynccontextmanager
+async def served(app: ASGIApp) -> AsyncIterator[str]:
+    """Its URL, without a slash at the end."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
+        door.bind(("127.0.0.1", 0))
+        server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+        serving = asyncio.create_task(server.serve([door]))
+        await server.ready.wait()
+        try:
+            yield f"http://127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@asynccontextmanager
+async def site_over(store: QueueStore, who: Who = ADMIN) -> AsyncIterator[Site]:
+    """A dashboard over this store, for one kind of visitor."""
+    await store.open()
+    try:
+        async with served(dashboard(store, rights=lambda _request: who)) as url:
+            yield Site(store, url)
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def page_of(chromium: Chromium) -> AsyncIterator[Page]:
+    """An empty page of a new visitor."""
+    async with chromium.context() as context:
+        yield await context.new_page()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    """The browser of this test process."""
+    browser = Chromium(find_browser())
+    try:
+        browser.run(browser.start())
+        yield browser
+    finally:
+        browser.close()
+
+
+@pytest.fixture
+def site(chromium: Chromium) -> Iterator[Site]:
+    """Over a store in memory, for somebody who may do everything."""
+    with chromium.entered(site_over(MemoryStore())) as site:
+        yield site
+
+
+@pytest.fixture
+def page(chromium: Chromium) -> Iterator[Page]:
+    """Of a visitor who was never here."""
+    with chromium.entered(page_of(chromium)) as page:
+        yield page
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run coroutine tests, on the browser's loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    chromium = pyfuncitem.funcargs["chromium"]
+    assert isinstance(chromium, Chromium)
+    names = inspect.signature(pyfuncitem.obj).parameters
+    chromium.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

@@ -1,0 +1,104 @@
+"""Charts: what is drawn of numbers, however few or many there are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree
+
+import pytest
+from markupsafe import Markup
+
+from stowhand.jobs.histogram import bucket_of
+from stowhand.protocols.throughput import Period, Tally
+from stowhand.web.charts import Mark, Slot, runs, slots_of, spark, throughput, waits
+
+NOON = datetime(2030, 5, 17, 12, tzinfo=UTC)
+
+
+def slots(*tallies: Tally | None) -> list[Slot]:
+    return [Slot(NOON + timedelta(minutes=number), tally) for number, tally in enumerate(tallies)]
+
+
+def took(*seconds: float) -> Tally:
+    durations = {bucket: sum(bucket_of(one) == bucket for one in seconds) for bucket in map(bucket_of, seconds)}
+    return Tally(ok=len(seconds), waits=durations, runs=durations)
+
+
+def drawn(chart: Markup) -> ElementTree.Element:
+    """As a browser reads it: an error where it is not well formed."""
+    return ElementTree.fromstring(f"<div>{chart}</div>")
+
+
+def path(chart: Markup, style: str) -> str:
+    found = drawn(chart).find(f".//path[@class='{style}']")
+    return "" if found is None else found.get("d", "")
+
+
+@pytest.mark.parametrize("count", [1, 2, 60, 1000])
+@pytest.mark.parametrize("chart", [throughput, waits, runs])
+def test_a_chart_has_as_many_columns_as_there_are(chart: object, count: int) -> None:
+    assert callable(chart)
+    figure = drawn(chart("figure", slots(*[took(0.02, 1.5)] * count)))
+    svg = figure.find(".//svg")
+    assert svg is not None
+    assert svg.get("viewBox") == f"0 0 {count} 100"
+    assert len(figure.findall(".//rect")) == (count if count <= 200 else 0)
+
+
+def test_failures_stand_on_top_of_what_ended_well() -> None:
+    chart = throughput("figure", slots(Tally(ok=6, failed=1, retry=1), None, Tally(ok=10)))
+    assert path(chart, "ok") == "M0.1 100v-60h.8v60zM2.1 100v-100h.8v100z"
+    assert path(chart, "bad") == "M0.1 40v-20h.8v20z"
+    assert "16 attempts ended well, 2 failed." in chart
+
+
+def test_one_failure_among_thousands_is_seen() -> None:
+    chart = throughput("figure", slots(Tally(ok=100_000, failed=1)))
+    assert path(chart, "bad") == "M0.1 50v-2h.8v2z"
+    assert "200k" in chart
+
+
+def test_what_was_not_counted_is_a_gap_and_what_stands_alone_a_dot() -> None:
+    chart = runs("figure", slots(took(1.0), took(2.0), None, took(2.0)))
+    assert path(chart, "p95").count("M") == 2
+    assert path(chart, "p95").endswith("M3.5 24.09L3.5 24.09")
+    assert len(drawn(chart).findall(".//rect")) == 3
+
+
+def test_nothing_counted_is_a_chart_without_lines() -> None:
+    for chart in (throughput, waits, runs):
+        figure = chart("figure", slots(None, None))
+        assert path(figure, "ok") == path(figure, "bad") == path(figure, "p50") == ""
+    assert "Nothing was counted." in waits("figure", slots(None))
+
+
+def test_a_new_version_is_a_line_with_its_name_and_cannot_be_markup() -> None:
+    label = "<script>v2&\"'"
+    chart = throughput("figure", slots(Tally(ok=1), Tally(ok=1)), [Mark(NOON + timedelta(seconds=30), label)])
+    assert path(chart, "mark") == "M0.50 0V100"
+    assert "<script" not in chart
+    assert [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"] == [label]
+    assert "mark" not in throughput("figure", slots(None), [Mark(NOON - timedelta(seconds=1), label)])
+
+
+def test_a_chart_has_a_name_for_those_who_listen() -> None:
+    svg = drawn(waits("w", slots(took(0.25)))).find(".//svg")
+    assert svg is not None
+    assert svg.get("aria-labelledby") == "w-t w-d"
+    assert {one.get("id"): one.text for one in svg if one.tag in ("title", "desc")} == {
+        "w-t": "Wait",
+        "w-d": "95 of 100 within 285ms at the slowest.",
+    }
+    small = drawn(spark(slots(Tally(ok=1)), 'of "mail" & more')).find(".//svg")
+    assert small is not None
+    assert small.get("aria-label") == 'of "mail" & more'
+
+
+def test_what_is_counted_comes_into_its_column() -> None:
+    periods = [
+        Period(NOON + timedelta(minutes=minute), 60, task, Tally(ok=1, waits={3: 1}))
+        for minute, task in ((0, "a"), (0, "b"), (4, "a"), (9, None))
+    ]
+    found = slots_of(periods, NOON, NOON + timedelta(minutes=12), 300)
+    assert [slot.at.minute for slot in found] == [0, 5, 10]
+    assert [slot.tally and slot.tally.ok for slot in found] == [3, 1, None]

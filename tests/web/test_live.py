@@ -1,0 +1,172 @@
+"""Live update as a stream of events, with a clock that tests advance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.web import live
+from stowhand.web.asked import Asked, Reply
+from stowhand.web.board import Board
+from stowhand.web.live import LIFE, SLOW, Live
+from stowhand.web.reading import Reading
+from tests.web.conftest import ADMIN, LOOKER
+
+T = TypeVar("T")
+
+
+class Counting(Reading):
+    """Counts what it asks its store."""
+
+    questions = 0
+
+    async def ask(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+        self.questions += 1
+        return await super().ask(question)
+
+
+class Theatre:
+    """A page whose text a test sets, and its streams."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryStore()
+        self.body = b'<section id="a" data-region>one</section><section id="b" data-region>two</section>'
+        self.status = 200
+        self.asked: list[Asked] = []
+        self.reading = Counting(self._opened, self.clock)
+        self.live = Live(self._answer, self.reading, self.clock)
+
+    async def _opened(self) -> QueueStore:
+        return self.store
+
+    async def _answer(self, asked: Asked) -> Reply:
+        self.asked.append(asked)
+        return Reply(status=self.status, body=self.body)
+
+    async def stream(self, path: str = "/") -> AsyncIterator[bytes]:
+        reply = await self.live.stream(Asked(path=path, headers={"accept": "text/event-stream", "cookie": "c"}))
+        assert reply.status == 200
+        assert not isinstance(reply.body, bytes)
+        return reply.body
+
+    async def next(self, stream: AsyncIterator[bytes], after: float = 0) -> bytes:
+        """The next piece, for which the time passes."""
+        piece = asyncio.ensure_future(anext(stream))
+        for _ in range(int(after / 0.25) + 1):
+            await self.clock.settle()
+            if piece.done():
+                break
+            await self.clock.advance(0.25)
+        return await piece
+
+
+async def test_regions_come_at_first_and_then_when_they_have_changed() -> None:
+    theatre = Theatre()
+    stream = await theatre.stream()
+    first = await theatre.next(stream)
+    assert first.startswith(b'data: <section id="a" data-region>one</section><section id="b"')
+    theatre.body = theatre.body.replace(b"two", b"three\nlines\r\nof it")
+    await theatre.store.jobs.enqueue(NewJob(task="t"))
+    piece = await theatre.next(stream, after=2)
+    assert piece.startswith(
+        b'data: <section id="b" data-region>three\ndata: lines\ndata: of it</section>\n\nevent: now\n'
+    )
+    assert b'id="a"' not in piece
+
+
+async def test_a_page_of_which_nothing_changed_says_only_that_it_is_alive() -> None:
+    theatre = Theatre()
+    theatre.body = b'<section id="a" data-region><time datetime="2030" title="x">3s ago</time></section>'
+    stream = await theatre.stream()
+    await theatre.next(stream)
+    theatre.body = theatre.body.replace(b"3s", b"8s")
+    assert (await theatre.next(stream, after=SLOW + 1)).startswith(b"event: now\ndata: ")
+
+
+async def test_all_viewers_share_one_question_a_second() -> None:
+    theatre = Theatre()
+    streams = [await theatre.stream() for _ in range(20)]
+    pieces = [asyncio.ensure_future(_all(stream)) for stream in streams]
+    await theatre.clock.advance(10.0)
+    assert 5 <= theatre.reading.questions <= 12
+    theatre.live.close()
+    await theatre.clock.advance(1.0)
+    assert all(await asyncio.gather(*pieces))
+
+
+async def test_a_stream_ends_when_the_server_stops_and_after_its_life() -> None:
+    theatre = Theatre()
+    ended = asyncio.ensure_future(_all(await theatre.stream()))
+    await theatre.clock.advance(LIFE + 1)
+    assert ended.done()
+    ended = asyncio.ensure_future(_all(await theatre.stream()))
+    await theatre.clock.advance(1.0)
+    assert not ended.done()
+    theatre.live.close()
+    await theatre.clock.advance(0.3)
+    assert ended.done()
+
+
+async def test_each_rendering_is_a_request_of_its_own_with_the_rights_of_then() -> None:
+    theatre = Theatre()
+    stream = await theatre.stream("/job")
+    await theatre.next(stream)
+    theatre.status = 403
+    with pytest.raises(StopAsyncIteration):
+        await theatre.next(stream, after=3)
+    assert [asked.headers for asked in theatre.asked] == [{"cookie": "c"}] * 2
+
+
+async def test_a_page_that_is_not_there_ends_the_asking() -> None:
+    theatre = Theatre()
+    theatre.status = 404
+    assert (await theatre.live.stream(Asked())).status == 204
+
+
+async def test_a_store_that_is_away_is_told_and_comes_back() -> None:
+    theatre = Theatre()
+    stream = await theatre.stream()
+    await theatre.next(stream)
+    theatre.status = 503
+    assert b"event: away" in await theatre.next(stream, after=SLOW + 1)
+    theatre.status, theatre.body = 200, theatre.body.replace(b"one", b"back")
+    assert b"back" in await theatre.next(stream, after=SLOW + 1)
+
+
+async def test_there_is_room_for_so_many_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST", 1)
+    theatre = Theatre()
+    stream = await theatre.stream()
+    await theatre.next(stream)
+    assert (await theatre.live.stream(Asked())).status == 503
+    assert isinstance(stream, AsyncGenerator)
+    await stream.aclose()
+    assert (await theatre.live.stream(Asked())).status == 200
+
+
+async def test_what_a_viewer_may_not_see_does_not_travel() -> None:
+    store = MemoryStore()
+    await store.jobs.enqueue(NewJob(task="t"))
+    await store.admin.permanently_fail_jobs([1], "a secret")
+
+    async def opened() -> QueueStore:
+        return store
+
+    board = Board(Reading(opened))
+    for who, sees in ((ADMIN, True), (LOOKER, False)):
+        reply = await board.answer(Asked(path="/jobs", headers={"accept": "text/event-stream"}, who=who, known=True))
+        assert not isinstance(reply.body, bytes)
+        piece = await anext(aiter(reply.body))
+        assert b"data-region" in piece
+        assert (b"a secret" in piece) is sees
+
+
+async def _all(stream: AsyncIterator[bytes]) -> list[bytes]:
+    return [piece async for piece in stream]
