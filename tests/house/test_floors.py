@@ -14,6 +14,7 @@ DRIVERS = {
     "starlette": ("remote/server", "web/asgi"),
     "uvicorn": ("remote/server",),
     "jinja2": ("web/board",),
+    "sqlalchemy": ("stores/callers",),
     "sqlite3": ("stores/database", "stores/sqlite", "cli/demo"),  # the demo keeps a ledger of its own
 }
 
@@ -25,6 +26,7 @@ STRANGERS = {
     "flows/redis": ("stowhand.stores", "stowhand.worker", "stowhand.flows.queue"),
     "flows/queue": ("stowhand.flows.redis",),
     "stores/database": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
+    "stores/callers": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
     "stores/postgres": ("stowhand.stores.sqlite", "stowhand.stores.memory"),
     "stores/sqlite": ("stowhand.stores.postgres", "stowhand.stores.memory"),
     "stores/memory": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),

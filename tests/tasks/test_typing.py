@@ -23,10 +23,9 @@ from stowhand.protocols.queue_store import JobFilter
 
 app = App("sqlite:///queue.db", history=timedelta(days=1))
 
-class Session:
-    # As SQLAlchemy's: it commits, and is no connection of a driver.
-    def commit(self) -> None: ...
-    def execute(self, statement: str) -> None: ...
+class Engine:
+    # As SQLAlchemy's: there is nothing to commit.
+    def dispose(self) -> None: ...
 
 @app.task
 async def paid(connection: psycopg.AsyncConnection[Any], other: psycopg.Connection[Any]) -> None:
@@ -84,7 +83,7 @@ async def wrong(context: Context) -> None:
     app.sync.get("one")  # E arg-type
     app.sync.list("failed")  # E arg-type
     app.sync.get(1).id  # E union-attr
-    send.enqueue_in(Session(), "x")  # E call-overload
+    send.enqueue_in(Engine(), "x")  # E call-overload
     app.task(timout=3)  # E call-overload
     number: int = await (await send.enqueue("x")).result()  # E assignment
     await send.enqueue_and_wait(3)  # E call-overload

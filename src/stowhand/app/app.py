@@ -35,6 +35,7 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.connections import Asynchronous, Connection
 from stowhand.protocols.handler import Middleware
 from stowhand.protocols.offered import lent_connection, there
 from stowhand.protocols.policy import Policy
@@ -207,8 +208,14 @@ class App:
         checked = list(_check_each(jobs, self._check))
         return await (await self.open()).jobs.add_jobs(checked)
 
+    @overload
+    def enqueue_in(self, connection: Asynchronous, job: NewJob) -> Awaitable[Job]: ...
+    @overload
+    def enqueue_in(self, connection: Connection, job: NewJob) -> Job: ...
+    @overload
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]: ...
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """Enqueue inside the caller's transaction (psycopg or sqlite3), which the caller commits."""
+        """Enqueue inside the caller's transaction, which the caller commits: see ``Task.enqueue_in``."""
         checked = self._check(job)
         store = traced(self.any_store(), self.traces)
         transactions = there(store, "transactions", store.transactions)

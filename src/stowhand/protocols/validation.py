@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, InvalidJob, a_type
+from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
@@ -35,18 +35,6 @@ def validate_id(job_id: int, field: str = "job_id") -> int:
     if type(job_id) is not int:
         raise InvalidJob(f"{field}: {a_type(job_id)}; give a whole number")
     return job_id if 0 < job_id < 2**63 else NO_JOB
-
-
-def wrong_connection(connection: object, wanted: str) -> ConfigurationError:
-    """The error for an argument of ``enqueue_in`` that is no connection of the store's driver."""
-    kind = type(connection)
-    hint = (
-        "; SQLAlchemy hands over its driver's: session.connection().connection.driver_connection, or, asynchronous,"
-        " (await (await session.connection()).get_raw_connection()).driver_connection"
-        if kind.__module__.partition(".")[0] == "sqlalchemy"
-        else ""
-    )
-    return ConfigurationError(f"enqueue_in needs {wanted}, not a {kind.__module__}.{kind.__qualname__}{hint}")
 
 
 def validate_key(key: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from stowhand.errors import InvalidJob
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.connections import Asynchronous, Connection
 from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
@@ -31,26 +32,6 @@ class TaskProducer(Enqueuer, Transactions, Protocol):
     @property
     def handled(self) -> HandledJobs:
         """Its jobs, for handles."""
-
-
-class Connection(Protocol):
-    """A ``psycopg.Connection`` or ``sqlite3.Connection`` that the caller holds: a driver's, not SQLAlchemy's."""
-
-    def cursor(self) -> object:
-        """Of a driver's connection only: a session has none."""
-
-    def commit(self) -> None:
-        """Never called by us: the caller commits, or rolls back."""
-
-
-class AsyncConnection(Protocol):
-    """A ``psycopg.AsyncConnection``: its methods are awaited, but for ``cursor``."""
-
-    def cursor(self) -> object:
-        """Of a driver's connection only."""
-
-    def commit(self) -> Awaitable[None]:
-        """Never called by us."""
 
 
 class ConfiguredTask(Generic[P, R_co]):
@@ -136,17 +117,18 @@ class ConfiguredTask(Generic[P, R_co]):
 
     @overload
     def enqueue_in(
-        self, connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
+        self, connection: Asynchronous, /, *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[JobHandle[R_co]]: ...
     @overload
     def enqueue_in(self, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
     def enqueue_in(
-        self, connection: Connection | AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
+        self, connection: Connection | Asynchronous, /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[R_co] | Awaitable[JobHandle[R_co]]:
         """Enqueue inside the caller's transaction: the job is there when, and only if, the caller commits.
 
-        Gives the job, or an awaitable of it when the connection is asynchronous. A sqlite3 connection must be on the
-        queue's file. Raises InvalidJob.
+        ``connection``: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy (a session, too) or Django, to the queue's
+        database. Gives the job, or an awaitable of it when the connection is asynchronous. Raises InvalidJob,
+        SchemaMissing; ConfigurationError for what its owner could not commit.
         """
         made = self._producer.enqueue_in(connection, self.new_job(*args, **kwargs))
         return self._opened(made) if isinstance(made, Job) else self._opened_later(made)

@@ -343,6 +343,7 @@ REFUSED_BUILT_IN = {
     "enqueue_many": "select {s}.enqueue_many(array['a','jobs:purge_completed'],array['{{}}','{{}}']::json[],"
     "null,null,null,null,null,null,null)",
     "enqueue_jobs": 'select {s}.enqueue_jobs(\'[{{"task": "jobs:purge_completed"}}]\')',
+    "enqueue_text": 'select {s}.enqueue_text(\'{{"task": "jobs:purge_completed"}}\')',
     "on_failure": 'select {s}.enqueue_jobs(\'[{{"task": "t", "on_failure": {{"task": "jobs:purge_completed"}}}}]\')',
     "enqueue_each": "select {s}.enqueue_each(array['jobs:purge_completed'],"
     "null,null,null,null,null,null,null,null,null,null)",

@@ -40,6 +40,7 @@ def test_the_job_is_there_when_the_caller_commits(path: Path, level: Any, inside
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO orders VALUES (1)")
     job = SqliteStore(path).transactions.enqueue_in(connection, JOB)
+    assert isinstance(job, Job)
     assert (job.task, job.attempts) == ("t", 0)
     assert connection.in_transaction
     assert count(path) == 0
@@ -100,7 +101,9 @@ def test_something_else_than_a_connection_is_refused(path: Path) -> None:
 def test_another_name_of_the_same_file_is_the_same_file(path: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(tmp_path)
     connection = application(tmp_path / "folder" / "jobs.db")
-    assert SqliteStore(path).transactions.enqueue_in(connection, JOB).id == 1
+    job = SqliteStore(path).transactions.enqueue_in(connection, JOB)
+    assert isinstance(job, Job)
+    assert job.id == 1
     connection.close()
 
 
@@ -114,7 +117,9 @@ def test_a_file_without_our_tables_says_what_to_do(tmp_path: Path) -> None:
 def test_the_callers_factories_are_neither_used_nor_lost(path: Path) -> None:
     connection = application(path)
     connection.row_factory, connection.text_factory = sqlite3.Row, bytes
-    assert SqliteStore(path).transactions.enqueue_in(connection, JOB).payload_text == "{}"
+    job = SqliteStore(path).transactions.enqueue_in(connection, JOB)
+    assert isinstance(job, Job)
+    assert job.payload_text == "{}"
     assert (connection.row_factory, connection.text_factory) == (sqlite3.Row, bytes)
     connection.close()
 

@@ -72,6 +72,17 @@ class Address:
             each = CONNECT_TIMEOUT
         return hosts * each + 2.0
 
+    def other_name(self, info: Any) -> str | None:
+        """The name of the database that a driver is connected to, if it is surely another one at the same place.
+
+        ``info``: as psycopg and psycopg2 have it. Two names of hosts may mean one server; what is not said here is the
+        environment's.
+        """
+        known = self._parameters
+        place = (known.get("host"), known.get("port", "5432"))
+        here = "dbname" in known and place == (info.host, str(info.port))
+        return info.dbname if here and info.dbname != known["dbname"] else None
+
     def __str__(self) -> str:
         """For people: ``postgresql://user@host:port/name``, without password and options."""
         known = self._parameters

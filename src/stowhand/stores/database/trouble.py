@@ -5,6 +5,8 @@ transient   the server refused for now (deadlock, shutdown, no space, read-only)
 values      the values are at fault: trying again is no use, but other values may pass
 absent      the schema, a table or a function is not there
 forbidden   the login lacks a privilege
+
+Another driver's error, asyncpg's or psycopg2's, is looked at by its SQLSTATE.
 """
 
 from __future__ import annotations
@@ -105,5 +107,13 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
+def beneath(error: BaseException) -> BaseException:
+    """The driver's own error, where a library (SQLAlchemy, Django) has raised one of its own for it."""
+    errors = (error, getattr(error, "orig", None), error.__cause__)
+    return next((one for one in errors if one is not None and _code(one)), error)
+
+
 def _code(error: BaseException) -> str:
-    return error.sqlstate or "" if isinstance(error, psycopg.Error) else ""
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate or ""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""

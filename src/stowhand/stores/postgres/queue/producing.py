@@ -1,12 +1,10 @@
-"""Enqueueing: one, many, or inside the caller's own transaction. All through the schema's one algorithm."""
+"""Enqueueing: one or many, committed here. All through the schema's one algorithm."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 import psycopg
@@ -17,12 +15,11 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, QUEUE_LIMIT, RESERVED, TASK_LIMIT
 from stowhand.jobs.tries import Try
-from stowhand.protocols.validation import validate_id, wrong_connection
+from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import trouble
 from stowhand.stores.database.borrower import BORROWER
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.repeating import repeated
-from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -192,29 +189,6 @@ class Producer:
             raise self._error_for(error, job) from None
         return read_job(row)
 
-    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """In the caller's transaction, on the caller's connection; never committed here."""
-        job = self._context.options.whole(job)
-        name, values = call_of(job, self._context.now())
-        statement = self._context.statements[name]
-        if isinstance(connection, psycopg.Connection):
-            with self._errors_of(job), psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
-                _prepare(cursor)
-                cursor.execute(statement, values)
-                return read_job(cursor.fetchall()[0])
-        if isinstance(connection, psycopg.AsyncConnection):
-            return self._enqueue_in(connection, statement, values, job)
-        raise wrong_connection(connection, "a connection of psycopg (psycopg.Connection or psycopg.AsyncConnection)")
-
-    async def _enqueue_in(
-        self, connection: psycopg.AsyncConnection[Any], statement: bytes, values: Sequence[object], job: NewJob
-    ) -> Job:
-        with self._errors_of(job):
-            async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
-                _prepare(cursor)
-                await cursor.execute(statement, values)
-                return read_job((await cursor.fetchall())[0])
-
     async def write(self, connection: Session, chunk: Sequence[NewJob]) -> list[int]:
         """Enqueue in this transaction; ids in the order given. Keyed ones in the order of their keys (see the function
         ``enqueue_each``), so that two calls do not deadlock."""
@@ -248,31 +222,24 @@ class Producer:
         """One of the store's statements, in this transaction."""
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
-    @contextmanager
-    def _errors_of(self, job: NewJob) -> Iterator[None]:
-        """Errors inside the caller's transaction. A cut there is not ambiguous: the caller has not committed."""
-        try:
-            yield
-        except (psycopg.Error, UnicodeError, OverflowError) as error:
-            if not isinstance(error, psycopg.Error) or trouble.is_about_values(error):
-                raise self._error_for(error, job) from error
-            if trouble.is_absent(error) or trouble.is_forbidden(error):
-                raise self._context.translate(error) from error
-            raise
-
     def _error_for(self, error: BaseException, job: NewJob | None) -> Exception:
         """InvalidJob where the values are at fault, else what happened to the store."""
         if isinstance(error, StoreError):
             return type(error)(*error.args)
         if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
-            which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
-            return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
+            return refused(job, error)
         if trouble.is_cut(error):
             return OutcomeUnknown(
                 f"{self._context.translate(error)}. The job may or may not have been committed; with a `key`, "
                 "enqueueing it again yields one job"
             )
         return self._context.translate(error)
+
+
+def refused(job: NewJob | None, error: BaseException) -> InvalidJob:
+    """The values are at fault, of this job or of one of several."""
+    which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
+    return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
 
 
 def _is_divisible(error: Exception) -> bool:
@@ -362,12 +329,6 @@ def values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
         job.max_resets,
         now,
     )
-
-
-def _prepare(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> None:
-    """The caller's connection may read timestamps in its own way; this cursor must not."""
-    cursor.format = psycopg.pq.Format.BINARY
-    read_timestamps_as_utc(cursor)
 
 
 async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:

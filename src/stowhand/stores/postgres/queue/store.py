@@ -14,6 +14,7 @@ from stowhand.stores.postgres.queue.administering import Administrator
 from stowhand.stores.postgres.queue.claiming import Claims
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.flow_tables import PostgresFlowTables
+from stowhand.stores.postgres.queue.guest import Guest
 from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.inspecting import Inspector
@@ -52,7 +53,8 @@ class PostgresStore:
             self.notices.listening,
         )
         self._claims = Claims(context, self._listener, announcement)
-        self.jobs = self.transactions = Producer(context)
+        self.jobs = Producer(context)
+        self.transactions = Guest(context)
         self.inspect = Inspector(context)
         self.admin = Administrator(context, self.jobs)
         self.operate = Operator(context)

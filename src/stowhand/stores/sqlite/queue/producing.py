@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
@@ -86,8 +86,8 @@ class Producer:
         job = limits.check_built_in(job)
         return await self._connections.write(lambda tx: _add(tx, job, built_in=True), wakes=True)
 
-    def enqueue_in(self, connection: object, job: NewJob) -> Job:
-        """Enqueue inside the transaction of the caller's ``sqlite3.Connection``; see ``guest``."""
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        """Enqueue inside the transaction of the caller's connection; see ``guest``."""
         return guest.enqueue_in(self._connections, connection, self._options.whole(job))
 
 

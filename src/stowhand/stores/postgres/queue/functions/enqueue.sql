@@ -368,3 +368,44 @@ begin
   end if;
   return query select * from unnest(_made);
 end $$;
+
+-- One job, for callers of any driver: one text in, and one out, for neither depends on what a driver makes of json, of
+-- arrays or of timestamps. In as jobs/job.py: NewJob has it in JSON, out as its Job. What is not known here (a newer
+-- program's rule) is refused: left out, it would not hold.
+create or replace function {schema}.enqueue_text(_job text) returns text
+language plpgsql {definer} set timezone = 'UTC' as $$
+declare
+  _unknown text;
+  _new record;
+  _live {schema}.live;
+begin
+  select k into _unknown from json_object_keys(_job::json) k
+    where k not in ('task', 'payload', 'queue', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
+                    'max_resets', 'on_failure', 'expires', 'now')
+    limit 1;
+  if _unknown is not null then
+    raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.', to_json(_unknown)
+      using errcode = '42883';
+  end if;
+  select * into _new from json_to_record(_job::json) as j(
+    task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+    priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
+    now timestamptz);
+  if _new.on_failure is null and _new.expires is null then
+    _live := {schema}.enqueue(
+      _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
+      case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
+      _new.max_resets, _new.now);
+  else
+    select * into _live from {schema}.enqueue_jobs(json_build_array(_job::json), _new.now);
+  end if;
+  -- A run time may be infinite, or in a year that its reader does not know.
+  return row_to_json(j) from (
+    select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.queue, _live.priority,
+      greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
+        as run_at,
+      _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
+      coalesce(_live.flags, '{}') as flags, _live.last_error, _live.revision, _live.updated_at, _live.started_at,
+      _live.finished_at, _live.worker, _live.cancel_requested, coalesce(_live.worker, _live.last_worker) as last_worker,
+      _live.progress, _live.progress_text) j;
+end $$;

@@ -49,6 +49,7 @@ begin
       ('enqueue_many', 'enqueuer worker admin'),
       ('enqueue_each', 'enqueuer worker admin'),
       ('enqueue_jobs', 'enqueuer worker admin'),
+      ('enqueue_text', 'enqueuer worker admin'),
       ('enqueue_built_in', 'worker admin'),
       ('remove_job', 'enqueuer worker admin'),
       ('remove_key', 'enqueuer worker admin'),

@@ -1,0 +1,46 @@
+"""Connections of asyncpg and of aiosqlite, which are drivers alone: each to one kind of database, and asynchronous."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from stowhand.errors import ConfigurationError
+from stowhand.stores.callers.caller import Check, SqliteHost
+from stowhand.stores.database.sqlite_host import plain_host
+
+T = TypeVar("T")
+
+
+class AsyncpgCaller:
+    """A connection, of a pool or not. It has no ``commit``: its transactions are blocks."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def ask(self, function: str, value: str, check: Check) -> Any:
+        """Which database it is to, asyncpg does not say without a question: nothing is checked."""
+        if not self._connection.is_in_transaction():
+            raise ConfigurationError(
+                "this connection of asyncpg's is in no transaction, so that each statement is committed by itself: open"
+                " one, `async with connection.transaction():`"
+            )
+        return await self._connection.fetchval(f"select {function}($1::text)", value)
+
+
+class AiosqliteCaller:
+    """A connection of sqlite3 in a thread of its own."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def run(self, work: Callable[[SqliteHost], T]) -> T:
+        """At once in its thread: statements of other coroutines come before or after, never between."""
+        connection = self._connection
+
+        def inside() -> T:
+            with plain_host(connection._conn) as host:  # noqa: SLF001
+                return work(host)
+
+        done: T = await connection._execute(inside)  # noqa: SLF001
+        return done
