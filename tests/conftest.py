@@ -22,7 +22,7 @@ from tests.support.memory import use_memory
 from tests.support.servers import PostgresServer, main_server
 from tests.support.valkey import LiveRedis, main_redis
 
-pytest_plugins = ["tests.support.selection", "tests.support.other_python"]
+pytest_plugins = ["tests.support.selection", "tests.support.other_python", "pytester"]
 
 T = TypeVar("T")
 

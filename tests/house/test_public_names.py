@@ -197,7 +197,7 @@ def test_an_app_has_these_members_and_no_others() -> None:
     assert sorted(members) == [
         *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue", "enqueue_in"),
         *("enqueue_many", "handled", "job", "open", "override", "own_store", "registry", "run_in_background", "sync"),
-        *("task", "traces", "worker"),
+        *("task", "traces", "using", "worker"),
     ]
 
 

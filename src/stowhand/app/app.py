@@ -14,7 +14,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand.app.built_in import built_in
@@ -24,7 +25,7 @@ from stowhand.app.opening import open_installed, report_listening
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.results import AppJobs
-from stowhand.app.store import AppStore
+from stowhand.app.store import AppStore, checked_store
 from stowhand.app.sync import Sync
 from stowhand.clock import Clock
 from stowhand.cron.crontab import refuse_duplicates
@@ -96,15 +97,14 @@ class App:
         **options: Unpack[StoreKeywords],
     ) -> None:
         self.registry, self.traces = Registry(read_around(around_thread, middleware, on_enqueue)), traces
-        self.handled = AppJobs(self.open, self.enqueue, self.registry)
-        """Its jobs, for handles."""
         self.sync = Sync(self)
         """For code without an event loop."""
         self._app_store = AppStore(url, store, options)
         self._modules = read_modules(include)
         self._new_logger = logger_factory or log_in_the_name_of
-        self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
-        self._unconnected = self._app_store.object
+        self._connected = Connected(self, self._app_store.make)
+        self.handled = self._connected.handled
+        """Its jobs, for handles."""
         self._handlers: list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """What recurs, as ``cron`` declared it."""
@@ -257,19 +257,10 @@ class App:
 
         Raises StoreUnreachable, SchemaError.
         """
-        loop = asyncio.get_running_loop()
-        opening = self._stores.get(loop)
-        if opening is None:
-            self._forget_ended_loops()
-            opening = self._stores[loop] = loop.create_task(self._connect(install=install))
-        elif opening.done() and not opening.cancelled() and opening.exception() is None:
+        opening = self._connected.stores.get(asyncio.get_running_loop())
+        if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
             return opening.result()
-        try:
-            # Shielded: other tasks may wait for the same connection.
-            return await asyncio.shield(opening)
-        finally:
-            if opening.done() and (opening.cancelled() or opening.exception() is not None):
-                self._stores.pop(loop, None)
+        return await self._open_in(self._connected, install=install)
 
     async def close(self) -> None:
         """Close the connections of this event loop. Harmless when repeated; the next use connects anew."""
@@ -277,7 +268,7 @@ class App:
         for handler in self._handlers:
             handler.close()
         self._handlers.clear()
-        opening = self._stores.pop(asyncio.get_running_loop(), None)
+        opening = self._connected.stores.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             await (await opening).close()
 
@@ -295,12 +286,50 @@ class App:
 
     def any_store(self) -> QueueStore:
         """A store that need not be open, for calls on the caller's connection; the given one if there is one."""
-        if self._unconnected is None:
-            self._unconnected = self._app_store.make()
-        return self._unconnected
+        connected = self._connected
+        if connected.unconnected is None:
+            connected.unconnected = connected.make()
+        return connected.unconnected
 
-    async def _connect(self, *, install: bool) -> QueueStore:
-        store = traced(self._app_store.make(), self.traces)
+    @contextmanager
+    def using(self, store: QueueStore) -> Iterator[None]:
+        """Keep jobs in this store instead for as long as the block lasts, on every loop and in every thread: for tests.
+
+        ``with app.using(MemoryStore()):``. It is used as it is, and stays open at the end. A worker that runs already
+        stays with its own store. Raises ConfigurationError for what is no store.
+        """
+        given = checked_store("App.using", store)
+        with self._kept_in(lambda: given):
+            yield
+
+    @contextmanager
+    def _kept_in(self, make: Callable[[], QueueStore]) -> Iterator[Connected]:
+        before = self._connected
+        self._connected = Connected(self, make)
+        self.handled = self._connected.handled
+        try:
+            yield self._connected
+        finally:
+            self._connected, self.handled = before, before.handled
+
+    async def _open_in(self, connected: Connected, *, install: bool = False) -> QueueStore:
+        loop = asyncio.get_running_loop()
+        opening = connected.stores.get(loop)
+        if opening is None:
+            for ended in [one for one in connected.stores if one.is_closed()]:
+                del connected.stores[ended]
+            opening = connected.stores[loop] = loop.create_task(self._connect(connected.make, install=install))
+        elif opening.done() and not opening.cancelled() and opening.exception() is None:
+            return opening.result()
+        try:
+            # Shielded: other tasks may wait for the same connection.
+            return await asyncio.shield(opening)
+        finally:
+            if opening.done() and (opening.cancelled() or opening.exception() is not None):
+                connected.stores.pop(loop, None)
+
+    async def _connect(self, make: Callable[[], QueueStore], *, install: bool) -> QueueStore:
+        store = traced(make(), self.traces)
         try:
             await (open_installed(store) if install else store.open())
         except BaseException:
@@ -312,10 +341,6 @@ class App:
     async def _borrow(self) -> AsyncIterator[Any]:
         async with lent_connection(await self.open()) as connection:
             yield connection
-
-    def _forget_ended_loops(self) -> None:
-        for loop in [loop for loop in self._stores if loop.is_closed()]:
-            del self._stores[loop]
 
     # -- working ---------------------------------------------------------------------------------
 
@@ -335,7 +360,7 @@ class App:
         ``crontab_file`` and ``cron_items`` say. ``clock``: a test's, as its store has one. ``resources``: by factory,
         what is open already, and stays so: ``{open_pool: pool}``.
         """
-        opening = self._stores.get(asyncio.get_running_loop())
+        opening = self._connected.stores.get(asyncio.get_running_loop())
         if opening is None or not opening.done():
             raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
         self.discover()
@@ -442,11 +467,30 @@ def task_handler(
     )  # fmt: skip
 
 
+class Connected:
+    """The stores that an App is connected to, one for each event loop, and ``handled``: the jobs in them, for handles.
+
+    ``make``: gives one that is not open.
+    """
+
+    def __init__(self, app: App, make: Callable[[], QueueStore]) -> None:
+        self.make = make
+        self.stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
+        self.unconnected: QueueStore | None = None
+        """Need not be open."""
+        self.handled = AppJobs(partial(app._open_in, self), app.enqueue, app.registry)  # noqa: SLF001
+
+
+def kept_in(app: App, make: Callable[[], QueueStore]) -> AbstractContextManager[Connected]:
+    """Let the app keep its jobs in the stores that ``make`` gives, for as long as the block lasts."""
+    return app._kept_in(make)  # noqa: SLF001
+
+
 def adopt_store(app: App, url: str, options: StoreOptions, traces: Traces | None = None) -> None:
     """Use the store of this process's worker, unless the app names another; and its traces, unless it has some.
 
     Called before the worker starts.
     """
     if app._app_store.adopt(url, options):  # noqa: SLF001
-        app._unconnected = None  # noqa: SLF001
+        app._connected.unconnected = None  # noqa: SLF001
     app.traces = app.traces or traces

@@ -30,7 +30,7 @@ class AppStore:
             raise ConfigurationError("App: a URL and a pool are both given: the database is named by one of them")
         self._options = store_options(given)
         named = None if url is None else _understood(url)
-        self.object = None if store is None else _checked(store)
+        self.object = None if store is None else checked_store("App", store)
         """Used as it is, on whatever loop; ``None``: each loop has one of its own."""
         if self._options.pool is not None:
             named = _place_of(self._options.pool)
@@ -80,16 +80,19 @@ def _understood(url: object) -> str:
     raise ConfigurationError(f"App: {a_type(url)} is given as the URL; write {instead}App(store=…)")
 
 
-def _checked(store: Any) -> QueueStore:
+def checked_store(whose: str, store: Any) -> QueueStore:
+    """A store object of a caller's. ``whose``: what it is an argument of. Raises ConfigurationError."""
     if isinstance(store, str):
-        raise ConfigurationError("App: store= takes a store object; a URL is given without its name: App('…')")
+        raise ConfigurationError(
+            f"{whose}: store= takes a store object; a URL is given without its name: App('…'), or open_store('…')"
+        )
     is_store = not isinstance(store, type) and callable(getattr(store, "claim", None))
     if is_store:
-        check_store(store, AnyStore, "App: store")
+        check_store(store, AnyStore, f"{whose}: store")
     if not is_store or store.jobs is None:
         kind = store.__qualname__ if isinstance(store, type) else type(store).__qualname__
         raise ConfigurationError(
-            f"App: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
+            f"{whose}: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
         )
     return whole(store)
 

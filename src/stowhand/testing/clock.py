@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from stowhand.clock import LAST_TICK, OnEnd, Rounds, Tick, nothing
+from stowhand.clock import LAST_TICK, Clock, OnEnd, Rounds, SystemClock, Tick, nothing, stopwatch, wall_clock
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.durations import seconds as in_seconds
 
@@ -100,6 +100,34 @@ class FakeClock:
             heapq.heappop(self._timers)[2].fire()
 
 
+class StandingClock(SystemClock):
+    """For a store: its time stands still until it is moved. What a worker waits for and limits is real time."""
+
+    def __init__(self) -> None:
+        self._began, self._moved = stopwatch(), timedelta(0)
+        self._start = self._now = wall_clock()
+
+    def now(self) -> datetime:
+        """The wall time at which it stands."""
+        return self._now
+
+    def pinned(self) -> datetime:
+        return self._now
+
+    def real(self) -> datetime:
+        """What it would show, had it not stood still: its start, what it was moved on purpose, and the real time."""
+        return self._start + self._moved + timedelta(seconds=stopwatch() - self._began)
+
+    def move(self, until: datetime, *, on_purpose: bool) -> None:
+        """To that moment, if it is later. ``on_purpose``: beyond the real time."""
+        if until > self._now:
+            self._moved += until - self._now if on_purpose else timedelta(0)
+            self._now = until
+
+    def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> FakeTicker:
+        return FakeTicker(self, ticks, on_end)
+
+
 class FakeTimer:
     """Fires once, unless it was cancelled."""
 
@@ -117,9 +145,9 @@ class FakeTimer:
 
 
 class FakeTicker:
-    """Calls on the test's own loop, in virtual time: ``settle`` has ended every call that waits for nothing real."""
+    """Calls on the test's own loop. In virtual time ``settle`` has ended every call that waits for nothing real."""
 
-    def __init__(self, clock: FakeClock, ticks: Sequence[Tick], on_end: OnEnd) -> None:
+    def __init__(self, clock: Clock, ticks: Sequence[Tick], on_end: OnEnd) -> None:
         self._rounds = Rounds(clock, ticks, on_end)
         self._loop = asyncio.get_running_loop()
         self._running = self._loop.create_task(self._rounds.run())

@@ -7,18 +7,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-import msgspec
-
+from stowhand.app.draining import Ran, Recorder
+from stowhand.app.embedding import log_in_the_name_of
 from stowhand.errors import SchemaMissing
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Ended, Outcome, Snooze
-from stowhand.jobs.outcomes import from_returned
-from stowhand.observe.job_logger import job_logger
+from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.policy import outcome_of
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.stores.opening import open_store
 from stowhand.tasks.dispatch import TaskHandler
@@ -27,19 +24,6 @@ from stowhand.tasks.task_list import TaskList, read_task_list
 from stowhand.worker.worker import Worker
 
 LATER = timedelta(days=1)
-
-
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """One job that was run."""
-
-    job: Job
-    """As it was claimed."""
-    ended: Ended
-    """What was recorded: ``ok``, ``retry``, ``failed``, …"""
-    outcome: Outcome
-    """The outcome that the task returned, or that follows from its error."""
-    error: BaseException | None
-    """What the task raised."""
 
 
 async def run_task_list_once(
@@ -73,12 +57,12 @@ async def _run(store: QueueStore, registry: Registry, concurrency: int, options:
     handler = TaskHandler(
         registry,
         producer=store.jobs,
-        logger_factory=lambda job: job_logger("test", job.task, job.id),
+        logger_factory=log_in_the_name_of,
         connect=partial(lent_connection, store),
     )
     once = _Once(handler)
     events = Events()
-    events.on(JobEnded, once.recorded)
+    events.on(JobEnded, once.recorder.recorded)
     chosen = WorkerOptions(tasks=registry.names, concurrency=concurrency, once=True, **options)
     try:
         await Worker(store, once, chosen, events=events).run()
@@ -86,7 +70,7 @@ async def _run(store: QueueStore, registry: Registry, concurrency: int, options:
         handler.close()
         for job_id, run_at in once.back.items():
             await store.admin.reschedule_jobs([job_id], Reschedule(run_at=run_at))
-    return once.ran
+    return once.recorder.ran
 
 
 class _Once:
@@ -95,9 +79,8 @@ class _Once:
     def __init__(self, inner: TaskHandler) -> None:
         self._inner = inner
         self.policy, self.encode, self.resources = inner.policy, inner.encode, inner.resources
-        self._unrecorded: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
+        self.recorder = Recorder(inner.policy)
         self._seen: set[int] = set()
-        self.ran: list[Ran] = []
         self.back: dict[int, datetime] = {}
         """Jobs that came back at once, and when they are really due."""
 
@@ -108,16 +91,4 @@ class _Once:
             self.back[job.id] = job.run_at
             return Snooze(LATER)
         self._seen.add(job.id)
-        try:
-            outcome = from_returned(await self._inner.handle(attempt, job))
-        except BaseException as error:
-            self._unrecorded[job.id] = job, outcome_of(error, attempt.claim, self.policy), error
-            raise
-        self._unrecorded[job.id] = job, outcome, None
-        return outcome
-
-    def recorded(self, event: JobEnded) -> None:
-        """The store has written it."""
-        if event.job_id in self._unrecorded:
-            job, outcome, error = self._unrecorded.pop(event.job_id)
-            self.ran.append(Ran(job=job, ended=event.ended, outcome=outcome, error=error))
+        return await self.recorder.watch(attempt, self._inner.handle(attempt, job))

@@ -1,0 +1,167 @@
+"""Running what is due in an App's store, here and now, by a worker that ends with it."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stowhand.app.built_in import with_built_in
+from stowhand.app.presets import preset_worker
+from stowhand.clock import Clock
+from stowhand.cron.agenda import MINUTE, Agenda, next_minute, this_minute
+from stowhand.cron.item import ParsedItem
+from stowhand.cron.scheduler import Entering
+from stowhand.events import Events, JobEnded
+from stowhand.jobs.job import Job
+from stowhand.jobs.lifecycle import Ended, Outcome
+from stowhand.jobs.outcomes import from_returned
+from stowhand.protocols.handler import HOOKS, Attempt, Function, Handler
+from stowhand.protocols.policy import Policy, outcome_of
+from stowhand.protocols.store import Claim
+from stowhand.tasks.around import Around
+from stowhand.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from stowhand.app.app import App
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of a job."""
+
+    job: Job
+    """As it was claimed."""
+    ended: Ended
+    """What was recorded: ``ok``, ``retry``, ``failed``, …"""
+    outcome: Outcome
+    """The outcome that the task returned, or that follows from its error."""
+    error: BaseException | None
+    """What the task raised."""
+
+
+class Recorder:
+    """Keeps what each attempt came to, until that is recorded. ``policy``: of the handler."""
+
+    def __init__(self, policy: Callable[[Claim[Job]], Policy]) -> None:
+        self._policy = policy
+        self._unrecorded: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
+        self.ran: list[Ran] = []
+        """In the order in which they ended."""
+
+    async def watch(self, attempt: Attempt[Job], returned: Awaitable[object]) -> Outcome:
+        """The outcome of what the handler returns. Raises what it raises."""
+        job = attempt.record
+        try:
+            outcome = from_returned(await returned)
+        except BaseException as error:
+            self._unrecorded[job.id] = job, outcome_of(error, attempt.claim, self._policy), error
+            raise
+        self._unrecorded[job.id] = job, outcome, None
+        return outcome
+
+    def recorded(self, event: JobEnded) -> None:
+        """The store has written it."""
+        if event.job_id in self._unrecorded:
+            job, outcome, error = self._unrecorded.pop(event.job_id)
+            if event.ended in (Ended.RETRY, Ended.FAILED) and isinstance(error, CancelledError):
+                error = TimeoutError((event.error or "").partition("\n")[0])
+            self.ran.append(Ran(job=job, ended=event.ended, outcome=outcome, error=error))
+
+
+class Drain:
+    """Runs the due jobs of an App's tasks, one after another, again and again; ``close`` it at the end.
+
+    With all that a worker of the App has: middleware, timeouts, retries; resources are opened for the first job that
+    asks for them, and closed at the end. Its options are the App's own: no environment and no settings file is read.
+    """
+
+    def __init__(self, app: App, clock: Clock | None = None) -> None:
+        from stowhand.app.app import task_handler
+
+        app.discover()
+        self._app, self._clock = app, clock
+        self._events = Events()
+        self.tasks = with_built_in(app.registry.names, lent=False)
+        chosen = {"tasks": self.tasks, "concurrency": 1, "once": True}
+        self._options = preset_worker(app.own_store.options.get("preset", "default"), chosen)
+        policy = Policy(timeout=self._options.job_timeout, backoff=self._options.backoff)
+        self._inner = task_handler(app, policy, events=self._events)
+        self._recorder = Recorder(self._inner.policy)
+        self._events.on(JobEnded, self._recorder.recorded)
+
+    async def run(self, most: int) -> list[Ran]:
+        """The jobs that are due, and those that they enqueue: so many at most."""
+        ran = self._recorder.ran = []
+        around = Around(middleware=(self._watched, *self._app.registry.around.middleware)).handler(self._inner)
+        options = msgspec.structs.replace(self._options, max_jobs=most)
+        store = await self._app.open()
+        await Worker(store, Bare(around), options, events=self._events, clock=self._clock).run()
+        return ran
+
+    async def close(self) -> None:
+        """Close what was opened. Raises what that raises."""
+        self._inner.close()
+        if self._inner.resources is not None:
+            for _, error in await self._inner.resources.close(lambda: self._options.grace):
+                raise error
+
+    def _watched(self, handler: Handler) -> Function[Job]:
+        async def handle(attempt: Attempt[Job], job: Job) -> object:
+            return await self._recorder.watch(attempt, self._run(handler, attempt, job))
+
+        return handle
+
+    async def _run(self, handler: Handler, attempt: Attempt[Job], job: Job) -> object:
+        if self._inner.resources is not None:
+            await self._inner.resources.open((attempt.claim.task,), _ended)
+        return await handler.handle(attempt, job)
+
+
+class Bare:
+    """A handler without the hook by which a worker opens the resources of all tasks."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handle = handler.handle
+        for hook in HOOKS:
+            if hook != "resources" and (found := getattr(handler, hook, None)) is not None:
+                setattr(self, hook, found)
+
+
+def _ended(error: BaseException) -> None:
+    """A resource that ends by itself: the task that uses it hears of that."""
+
+
+class Recurring:
+    """Enqueues the App's recurring items at moments that its caller chooses, each in its turn."""
+
+    def __init__(self, app: App, clock: Clock) -> None:
+        self._app, self._clock = app, clock
+        self._agenda = Agenda((), _raise)
+
+    def follow(self, now: datetime) -> None:
+        """The items that the App has by now; a new one begins with the next minute."""
+        self._app.discover()
+        self._agenda.replace(self._app.cron_items)
+        self._agenda.start(next_minute(now))
+
+    def next(self, until: datetime) -> datetime | None:
+        """When the next one is due, up to then."""
+        return next((at for at, _ in self._agenda.due(until)), None)
+
+    async def enqueue(self, now: datetime) -> None:
+        """Those that are due by now."""
+        if self._agenda.items:
+            store = await self._app.open()
+            await store.timetable.register([(item.identifier, item.spec) for item in self._agenda.items])
+            entering = Entering(store, Events(), self._clock, self._app.registry.enqueued)
+            await entering.enter(self._agenda.due(now), now)
+            self._agenda.done_until(this_minute(now) + MINUTE)
+
+
+def _raise(item: ParsedItem, error: Exception) -> None:
+    """A recurring item's own function failed."""
+    error.add_note(f"raised by the recurring item {item.identifier!r}")
+    raise error

@@ -1,0 +1,89 @@
+"""The pytest plugin as a project has it: what the ini file says, and what a run without the fixture pays."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+APP = """
+from stowhand import App
+app = App("sqlite:///shop.db")
+count = 3
+
+@app.task
+async def send(to: str) -> None: ...
+"""
+TEST = """
+def test_one(jobs):
+    from shop import app, send
+    app.sync.enqueue(send, "x")
+    assert jobs.drain().counts == {"ok": 1}
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(shop=APP, test_shop=TEST)
+    return pytester
+
+
+def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:valkey", *arguments)
+
+
+def test_the_app_is_found_by_the_ini_file(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\nstowhand_app = shop:app")
+    run(project).assert_outcomes(passed=1)
+    assert not (project.path / "shop.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("", "no stowhand_app is set; write stowhand_app ="),
+        ("stowhand_app = shop:ap", "stowhand_app: 'shop:ap': shop has no 'ap'; did you mean 'app'?; write"),
+        ("stowhand_app = shop:count", "an int, not App; did you mean 'app'?"),
+        ("stowhand_app = shopp:app", "no module named 'shopp'; did you mean 'shop'?"),
+        ("stowhand_app = ./shop.py", "write it as module:name"),
+    ],
+)
+def test_a_wrong_one_names_the_file_the_option_and_what_to_write(
+    project: pytest.Pytester, named: str, said: str
+) -> None:
+    file = project.makeini(f"[pytest]\n{named}")
+    result = run(project)
+    result.assert_outcomes(errors=1)
+    shown = result.stdout.str()
+    assert str(file) in shown
+    assert said in shown
+
+
+def test_a_fixture_of_that_name_holds_for_its_folder(project: pytest.Pytester) -> None:
+    project.makeconftest("import pytest, shop\n@pytest.fixture\ndef stowhand_app(): return shop.app")
+    project.mkdir("sub").joinpath("conftest.py").write_text(
+        "import pytest\n@pytest.fixture\ndef stowhand_app(): return 'shop:app'"
+    )
+    (project.path / "sub" / "test_sub.py").write_text("def test_sub(jobs): ...")
+    result = run(project)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*the fixture 'stowhand_app' gave a str; it returns an App*"])
+
+
+def test_it_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile("def test_nothing(): ...")
+    pytester.makeconftest(
+        "import sys\n"
+        "def pytest_sessionfinish():\n"
+        "    ours = sorted(name for name in sys.modules if name.startswith('stowhand'))\n"
+        "    assert ours == ['stowhand', 'stowhand.testing', 'stowhand.testing.plugin'], ours\n"
+        "    costly = {'asyncio', 'psycopg', 'sqlite3', 'msgspec', 'click'} & set(sys.modules)\n"
+        "    assert not costly, costly\n"
+    )
+    # The other plugins of this environment import much of that by themselves; so does what measures coverage.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
+        monkeypatch.delenv(name)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "stowhand.testing.plugin")
+    assert result.ret == 0, result.stderr.str()
+    result.assert_outcomes(passed=1)
