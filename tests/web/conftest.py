@@ -53,6 +53,10 @@ class Visitor:
             )
         )
 
+    def href(self, path: str, **query: object) -> str:
+        """A link as the pages make it."""
+        return Asked(prefix=self.prefix).href(path, **query)
+
     async def page(self, at: str, status: int = 200) -> str:
         """The page as text."""
         reply = await self.reply(at)

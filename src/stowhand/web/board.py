@@ -16,7 +16,7 @@ from markupsafe import Markup
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreError
 from stowhand.jobs.moments import iso, say, say_brief, say_span
-from stowhand.observe.safe_text import scrub
+from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.web import job, jobs, overview
 from stowhand.web.access import Access, page_of
 from stowhand.web.asked import HTML, Absent, Asked, Malformed, Reply, Right, View, redirect, text
@@ -55,6 +55,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/", overview.show),
     Route("GET", "/jobs", jobs.show),
     Route("GET", "/job", job.show),
+    Route("GET", "/job/text", job.show_text, Right.PAYLOADS),
 )
 """A path is fixed: what names something stands in the query (``/job?id=7``), where no character means anything."""
 MENU = (("Overview", "/"), ("Jobs", "/jobs"))
@@ -189,9 +190,14 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment}
+    made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment, "head": _head}
     made.globals |= {"version_of": _version_of}
     return made
+
+
+def _head(error: str | None) -> str:
+    """An error on one line of a list."""
+    return shorten(telling_line(error), 160) if error else ""
 
 
 def _moment(at: datetime | None, now: datetime) -> Markup:

@@ -1,24 +1,74 @@
-"""One job: what it carries, what became of its attempts, and why it does not run."""
+"""One job: what it carries, what became of its attempts, why it does not run, and the text that enqueues it again."""
 
 from __future__ import annotations
 
-from stowhand.web.asked import Absent, Asked, Malformed, View
+import json
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from stowhand.jobs import copying
+from stowhand.jobs.job import DROPPED, Job, State
+from stowhand.jobs.strict_json import DEPTH_LIMIT
+from stowhand.observe.safe_text import redact
+from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, without
+from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, text
 from stowhand.web.reading import Reading
+
+NODES = 400
+"""Values of a payload that are shown; the rest is in its text."""
+LONGEST_TEXT = 2000
+"""Characters of one text in it."""
+LONGEST_ERROR = 16_000
+"""Characters of the last error."""
+COPIED = 3000
+"""Bytes of a payload up to which the page has what enqueues it again; of a larger one it has links."""
+FAILURE = {"job_id", "task", "arguments", "error_class", "error"}
+"""The payload of a job that tells of another's failure."""
+OVER = (State.COMPLETED, State.CANCELED)
+_numbers = msgspec.json.Encoder(decimal_format="number")
 
 
 async def show(asked: Asked, reading: Reading) -> View:
     """Everything about it that the visitor may see."""
-    job_id = id_of(asked)
-    job = await reading.job(asked.who, job_id)
-    if job is None:
-        raise Absent(f"There is no job {job_id}: it was removed, or its time in the history is over.")
+    job = await _job(asked, reading)
+    sees = asked.may(Right.PAYLOADS)
+    payload, result = _value(job.payload_text), _value(job.result_text)
+    carried = unload(job.flags)
     values = {
         "page": "job",
         "job": job,
-        "tries": await reading.tries(asked.who, job_id),
-        "explanation": None if job.state.terminal else await reading.explain(job_id),
+        "sees": sees,
+        "tries": [*reversed(await reading.tries(asked.who, job.id))],
+        "explanation": () if job.state in OVER else await reading.explain(asked.who, job.id),
+        "payload": tree(payload) if sees else None,
+        "result": tree(result) if job.result_text not in (None, DROPPED) else None,
+        "result_dropped": job.result_text == DROPPED,
+        "error": (job.last_error or "")[:LONGEST_ERROR],
+        "error_is_cut": len(job.last_error or "") > LONGEST_ERROR,
+        "tells_of": payload["job_id"] if isinstance(payload, dict) and payload.keys() == FAILURE else None,
+        "correlation": f"{CORRELATION}={carried[CORRELATION]}" if CORRELATION in carried else None,
+        "trace": (carried.get(TRACE_PARENT) or "--").split("-")[1],
+        "flags": without(job.flags),
+        "copies": _copies(job, reading.schema_name) if sees and len(job.payload_text) <= COPIED else {},
+        "ways": _ways(reading.schema_name) if sees else [],
     }
-    return View(template="jobs.html", title=f"Job {job_id}", values=values)
+    return View(template="jobs.html", title=f"Job {job.id}", values=values)
+
+
+async def show_text(asked: Asked, reading: Reading) -> Reply:
+    """A part of it as plain text, whole: to copy, or to save."""
+    job, wanted = await _job(asked, reading), asked.first("as")
+    texts = _copies(job, reading.schema_name) | {
+        "payload": hide_secrets(job.payload_text),
+        "result": hide_secrets(job.result_text or ""),
+        "error": job.last_error or "",
+    }
+    if wanted not in texts:
+        raise Malformed(f"as: {wanted!r} is no way to show a job; there are: {', '.join(texts)}")
+    return text(200, texts[wanted] + "\n")
 
 
 def id_of(asked: Asked) -> int:
@@ -27,3 +77,79 @@ def id_of(asked: Asked) -> int:
     if not given.isdecimal() or not given.isascii() or not 0 < int(given[:20]) < 1 << 63:
         raise Malformed(f"id: {given!r} is no id of a job; an id is a whole number, as in /job?id=7")
     return int(given)
+
+
+def hide_secrets(payload: str) -> str:
+    """JSON as it stands, its numbers digit by digit; but for the values of names such as ``password``."""
+    value = _value(payload)
+    hidden = redact(value, DEPTH_LIMIT + 1)
+    return payload if hidden == value else _numbers.encode(hidden).decode()
+
+
+def tree(value: Any) -> Markup:
+    """A value as nested lists. Numbers are text, digit by digit: a browser's own have 53 bits."""
+    left = [NODES]
+    return _node(redact(value, DEPTH_LIMIT + 1), left)
+
+
+async def _job(asked: Asked, reading: Reading) -> Job:
+    job_id = id_of(asked)
+    job = await reading.job(asked.who, job_id)
+    if job is None:
+        raise Absent(f"There is no job {job_id}: it was removed, or its time in the history is over.")
+    return job
+
+
+def _copies(job: Job, schema: str | None) -> dict[str, str]:
+    payload, flags = hide_secrets(job.payload_text), without(job.flags)
+    copies = {
+        "command": copying.command(job, payload, flags),
+        "sql": "" if schema is None else copying.sql(job, payload, flags, schema),
+        "python": copying.python(job, payload, flags),
+    }
+    return {way: copied for way, copied in copies.items() if copied}
+
+
+def _ways(schema: str | None) -> list[str]:
+    return [way for way in ("command", "sql", "python") if way != "sql" or schema is not None]
+
+
+def _value(given: str | None) -> Any:
+    """A text that is no JSON, which SQL may have written, is shown as it stands."""
+    if not given:
+        return None
+    try:
+        return json.loads(given, parse_float=Decimal)
+    except (ValueError, RecursionError):
+        return given
+
+
+def _node(value: Any, left: list[int]) -> Markup:
+    left[0] -= 1
+    match value:
+        case dict() if value:
+            return _list(
+                [(_plain("name", json.dumps(name, ensure_ascii=False)), one) for name, one in value.items()], left
+            )
+        case list() if value:
+            return _list([(Markup(""), one) for one in value], left)
+        case str():
+            cut = value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…"
+            return _plain("text", json.dumps(cut, ensure_ascii=False))
+        case Decimal():
+            return _plain("value", _numbers.encode(value).decode())
+    return _plain("value", json.dumps(value))
+
+
+def _list(items: list[tuple[Markup, Any]], left: list[int]) -> Markup:
+    shown = []
+    for number, (name, one) in enumerate(items):
+        if left[0] <= 0:
+            shown.append(Markup("<li>… {} more</li>").format(len(items) - number))
+            break
+        shown.append(Markup("<li>{}{}</li>").format(name, _node(one, left)))
+    return Markup("<ul>{}</ul>").format(Markup("").join(shown))
+
+
+def _plain(kind: str, words: str) -> Markup:
+    return Markup('<bdi class="{}">{}</bdi> ').format(kind, words)

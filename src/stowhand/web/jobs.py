@@ -2,45 +2,61 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import msgspec
 
 from stowhand.errors import suggest
+from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import State
-from stowhand.protocols.queue_store import JobFilter
-from stowhand.web.asked import Asked, Malformed, View
+from stowhand.protocols.searching import Search
+from stowhand.web.asked import Asked, Malformed, Right, View
 from stowhand.web.reading import Reading
 
 PAGE = 50
 """Jobs of one page."""
+NAMES = ("task", "queue", "key", "flag", "worker", "error")
+TIMES = ("since", "until")
+_OPEN = {"key": Right.PAYLOADS, "error": Right.PAYLOADS}
+"""Filters that need a right of their own."""
 
 
 async def show(asked: Asked, reading: Reading) -> View:
     """A page of jobs, and where it goes on."""
-    wanted = wanted_of(asked)
-    found = await reading.jobs(asked.who, wanted)
+    wanted = await wanted_of(asked, reading)
+    found = await reading.search(asked.who, wanted)
+    amounts = await reading.amounts()
+    tabs = [("All", None, None)] + [(state.value, state.value, amounts and amounts[state]) for state in State]
+    given = {name: asked.first(name) for name in (*NAMES, *TIMES)}
     values = {
         "page": "jobs",
-        "jobs": found,
-        "states": list(State),
-        "wanted": wanted,
-        "onward": asked.href("/jobs", **kept(asked), after=found[-1].id) if found and len(found) == PAGE else None,
+        "found": found,
+        "states": [*wanted.states],
+        "tabs": [(name, asked.href("/jobs", **given, state=state), amount) for name, state, amount in tabs],
+        "filters": [(name, given[name]) for name in given if asked.may(_OPEN.get(name, Right.LOOK))],
+        "is_filtered": any(given.values()),
+        "onward": asked.href("/jobs", **kept(asked), go_on=found.go_on) if found and found.go_on else None,
+        "is_full": found is not None and len(found.jobs) >= PAGE,
+        "is_exact": wanted == msgspec.structs.replace(Search(limit=PAGE), states=wanted.states, go_on=wanted.go_on),
     }
     return View(template="jobs.html", title="Jobs", values=values)
 
 
-def wanted_of(asked: Asked) -> JobFilter:
-    """The filter in the address. Raises Malformed."""
-    states = tuple(_state(word) for word in asked.query.get("state", ()) if word)
-    given = {name: asked.first(name) or None for name in ("task", "queue", "worker", "error")}
-    after = asked.first("after") or "0"
-    if not after.isdecimal() or len(after) > 18:
-        raise Malformed(f"after: {after!r} is no id; an id is a whole number")
-    return msgspec.structs.replace(JobFilter(newest_first=True, limit=PAGE), states=states, after=int(after), **given)
+async def wanted_of(asked: Asked, reading: Reading) -> Search:
+    """The filters of the address. Raises Malformed."""
+    unknown = asked.query.keys() - {"state", *NAMES, *TIMES, "go_on", "v"}
+    if unknown:
+        raise Malformed(f"{', '.join(sorted(unknown))}: there is no such filter{suggest(min(unknown), NAMES + TIMES)}")
+    states = tuple(dict.fromkeys(_state(word) for word in asked.query.get("state", ()) if word))
+    given: dict[str, Any] = {name: asked.first(name) or None for name in NAMES}
+    given |= {name: await _moment(name, asked.first(name), reading) for name in TIMES}
+    return Search(states=states, limit=PAGE, go_on=asked.first("go_on"), **given)
 
 
 def kept(asked: Asked) -> dict[str, object]:
     """The fields of the address that another page of the same list has too."""
-    return {name: list(values) for name, values in asked.query.items() if name != "after"}
+    return {name: list(values) for name, values in asked.query.items() if name != "go_on"}
 
 
 def _state(word: str) -> State:
@@ -48,3 +64,17 @@ def _state(word: str) -> State:
         return State(word)
     except ValueError:
         raise Malformed(f"state: {word!r} is none{suggest(word, State)}") from None
+
+
+async def _moment(name: str, given: str, reading: Reading) -> datetime | None:
+    """A moment, or so long ago by the store's clock."""
+    if not given:
+        return None
+    try:
+        return await reading.now() - timedelta(seconds=parse_duration(given))
+    except ValueError as error:
+        try:
+            at = datetime.fromisoformat(given)
+        except ValueError:
+            raise Malformed(f"{name}: {error}; or a moment: 2030-01-31T09:00:00Z") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -7,7 +7,7 @@ What a visitor may not see is taken out here, so that no page and no template ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,13 +15,14 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreUnreachable
-from stowhand.jobs.job import Job
+from stowhand.jobs.job import Job, State
 from stowhand.jobs.tries import Try
-from stowhand.protocols.figures import Figures, Pauses
-from stowhand.protocols.operating import Explanation, QueueRow, WorkerRow
-from stowhand.protocols.queue_store import Failures, Inspector, JobFilter, QueueStore
+from stowhand.protocols.figures import Amount, Figures, Pauses
+from stowhand.protocols.operating import AppVersion, Held, QueueRow, Reason, TaskRow, WorkerRow
+from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
+from stowhand.protocols.searching import Found, Search
 from stowhand.protocols.throughput import Period
-from stowhand.web.asked import Right, Who
+from stowhand.web.asked import Malformed, Right, Who
 
 T = TypeVar("T")
 FRESH = 1.0
@@ -50,6 +51,11 @@ class Reading:
         """Where the store is, for people; empty while it has not been opened."""
         return "" if self._store is None else self._store.description
 
+    @property
+    def schema_name(self) -> str | None:
+        """Where PostgreSQL has ``add_job``; ``None``: the store is another one."""
+        return self.place.rpartition(", schema ")[2] if ", schema " in self.place else None
+
     # -- jobs ------------------------------------------------------------------------------------
 
     async def job(self, who: Who, job_id: int) -> Job | None:
@@ -62,19 +68,46 @@ class Reading:
         tries = await self.ask(lambda store: store.jobs.tries(job_id))
         return tries if who.may(Right.PAYLOADS) else [msgspec.structs.replace(one, error=None) for one in tries]
 
-    async def jobs(self, who: Who, wanted: JobFilter) -> Sequence[Job] | None:
-        """A page of a list."""
-        found = await self._look(lambda inspect: inspect.list(wanted))
-        return None if found is None else [seen_by(who, job) for job in found]
+    async def search(self, who: Who, wanted: Search) -> Found | None:
+        """Who may not see payloads cannot ask by what is in them."""
+        if (wanted.error or wanted.key) and not who.may(Right.PAYLOADS):
+            raise Malformed("error, key: to search by them needs the right “payloads”, which you do not have here")
+        found = await self._look(lambda inspect: inspect.search(wanted))
+        if found is None:
+            return None
+        return msgspec.structs.replace(found, jobs=[seen_by(who, job) for job in found.jobs])
 
-    async def explain(self, job_id: int) -> Explanation | None:
+    async def explain(self, who: Who, job_id: int) -> Sequence[Reason]:
         """Why it does not run."""
-        return await self._look(lambda inspect: inspect.explain(job_id))
+        found = await self._look(lambda inspect: inspect.explain(job_id))
+        if found is None:
+            return ()
+        error = "" if who.may(Right.PAYLOADS) else (found.job.last_error or "").strip().partition("\n")[0][:100]
+        return [
+            msgspec.structs.replace(one, what=one.what.partition(f": {error}")[0]) if error else one
+            for one in found.reasons
+        ]
 
     # -- figures, for all viewers ----------------------------------------------------------------
 
     async def figures(self) -> Figures | None:
         return await self._shared("figures", lambda inspect: inspect.figures())
+
+    async def amounts(self) -> Mapping[State, Amount] | None:
+        return await self._shared("amounts", lambda inspect: inspect.amounts())
+
+    async def tasks(self) -> Sequence[TaskRow] | None:
+        return await self._shared("tasks", lambda inspect: inspect.tasks())
+
+    async def held(self, who: Who) -> Sequence[Held] | None:
+        """What each worker has under its leases."""
+        found = await self._shared("held", lambda inspect: inspect.held())
+        if found is None:
+            return None
+        return [msgspec.structs.replace(one, longest=[seen_by(who, job) for job in one.longest]) for one in found]
+
+    async def app_versions(self) -> Sequence[AppVersion] | None:
+        return await self._shared("versions", lambda inspect: inspect.app_versions())
 
     async def oldest_due(self) -> float | None:
         """Seconds."""

@@ -1,0 +1,59 @@
+"""A job as the text that enqueues it once more: for a shell, for SQL, for Python."""
+
+from __future__ import annotations
+
+import shlex
+
+from stowhand.jobs.job import Job
+
+SCHEMA = "stowhand"
+
+
+def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
+    """``stowhand add --queue=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
+    # In one word with its option a value may begin with a dash.
+    options = [
+        *([] if job.queue is None else [f"--queue={job.queue}"]),
+        *([] if job.key is None else [f"--key={job.key}"]),
+        *([] if job.priority == 0 else [f"--priority={job.priority}"]),
+        f"--max-attempts={job.max_attempts}",
+        *(f"--flag={flag}" for flag in flags),
+    ]
+    end = ["--"] if job.task.startswith("-") or payload.startswith("-") else []
+    return shlex.join(["stowhand", "add", *options, *end, job.task, payload])
+
+
+def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = SCHEMA) -> str:
+    """A call of ``add_job``, for a server with ``standard_conforming_strings``, which is the default."""
+    given = [
+        _literal(job.task),
+        f"{_literal(payload)}::json",
+        *([] if job.queue is None else [f"queue_name := {_literal(job.queue)}"]),
+        *([] if job.key is None else [f"job_key := {_literal(job.key)}"]),
+        *([] if job.priority == 0 else [f"priority := {job.priority}"]),
+        f"max_attempts := {job.max_attempts}",
+        *([f"flags := array[{', '.join(map(_literal, flags))}]"] if flags else []),
+    ]
+    return f"select id from {_name(schema)}.add_job({', '.join(given)});"
+
+
+def python(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
+    """``await app.enqueue(NewJob(…))``"""
+    given = [
+        f"task={job.task!r}",
+        f"payload={payload!r}",
+        *([] if job.queue is None else [f"queue={job.queue!r}"]),
+        *([] if job.key is None else [f"key={job.key!r}"]),
+        *([] if job.priority == 0 else [f"priority={job.priority}"]),
+        f"max_attempts={job.max_attempts}",
+        *([f"flags={flags!r}"] if flags else []),
+    ]
+    return f"from stowhand import NewJob\n\nawait app.enqueue(NewJob({', '.join(given)}))"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _name(schema: str) -> str:
+    return '"' + schema.replace('"', '""') + '"' if not schema.isidentifier() or schema != schema.lower() else schema

@@ -1,0 +1,113 @@
+"""What a job is copied as enqueues one like it: each text is run where it belongs."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import types
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from stowhand import App, Job, State
+from stowhand.jobs import copying
+from tests.support import forked
+
+PAYLOADS = {
+    "quotes": """{"a": "it's \\"quoted\\" \\\\ and $HOME `id` %s {x} \\n"}""",
+    "unicode": '{"ä€𝒳": "\u202egnp.exe", "e": "é\\u00e9"}',
+    "nested": '{"big": 18446744073709551617, "f": 1.50, "list": [[], {}, null, true, [1, {"a": "--"}]]}',
+    "a dash": "-1",
+}
+
+
+def job(payload: str, **more: Any) -> Job:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    given: dict[str, Any] = {"task": 'o\'b/r.i "en"', "queue": "-q'", "priority": -3, "max_attempts": 7} | more
+    return Job(
+        id=1, payload_text=payload, state=State.FAILED, run_at=at, attempts=0, created_at=at,
+        **given,
+    )  # fmt: skip
+
+
+JOBS = [job(payload, key=f"k'$1\\ {name}") for name, payload in PAYLOADS.items()] + [
+    job("{}", task="--plain", queue=None, priority=0)
+]
+FLAGS = ("red's", "-b")
+
+
+def told(found: Job) -> tuple[object, ...]:
+    return (found.task, found.payload_text, found.queue, found.priority, found.max_attempts, found.key, found.flags)
+
+
+def wanted(one: Job) -> tuple[object, ...]:
+    return (*told(one)[:-1], FLAGS)
+
+
+def newest(app: App) -> Job:
+    found = app.sync.search().jobs[0]
+    whole = app.sync.get(found.id)
+    assert whole is not None
+    return whole
+
+
+def installed(url: str) -> App:
+    app = App(url)
+    app.sync.install()
+    return app
+
+
+def test_a_command_enqueues_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    environ = {**os.environ, "PATH": f"{forked.programs()}:{os.environ['PATH']}", "STOWHAND_CONNECTION": url}
+    app = installed(url)
+    try:
+        script = "\n".join(copying.command(one, one.payload_text, FLAGS) for one in JOBS)
+        done = forked.run(["sh", "-ec", script], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        found = [app.sync.get(int(line)) for line in done.stdout.split()]
+        assert [one and told(one) for one in found] == [wanted(one) for one in JOBS]
+    finally:
+        app.sync.close()
+
+
+def test_sql_enqueues_it(postgres_url: str) -> None:
+    app = installed(postgres_url)
+    try:
+        for one in JOBS:
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute(copying.sql(one, one.payload_text, FLAGS).encode())
+            assert told(newest(app)) == wanted(one)
+            app.sync.remove(newest(app).id)
+    finally:
+        app.sync.close()
+
+
+def test_the_schema_is_quoted_in_sql() -> None:
+    assert copying.sql(JOBS[-1], "{}", (), 'My"schema').startswith('select id from "My""schema".add_job(\'--plain\'')
+
+
+def test_python_enqueues_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with App(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
+            for one in JOBS:
+                names: dict[str, Any] = {"app": app}
+                code = compile(
+                    copying.python(one, one.payload_text, FLAGS), "copied", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+                )
+                running = types.FunctionType(code, names)()
+                if inspect.isawaitable(running):
+                    await running
+                store = await app.open()
+                (found,) = (await store.inspect.search()).jobs[:1]
+                whole = await store.jobs.get(found.id)
+                assert whole is not None
+                assert told(whole) == wanted(one)
+                await store.admin.remove(found.id)
+
+    installed(f"sqlite:///{tmp_path / 'jobs.db'}").sync.close()
+    asyncio.run(scenario())

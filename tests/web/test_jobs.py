@@ -1,0 +1,153 @@
+"""The list of jobs, and the page of one."""
+
+from __future__ import annotations
+
+import html
+import re
+import uuid
+
+import pytest
+
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import ClaimRequest
+from stowhand.testing import MemoryStore
+from stowhand.web.job import hide_secrets, tree
+from tests.web.conftest import LOOKER, Stores, Visitor
+
+IDS = re.compile(r'id="job-(\d+)"')
+
+
+def ids(page: str) -> list[int]:
+    return [int(one) for one in IDS.findall(page)]
+
+
+def links(page: str) -> list[str]:
+    return [html.unescape(one) for one in re.findall(r'href="([^"]*)"', page)]
+
+
+async def claimed(store: QueueStore) -> list[Lease]:
+    """One attempt at each due job, begun."""
+    claims = await store.claim(ClaimRequest(worker="worker-1", token=str(uuid.uuid4()), limit=10, lease=60.0))
+    return [one.lease for one in claims]
+
+
+async def test_every_filter_narrows_the_list_and_stays_in_its_links(store_at: Stores) -> None:
+    async with store_at() as store:
+        mail = await store.jobs.enqueue(NewJob(task="a/b.c", queue="mail & more", key="k'1", flags=("red",)))
+        other = await store.jobs.enqueue(NewJob(task="send"))
+        await store.admin.permanently_fail_jobs([other.id], "Boom: <b>no</b> disk")
+        visitor = Visitor(store)
+        assert ids(await visitor.page("/jobs")) == [other.id, mail.id]
+        for name, value in [("task", "a/b.c"), ("queue", "mail & more"), ("key", "k'1"), ("flag", "red")]:
+            page = await visitor.page(visitor.href("/jobs", **{name: value}))
+            assert ids(page) == [mail.id], name
+            assert visitor.href("/jobs", **{name: value}, state="failed") in links(page)
+        assert ids(await visitor.page("/jobs?error=NO%3C/B%3E")) == [other.id]
+        assert ids(await visitor.page("/jobs?state=failed")) == [other.id]
+        assert ids(await visitor.page("/jobs?state=failed&state=queued")) == [other.id, mail.id]
+        assert ids(await visitor.page("/jobs?since=1h")) == [other.id, mail.id]
+        assert ids(await visitor.page("/jobs?until=1h")) == []
+        assert "No such jobs" in await visitor.page("/jobs?until=1h")
+        page = await visitor.page("/jobs?error=disk")
+        assert "Boom: &lt;b&gt;no&lt;/b&gt; disk" in page
+        assert "Searched 2 of 2." in page
+
+
+async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
+    async with store_at() as store:
+        wanted = await store.jobs.enqueue_many(NewJob(task="send", queue="q") for _ in range(120))
+        visitor, walked, at = Visitor(store, prefix="/x"), [], "/x/jobs?queue=q"
+        while at:
+            page = await visitor.page(at)
+            walked += ids(page)
+            onward = re.search(r'rel="next" class="button" href="([^"]+)"', page)
+            at = html.unescape(onward[1]) if onward else ""
+        assert walked == sorted(wanted, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("state=faild", "did you mean 'failed'"),
+        ("since=yesterday", "'yesterday' is no duration"),
+        ("qeue=mail", "qeue: there is no such filter; did you mean 'queue'"),
+        ("go_on=nowhere", "'nowhere' is not where a search like this goes on"),
+    ],
+)
+async def test_a_malformed_filter_is_named(query: str, said: str) -> None:
+    assert said in html.unescape(await Visitor(MemoryStore()).page(f"/jobs?{query}", 400))
+
+
+@pytest.mark.parametrize("query", ["error=disk", "key=k"])
+async def test_who_sees_no_payloads_cannot_search_in_them(query: str) -> None:
+    visitor = Visitor(MemoryStore(), LOOKER)
+    assert "needs the right" in await visitor.page(f"/jobs?{query}", 400)
+    assert 'name="error"' not in await visitor.page("/jobs")
+
+
+async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> None:
+    async with store_at() as store:
+        job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":["ada",{"n":9223372036854775809}]}'))
+        (lease,) = await claimed(store)
+        error = 'ValueError: no "route"\nTraceback (most recent call last):\n  File "mail.py", line 3, in send'
+        end = Settlement(State.ERRORED, Ended.RETRY, 3600.0, error, error_class="ValueError")
+        await store.settle([(lease, end)])
+        page = html.unescape(await Visitor(store).page(f"/job?id={job.id}"))
+        assert "9223372036854775809" in page
+        assert "attempt 1: error, <b>ValueError</b>" in page.replace("Attempt", "attempt")
+        assert 'File "mail.py", line 3, in send' in page
+        assert "on <bdi>worker-1</bdi>" in page
+        assert "Why it waits" in page
+        assert f"stowhand jobs retry {job.id}" in page
+        hidden = await Visitor(store, LOOKER).page(f"/job?id={job.id}")
+        assert "<b>ValueError</b>" in hidden
+        assert not [word for word in ("route", "9223372036854775809", "mail.py", "stowhand add") if word in hidden]
+        assert "needs the right" in await Visitor(store, LOOKER).page(f"/job/text?id={job.id}&as=payload", 403)
+
+
+async def test_a_finished_job_shows_its_result(store_at: Stores) -> None:
+    async with store_at() as store:
+        job = await store.jobs.enqueue(NewJob(task="add"))
+        (lease,) = await claimed(store)
+        await store.settle([(lease, Settlement(State.COMPLETED, Ended.OK, result='{"sum": 18446744073709551617.50}'))])
+        page = await Visitor(store).page(f"/job?id={job.id}")
+        assert "18446744073709551617.50" in page
+        assert "Completed" in page
+        assert "18446744073709551617.50" not in await Visitor(store, LOOKER).page(f"/job?id={job.id}")
+
+
+async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_at: Stores) -> None:
+    async with store_at() as store:
+        told = await store.jobs.enqueue(NewJob(task="send", on_failure=NewJob(task="notify")))
+        await store.admin.permanently_fail_jobs([told.id], "no")
+        (teller,) = (await store.inspect.search()).jobs[:1]
+        assert teller.task == "notify"
+        assert f"/job?id={told.id}" in links(await Visitor(store).page(f"/job?id={teller.id}"))
+
+
+def test_a_payload_is_a_tree_in_which_numbers_stand_digit_by_digit() -> None:
+    shown = str(tree({"a": [2**63 + 1, True, None, 'x<"y'], "token": "hush", "empty": {}}))
+    assert "9223372036854775809" in shown
+    assert "true" in shown
+    assert "x&lt;\\&#34;y" in shown
+    assert "hush" not in shown
+    assert len(str(tree(list(range(100_000))))) < 40_000
+
+
+def test_secrets_are_hidden_in_what_is_copied_and_nothing_else_changes() -> None:
+    assert hide_secrets('{"n":1.50,"big":12345678901234567890}') == '{"n":1.50,"big":12345678901234567890}'
+    assert hide_secrets('{"n":1.50,"api_key":"hush"}') == '{"n":1.50,"api_key":"***"}'
+    assert hide_secrets("no json") == "no json"
+
+
+async def test_a_large_payload_keeps_the_page_small_and_is_there_as_text() -> None:
+    store = MemoryStore()
+    large = '{"lines":["' + '","'.join("x" * 90 for _ in range(9000)) + '"]}'
+    job = await store.jobs.enqueue(NewJob(task="send", payload=large))
+    visitor = Visitor(store)
+    assert len(await visitor.page(f"/job?id={job.id}")) < 60_000
+    assert (await visitor.page(f"/job/text?id={job.id}&as=payload")).strip() == large
+    assert "no way to show a job" in await visitor.page(f"/job/text?id={job.id}&as=xml", 400)
