@@ -284,7 +284,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -328,7 +328,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -372,7 +372,7 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -449,6 +449,36 @@ begin
   if json_array_length(_old) = 0 then return _new; end if;
   if json_array_length(_new) = 0 then return _old; end if;
   return (left(_head, -1) || ',' || substr(_tail, 2))::json;
+end $$;
+
+CREATE FUNCTION stowhand.as_completed(_id bigint, _enqueued_at timestamp with time zone, _new stowhand.live) RETURNS stowhand.live
+    LANGUAGE plpgsql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+declare
+  _past "stowhand".history;
+  _job "stowhand".live := _new;
+begin
+  select h.* into _past from "stowhand".history h where h.id = _id order by h.finished_at desc limit 1;
+  _job.id := _id;
+  _job.state := 'completed';
+  if _past.id is null then
+    _job.run_at := _enqueued_at; _job.created_at := _enqueued_at; _job.updated_at := _enqueued_at;
+    return _job;
+  end if;
+  _job.task := _past.task; _job.payload := _past.payload; _job.queue := _past.queue; _job.priority := _past.priority;
+  _job.run_at := _past.run_at; _job.attempts := _past.attempts; _job.max_attempts := _past.max_attempts;
+  _job.resets := _past.resets; _job.max_resets := _past.max_resets; _job.flags := _past.flags;
+  _job.last_error := _past.last_error; _job.revision := _past.revision; _job.created_at := _past.created_at;
+  _job.updated_at := _past.updated_at; _job.started_at := _past.started_at; _job.finished_at := _past.finished_at;
+  _job.last_worker := _past.worker; _job.cancel_requested := _past.cancel_requested; _job.epoch := _past.epoch;
+  return _job;
 end $$;
 
 CREATE FUNCTION stowhand.at(_now timestamp with time zone) RETURNS timestamp with time zone
@@ -572,6 +602,7 @@ begin
   why := '';
   select j.state into _state from "stowhand".live j where j.id = _id for update;
   if _state in ('queued', 'errored') then
+    perform "stowhand".forget_periods(array[_id]);
     perform "stowhand".bury(
       array[row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, null, null, null,
                 null, null)::"stowhand".verdict], _keep, _at)
@@ -605,13 +636,28 @@ CREATE FUNCTION stowhand.cancel_expired(_ids bigint[], _at timestamp with time z
     SET jit TO 'off'
     AS $$
 begin
-  perform "stowhand".bury(array_agg(
+  perform "stowhand".forget_periods(array_agg(j.id)), "stowhand".bury(array_agg(
       row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, 'it expired before its first attempt', null, null, null,
           null)::"stowhand".verdict), true, _at)
     from (select distinct u.id from unnest(_ids) as u(id) order by u.id) f cross join lateral (
       select l.* from "stowhand".live l where l.id = f.id and l.state = 'queued' and l.expires_at <= _at offset 0
       for update skip locked) j
     having count(*) > 0;
+end $$;
+
+CREATE FUNCTION stowhand.cancel_expired_holder(_key text, _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  perform "stowhand".cancel_expired(array_agg(l.id), _at) from "stowhand".live l
+    where l.key = _key and l.state = 'queued' and l.expires_at <= _at having count(*) > 0;
 end $$;
 
 CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, _at timestamp with time zone) RETURNS void
@@ -625,6 +671,7 @@ begin
     perform "stowhand".keep_tries(_verdicts, _at);
   end if;
   foreach _one in array _verdicts loop
+    if _one.state = 'canceled' then perform "stowhand".forget_periods(array[_one.id]); end if;
     continue when _one.state in ('completed', 'canceled');
     update "stowhand".live j
       set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
@@ -942,6 +989,13 @@ CREATE FUNCTION stowhand.complete_jobs(job_ids bigint[]) RETURNS SETOF stowhand.
   select s.* from "stowhand".complete_all(job_ids, true) j cross join lateral "stowhand".shown(j) s
 $$;
 
+CREATE FUNCTION stowhand.completed_within(_key text, _at timestamp with time zone, OUT job_id bigint, OUT enqueued_at timestamp with time zone) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$
+  select u.job_id, u.enqueued_at from "stowhand".uniques u
+  where u.key = _key and u.until > _at and not exists (select from "stowhand".live l where l.id = u.job_id)
+$$;
+
 CREATE FUNCTION stowhand.count_states(_most integer) RETURNS TABLE(state text, jobs bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1068,6 +1122,7 @@ begin
     select j.* into _job from "stowhand".live j where j.key = _key for update;
     exit when found or not exists (select from "stowhand".live j where j.key = _key);
   end loop;
+  if _job.id is not null then perform "stowhand".forget_periods(array[_job.id]); end if;
   if _job.state = 'processing' then
     update "stowhand".live j set key = null, loses_retries = 'removed' where j.id = _job.id returning j.* into _job;
   else
@@ -1177,7 +1232,7 @@ begin
     returning * into _job;
   else
     _job := "stowhand".enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, null, null, _at);
+                                   _max_resets, null, null, null, _at);
   end if;
   if _key is not null then
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
@@ -1207,7 +1262,7 @@ begin
     _task, _payload, "stowhand".is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
   _job := "stowhand".enqueue_keyed(
     _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, _at);
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify('stowhand:wake', '');
   return _job;
@@ -1249,9 +1304,9 @@ begin
     select * from rows from (json_to_recordset(_jobs) as (
       task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
       priority int, flags json, key_mode text, max_resets int, on_failure json,
-      expires double precision
+      expires double precision, unique_period double precision
     )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
-                            on_failure, expires, place)
+                            on_failure, expires, unique_period, place)
     order by j.key collate "C" nulls first, j.place
   loop
     if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
@@ -1269,11 +1324,15 @@ begin
     if _new.expires <= 0 or _new.expires > 3155760000 then
       raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
     end if;
+    if _new.unique_period <= 0 or _new.unique_period > 3155760000 or _new.unique_period is not null and (_new.mode = 'unique') is not true then
+      raise exception 'unique_period is more than 0 seconds, at most 100 years, and of the job_key_mode unique.'
+        using errcode = '22023';
+    end if;
     if _new.on_failure is not null then perform "stowhand".check_handler(_new.on_failure); end if;
     _job := "stowhand".enqueue_keyed(
       _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
       coalesce(_new.max_attempts, 25), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
-      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _at);
+      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _at);
     _job.token := null; _job.settled_token := null;
     _made[_new.place] := _job;
   end loop;
@@ -1285,26 +1344,38 @@ begin
   return query select * from unnest(_made);
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _expires double precision, _at timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql
     AS $$
 declare
+  _taken record;
   _job "stowhand".live;
 begin
-  if _mode = 'unsafe_dedupe' then
-    insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, expires_at, key, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
-    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
-    returning * into _job;
-    return _job;
-  end if;
   loop
+    if _mode = 'unsafe_dedupe' then
+      insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                        on_failure, expires_at, key, created_at, updated_at)
+      values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+              _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
+      on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
+        where (old.state = 'queued' and old.expires_at <= _at) is not true
+      returning * into _job;
+      if found then return _job; end if;
+      perform "stowhand".cancel_expired_holder(_key, _at);
+      continue;
+    end if;
     if _mode = 'unique' then
       select * into _job from "stowhand".live l where l.key = _key and l.state <> 'failed';
       if found and (_job.state = 'queued' and _job.expires_at <= _at) is not true then return _job; end if;
-      if found then perform "stowhand".cancel_expired(array[_job.id], _at); end if;
+      if _period is not null and _job.id is null then
+        select t.job_id, t.enqueued_at into _taken from "stowhand".completed_within(_key, _at) t;
+        if _taken.job_id is not null then
+          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.queue := _queue; _job.max_attempts := _max_attempts;
+          _job.priority := _priority; _job.flags := _flags; _job.max_resets := _max_resets; _job.attempts := 0;
+          _job.resets := 0; _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
+          return "stowhand".as_completed(_taken.job_id, _taken.enqueued_at, _job);
+        end if;
+      end if;
     end if;
     insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       on_failure, expires_at, key, created_at, updated_at)
@@ -1326,20 +1397,29 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
+      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null,
+      progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
                    else old.round end,
       revision = old.revision + 1, updated_at = _at,
       replaced = case _mode when 'unique' then old.replaced else old.revision + 1 end
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
+      and (old.state = 'queued' and old.expires_at <= _at) is not true
     returning * into _job;
     if found then
+      if _period is not null and not "stowhand".take_for_period(_job, _period, _at) then
+        -- Since it was looked for, another one was made, has run and has completed.
+        delete from "stowhand".live l where l.id = _job.id;
+        continue;
+      end if;
       if _job.waiter is not null then perform "stowhand".notify_waiters(array[_job.waiter]); end if;
       return _job;
     end if;
-    continue when _mode = 'unique';  -- somebody else was first
-    -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
-    update "stowhand".live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
+    if _mode <> 'unique' then
+      -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
+      update "stowhand".live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
+    end if;
+    perform "stowhand".cancel_expired_holder(_key, _at);
   end loop;
 end $$;
 
@@ -1377,7 +1457,7 @@ declare
 begin
   select k into _unknown from json_object_keys(_job::json) k
     where k not in ('task', 'payload', 'queue', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
-                    'max_resets', 'on_failure', 'expires', 'now')
+                    'max_resets', 'on_failure', 'expires', 'unique_period', 'now')
     limit 1;
   if _unknown is not null then
     raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.', to_json(_unknown)
@@ -1386,8 +1466,8 @@ begin
   select * into _new from json_to_record(_job::json) as j(
     task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
     priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
-    now timestamptz);
-  if _new.on_failure is null and _new.expires is null then
+    unique_period double precision, now timestamptz);
+  if _new.on_failure is null and _new.expires is null and _new.unique_period is null then
     _live := "stowhand".enqueue(
       _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
       case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
@@ -1401,7 +1481,7 @@ begin
       greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
         as run_at,
       _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
-      coalesce(_live.flags, '{}') as flags, _live.last_error, _live.revision, _live.updated_at, _live.started_at,
+      coalesce(_live.flags, '{}') as flags, coalesce(_live.last_error, _live.earlier_error) as last_error, _live.revision, _live.updated_at, _live.started_at,
       _live.finished_at, _live.worker, _live.cancel_requested, coalesce(_live.worker, _live.last_worker) as last_worker,
       _live.progress, _live.progress_text) j;
 end $$;
@@ -1912,6 +1992,19 @@ begin
     where j.state = 'processing' and j.id not in (select u.id from unnest(_ours) as u(id));
 end $$;
 
+CREATE FUNCTION stowhand.forget_periods(_ids bigint[]) RETURNS void
+    LANGUAGE sql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+  delete from "stowhand".uniques u where u.job_id = any(_ids)
+$$;
+
 CREATE FUNCTION stowhand.free_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2198,7 +2291,7 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
-                               'failed jobs', 'attempts', 'expired jobs', 'workers', 'tokens', 'times', 'throughput'] loop
+                               'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform "stowhand".make_days(_at, 3);
@@ -2213,6 +2306,10 @@ begin
         when 'failed jobs' then
           if _failed is not null then perform "stowhand".purge_failed(_failed, 20000, _now); end if;
         when 'expired jobs' then perform "stowhand".expire(_at);
+        when 'periods' then
+          delete from "stowhand".uniques u where u.ctid = any(array(
+            select o.ctid from "stowhand".uniques o where o.until <= _at order by o.until limit 20000
+            for update skip locked));
         when 'attempts' then perform "stowhand".prune_tries();
         when 'workers' then
           delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
@@ -2904,6 +3001,7 @@ begin
     order by l.finished_at limit _limit for update skip locked);
   delete from "stowhand".live j where j.id = any(_old);
   get diagnostics _gone = row_count;
+  perform "stowhand".forget_periods(_old);
   delete from "stowhand".tries t where t.job_id = any(_old);
   return _gone;
 end $$;
@@ -3114,6 +3212,7 @@ begin
   elsif _state is not null then
     delete from "stowhand".live j where j.id = _id;
     delete from "stowhand".tries t where t.job_id = _id;
+    perform "stowhand".forget_periods(array[_id]);
     if _waiter is not null then perform "stowhand".notify_waiters(array[_waiter]); end if;
     done := 'done';
   else
@@ -3803,6 +3902,26 @@ begin
   return _verdicts;
 end $$;
 
+CREATE FUNCTION stowhand.take_for_period(_job stowhand.live, _period double precision, _at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  insert into "stowhand".uniques as u (key, job_id, enqueued_at, until)
+    values (_job.key, _job.id, _at, _at + _period * interval '1 second')
+    on conflict (key) do update set job_id = excluded.job_id, enqueued_at = _at, until = excluded.until
+      -- A job that is live and is not this one has lost the key.
+      where u.until <= _at
+        or u.job_id <> excluded.job_id and exists (select from "stowhand".live l where l.id = u.job_id);
+  return found or exists (select from "stowhand".uniques u where u.key = _job.key and u.job_id = _job.id);
+end $$;
+
 CREATE FUNCTION stowhand.take_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -4236,6 +4355,13 @@ CREATE TABLE stowhand.tries (
     error text
 );
 
+CREATE TABLE stowhand.uniques (
+    key text NOT NULL,
+    job_id bigint NOT NULL,
+    enqueued_at timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL
+);
+
 CREATE TABLE stowhand.workers (
     name text NOT NULL,
     host text NOT NULL,
@@ -4309,6 +4435,9 @@ ALTER TABLE ONLY stowhand.ticks
 ALTER TABLE ONLY stowhand.tries
     ADD CONSTRAINT tries_pkey PRIMARY KEY (job_id, place);
 
+ALTER TABLE ONLY stowhand.uniques
+    ADD CONSTRAINT uniques_pkey PRIMARY KEY (key);
+
 ALTER TABLE ONLY stowhand.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (name);
 
@@ -4351,6 +4480,10 @@ CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_r
 CREATE INDEX throughput_unfolded ON stowhand.throughput USING btree (begins) WHERE (writer <> ''::text);
 
 CREATE INDEX ticks_by_time ON stowhand.ticks USING btree (tick);
+
+CREATE INDEX uniques_job ON stowhand.uniques USING btree (job_id);
+
+CREATE INDEX uniques_until ON stowhand.uniques USING btree (until);
 
 ALTER INDEX stowhand.history_ended ATTACH PARTITION stowhand.history_default_finished_at_idx;
 

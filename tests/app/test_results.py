@@ -36,8 +36,10 @@ from stowhand import (
 )
 from stowhand.errors import PayloadMismatch, StoreError
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.tasks.job_handle import JobFields
-from stowhand.testing import MemoryStore
+from stowhand.testing import FakeClock, MemoryStore
 from tests.conftest import Run
 
 AT_MOST = 60.0
@@ -74,6 +76,51 @@ async def at_work(app: App, jobs: int = 4) -> AsyncIterator[None]:
     async with asyncio.timeout(AT_MOST), app.run_in_background(concurrency=jobs):
         yield
     await app.close()
+
+
+def test_a_repeat_within_the_period_of_a_unique_task_gives_the_result_that_there_is(app: App, run: Run) -> None:
+    runs = []
+
+    @app.task(unique="arguments", unique_period="1h")
+    async def bill(customer: int) -> int:
+        runs.append(customer)
+        return len(runs)
+
+    async def scenario() -> None:
+        async with at_work(app):
+            job = await bill.enqueue(4711)
+            assert await job.result() == 1
+            again = await bill.enqueue(4711)
+            assert (again, again.state, await again.result()) == (job, State.COMPLETED, 1)
+            assert await bill.enqueue_and_wait(4711) == 1
+            assert await bill.enqueue_and_wait(4712) == 2
+            assert await bill.enqueue_many([{"customer": 4711}]) == [job.id]
+
+    run(scenario())
+
+
+def test_the_result_of_a_repeat_whose_first_job_is_in_no_history_is_not_kept(run: Run) -> None:
+    clock = FakeClock()
+    app = App(store=MemoryStore(clock, StoreOptions(history=10.0)))
+
+    @app.task(unique="arguments", unique_period="1h")
+    async def bill(customer: int) -> None: ...
+
+    async def scenario() -> None:
+        store = await app.open(install=True)
+        job = await bill.enqueue(4711)
+        (claim,) = await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=30.0))
+        await store.settle([(claim.lease, COMPLETED)])
+        await clock.advance(60)
+        heartbeats = store.heartbeats()
+        await heartbeats.maintain()
+        again = await bill.enqueue(4711)
+        assert (again, again.state) == (job, State.COMPLETED)
+        with pytest.raises(ResultNotKept):
+            await again.result()
+        await app.close()
+
+    run(scenario())
 
 
 def test_a_result_has_the_type_that_its_task_is_annotated_with(app: App, run: Run) -> None:

@@ -118,6 +118,19 @@ async def test_one_that_has_expired_and_is_not_canceled_yet_holds_no_unique_key(
 
 
 @needs("keys")
+@pytest.mark.parametrize("mode", list(KeyMode))
+async def test_a_repeat_of_one_that_has_expired_is_a_new_job(harness: StoreHarness, mode: KeyMode) -> None:
+    """Whether a claim has canceled the dead one, or not yet."""
+    old = await harness.add(key="k", key_mode=mode, payload="[1]", expires=10.0)
+    await harness.pass_time(10)
+    new = await harness.add(key="k", key_mode=mode, payload="[2]", expires=10.0)
+    assert (new.id != old.id, new.revision, new.payload, new.run_at) == (True, 0, [2], harness.now)
+    ended = await harness.job(old.id)
+    assert (ended.state, ended.last_error, ended.payload, ended.revision) == (State.CANCELED, EXPIRED, [1], 0)
+    assert (await harness.take()).job_id == new.id
+
+
+@needs("keys")
 async def test_a_key_update_without_it_expires_no_more(harness: StoreHarness) -> None:
     old = await harness.add(key="k", expires=10.0)
     await harness.add(key="k")

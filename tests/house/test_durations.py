@@ -40,6 +40,7 @@ NARROW = {
     "JobFilter.after": "an id",
     "NewJob.delay": "read where it is enqueued",
     "NewJob.expires": "read where it is enqueued",
+    "NewJob.unique_period": "read where it is enqueued",
     "NewJob.waiter": "no duration",
     "Settlement.delay": "made by a worker",
     "TableStore.records.after": "an id",

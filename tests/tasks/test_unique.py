@@ -84,6 +84,26 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
     assert ids == {first.id}
 
 
+def test_a_period_holds_on_every_way_in_where_the_app_is_known(app: App) -> None:
+    @app.task(unique="arguments", unique_period="1h")
+    def send(to: str) -> None: ...
+
+    app.cron("* * * * *", send, {"to": "x"})
+    (item,) = declared(parse_crontab('* * * * * send {"to": "x"}'), app.registry)
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    jobs = [
+        send.new_job("x"),
+        send.options(priority=1).new_job("x"),
+        app.registry.new_job("send", {"to": "x"}, {}),
+        app.registry.declared(NewJob(task="send", payload='{"to":"x"}')),
+        app.registry.declared(send.new_job("x")),
+        app.cron_items[0].job(moment, backfilled=False),
+        item.job(moment, backfilled=False),
+    ]
+    assert same(*jobs)
+    assert {job.unique_period for job in jobs} == {3600.0}
+
+
 async def test_jobs_of_a_crontab_with_one_payload_are_the_same(app: App) -> None:
     @app.task(unique="arguments")
     def report(payload: dict[str, Any]) -> None: ...
@@ -125,6 +145,26 @@ def test_a_wrong_declaration_is_refused_at_import(app: App, unique: Any, complai
 
     with pytest.raises(ConfigurationError, match=complaint):
         app.task(unique=unique)(send)
+
+
+@pytest.mark.parametrize(
+    ("period", "complaint"),
+    [
+        ("soon", "task 'send': unique_period: 'soon'"),
+        (0, "task 'send': unique_period of 0 s; give more, or leave it out"),
+        (-1, "task 'send': unique_period: -1 seconds; it must not be negative"),
+        ([], "task 'send': unique_period: a list"),
+    ],
+)
+def test_a_wrong_period_is_refused_at_import(app: App, period: Any, complaint: str) -> None:
+    def send(to: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        app.task(unique="arguments", unique_period=period)(send)
+    with pytest.raises(ConfigurationError, match="unique_period means nothing without unique"):
+        app.task(unique_period="1h")(send)
+    with pytest.raises(InvalidJob, match="no option 'unique_period'"):
+        app.task(send).options(unique_period="1h")  # type: ignore[call-arg]
 
 
 def test_a_key_beside_it_and_a_default_without_json_are_refused_at_import(app: App) -> None:

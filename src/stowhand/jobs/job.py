@@ -79,6 +79,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     here, no key, and no ``on_failure``."""
     expires: float | None = None
     """Seconds from ``run_at`` after which it is canceled, unless a worker has claimed it by then."""
+    unique_period: float | None = None
+    """With the key mode ``unique``: so many seconds after the first was enqueued, a repeat gives that one also where it
+    has completed."""
 
 
 class Job(msgspec.Struct, frozen=True, dict=True):

@@ -95,7 +95,7 @@ def check_options(job: NewJob) -> NewJob:
         _check_integer("max_resets", job.max_resets, 0)
     if job.run_at is not None:
         _check_moment(job.run_at, job.delay)
-    if job.on_failure is not None or job.expires is not None:
+    if job.on_failure is not None or job.expires is not None or job.unique_period is not None:
         job = _check_rules(job)
     delay = None if job.delay is None else read_delay(job.delay)
     key_mode = job.key_mode if type(job.key_mode) is KeyMode else _read_key_mode(job.key_mode)
@@ -109,12 +109,19 @@ def check_options(job: NewJob) -> NewJob:
 def _check_rules(job: NewJob) -> NewJob:
     if job.on_failure is not None:
         _check_handler(job.on_failure)
-    if job.expires is None:
+    if job.unique_period is not None and (job.key is None or job.key_mode != KeyMode.UNIQUE):
+        raise InvalidJob("unique_period: means nothing without a key and the key mode 'unique'")
+    expires, period = (_read_positive(getattr(job, field), field) for field in ("expires", "unique_period"))
+    if expires is job.expires and period is job.unique_period:
         return job
-    expires = read_delay(job.expires, "expires")
-    if expires == 0:
-        raise InvalidJob("expires: 0 seconds; give more, or None for a job that does not expire")
-    return job if expires is job.expires else msgspec.structs.replace(job, expires=expires)
+    return msgspec.structs.replace(job, expires=expires, unique_period=period)
+
+
+def _read_positive(given: object, field: str) -> float | None:
+    value = None if given is None else read_delay(given, field)
+    if value == 0:
+        raise InvalidJob(f"{field}: 0 seconds; give more, or None for a job that has none")
+    return value
 
 
 def _check_handler(handler: NewJob) -> None:

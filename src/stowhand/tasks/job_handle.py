@@ -234,7 +234,7 @@ class JobHandle(JobFields, Generic[R_co]):
             return
         if not standing.is_known:
             raise UnknownJob(f"there is no job {self.id}, and there never was")
-        if self._would_be_kept(retention):
+        if self.state is not State.COMPLETED and self._would_be_kept(retention):
             raise JobRemoved(f"{self._said} was removed", self.id)
         raise ResultNotKept(f"{self._said} has ended, and how is not kept (the store's history)", self.id)
 

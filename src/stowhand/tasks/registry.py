@@ -61,6 +61,9 @@ class JobRules(TypedDict, total=False):
     unique: Unique | None
     """At most one job waits or runs with the same ``"arguments"``, or the same value of a function of some of them: a
     repeat gives that one, unchanged; a failed one starts anew. Not together with ``key``."""
+    unique_period: Duration | None
+    """With ``unique``: so long after the first was enqueued (seconds if a number, or a phrase: "1h"), by the store's
+    clock, a repeat gives that one also where it has completed."""
     on_failure: Declared | str | None
     """The task, or its name, of the job that is enqueued when one of these has failed for good. It takes a
     ``Failure``."""
@@ -277,7 +280,7 @@ def define(
     except ValueError as error:
         raise ConfigurationError(f"task {chosen!r}: {error}") from None
     shape = shape_of(function, chosen, positional=positional, poison=_is_poison(chosen, options.get("mismatch")))
-    unique = read_unique(options.get("unique"), chosen, shape)
+    unique = read_unique(options.get("unique"), options.get("unique_period"), chosen, shape)
     if unique is not None and template.key is not None:
         raise ConfigurationError(f"task {chosen!r}: unique makes the keys of its jobs: leave out key, or unique")
     return TaskDefinition(

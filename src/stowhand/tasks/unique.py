@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload, a_type, suggest
-from stowhand.jobs import strict_json
+from stowhand.jobs import limits, strict_json
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.tasks.shape import ABSENT, Shape
 
@@ -26,8 +26,16 @@ _ALL = "arguments"
 class Uniqueness:
     """Makes the keys of one task's jobs: of all arguments, or of what ``choose`` returns for those of these names."""
 
-    def __init__(self, shape: Shape, choose: Callable[..., object] | None = None, names: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        lasts: float | None,
+        choose: Callable[..., object] | None = None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        """``lasts``: seconds from its enqueueing for which a job is found also when it has completed."""
         self._shape = shape
+        self._lasts = lasts
         self._choose = choose
         self._names = names
         given = (one for one in shape.parameters if one.default is not ABSENT)
@@ -42,7 +50,9 @@ class Uniqueness:
         """The job with its key, which is made of its payload. Raises InvalidJob."""
         self.refuse_key(job)
         digest = hashlib.sha256(strict_json.canonical(self._chosen(job))).hexdigest()[:32]
-        return msgspec.structs.replace(job, key=_prefix(job) + digest, key_mode=KeyMode.UNIQUE)
+        return msgspec.structs.replace(
+            job, key=_prefix(job) + digest, key_mode=KeyMode.UNIQUE, unique_period=self._lasts
+        )
 
     def _chosen(self, job: NewJob) -> object:
         try:
@@ -75,17 +85,32 @@ def _as_read(default: object, annotation: Any) -> object:
         return default
 
 
-def read_unique(unique: object, task: str, shape: Shape) -> Uniqueness | None:
+def read_unique(unique: object, period: object, task: str, shape: Shape) -> Uniqueness | None:
     """What the declaration means. Raises ConfigurationError."""
+    lasts = _read_period(period, task)
     if unique is None:
+        if lasts is not None:
+            raise ConfigurationError(f"task {task!r}: unique_period means nothing without unique; give unique too")
         return None
     if isinstance(unique, str) and unique == _ALL:
         _refuse_defaults(task, shape)
-        return Uniqueness(shape)
+        return Uniqueness(shape, lasts)
     if not callable(unique):
         what = f"{unique!r}{suggest(unique, (_ALL,))}" if isinstance(unique, str) else a_type(unique)
         raise ConfigurationError(f"task {task!r}: unique={what}; give 'arguments', or a function of some of them")
-    return Uniqueness(shape, unique, _named(unique, task, shape))
+    return Uniqueness(shape, lasts, unique, _named(unique, task, shape))
+
+
+def _read_period(given: object, task: str) -> float | None:
+    if given is None:
+        return None
+    try:
+        period = limits.read_delay(given, "unique_period")
+    except InvalidJob as error:
+        raise ConfigurationError(f"task {task!r}: {error}") from None
+    if period == 0:
+        raise ConfigurationError(f"task {task!r}: unique_period of 0 s; give more, or leave it out")
+    return period
 
 
 def _refuse_defaults(task: str, shape: Shape) -> None:

@@ -63,6 +63,10 @@ def test_an_app_gets_results_and_failures_with_their_class(lend: Lend, tokens: P
     async def doubled(n: int) -> int:
         return 2 * n
 
+    @app.task(unique="arguments", unique_period="1h")
+    async def tripled(n: int) -> int:
+        return 3 * n
+
     @app.task(max_attempts=2, backoff=lambda attempt: 0.0)
     async def breaks() -> int:
         raise LookupError("no such thing")
@@ -70,6 +74,9 @@ def test_an_app_gets_results_and_failures_with_their_class(lend: Lend, tokens: P
     async def scenario() -> None:
         async with asyncio.timeout(AT_MOST), app.run_in_background(concurrency=4):
             assert await doubled.enqueue_and_wait(21) == 42
+            once = await tripled.enqueue(2)
+            assert (await once.result(), await (again := await tripled.enqueue(2)).result()) == (6, 6)
+            assert again == once
             assert await gather([await doubled.enqueue(n) for n in range(5)]) == [0, 2, 4, 6, 8]
             job = await breaks.enqueue()
             with pytest.raises(JobFailed, match="after 2 of 2 attempts: LookupError: no such thing") as caught:

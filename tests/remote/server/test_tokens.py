@@ -193,6 +193,17 @@ def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tok
     assert client.post("enqueue", jobs=[{"task": "a", "key": "own"}]).body["ids"] == [own]
 
 
+def test_a_key_that_was_taken_for_a_period_does_not_reach_what_has_completed_there(lend: Lend, tokens: Path) -> None:
+    unique = {"key": "k", "key_mode": "unique", "unique_period": 60.0}
+    lending = lend()
+    everyone = lending.client(token_of(tokens, "all", "claim", "enqueue"))
+    made = everyone.post("enqueue", jobs=[{"task": "b"} | unique], rules=["unique_period"]).body["ids"]
+    assert everyone.settle(*everyone.claim()) == ["settled"]
+    limited = lending.client(token_of(tokens, "a", "enqueue", tasks=("a",)))
+    assert "'k'" in limited.post("enqueue", jobs=[{"task": "a"} | unique]).refused(403, "out of scope")
+    assert everyone.post("enqueue", jobs=[{"task": "b"} | unique]).body["ids"] == made
+
+
 def test_conditions_are_granted_column_by_column(lend: Lend, tokens: Path) -> None:
     client = lend_with(lend, tokens, "claim", conditions=("size",))
     condition = {"column": "salary", "op": ">", "value": 1}

@@ -103,7 +103,7 @@ def test_options_hold_and_the_job_is_given_as_it_was_written(opens: Opens, url: 
     @app.task
     async def tell(payload: Failure) -> None: ...
 
-    @app.task(unique="arguments", on_failure=tell, expires="1h", priority=4)
+    @app.task(unique="arguments", unique_period="2h", on_failure=tell, expires="1h", priority=4)
     async def once(item: str) -> None: ...
 
     later = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

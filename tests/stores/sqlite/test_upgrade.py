@@ -140,6 +140,7 @@ def test_many_upgrades_at_once_make_one(used: tuple[Path, Lease, Sequence[Job]],
             (14, 0),
             (15, 0),
             (16, 0),
+            (17, 0),
         ]
 
 

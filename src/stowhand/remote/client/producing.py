@@ -107,7 +107,7 @@ class Producing:
         raise OutcomeUnknown(f"{self._http.base} answers {sent} jobs with {answered}")
 
 
-RULES = ("on_failure", "expires")
+RULES = ("on_failure", "expires", "unique_period")
 """What older servers do not know of a job."""
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 
@@ -269,6 +269,10 @@ class StoreServer:
             jobs = [await producer.enqueue(wanted[0])]
         else:
             jobs = list(await producer.add_jobs(wanted)) if wanted else []
+        # A key may have been taken for a period by a job that is not live any more.
+        for found in jobs:
+            if not grant.sees(found):
+                _refuse_key(found.key)
         shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
         return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
 
@@ -293,11 +297,7 @@ class StoreServer:
         for job in jobs:
             held = await self._shared_store.holder(job.key) if job.key is not None else None
             if held is not None and not grant.sees(held):
-                raise Refused(
-                    Kind.OUT_OF_SCOPE,
-                    f"the key {job.key!r} is that of a job outside this token's tasks and queues",
-                    "use another key: keys are of the whole store",
-                )
+                _refuse_key(job.key)
 
     async def job(self, grant: Grant, job_id: str) -> msgspec.Struct:
         """One job; payload and result only with that scope."""
@@ -371,6 +371,14 @@ def _verdicts(replies: Sequence[Reply], tells: bool) -> Verdicts:
             case _:
                 words.append(reply.value)
     return Verdicts(verdicts=tuple(words), told=tuple(changes) if tells else ())
+
+
+def _refuse_key(key: str | None) -> NoReturn:
+    raise Refused(
+        Kind.OUT_OF_SCOPE,
+        f"the key {key!r} is that of a job outside this token's tasks and queues",
+        "use another key: keys are of the whole store",
+    )
 
 
 def _bounded(name: str, items: Sequence[T]) -> None:

@@ -163,6 +163,7 @@ def remove_key(rows: Rows, key: str) -> Answer:
         return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
     if row.state is not State.PROCESSING:
         return remove(rows, row.id)
+    rows.free_key(row)
     row.key, row.loses_retries = None, "removed"
     return Answer(row.id, Done.DONE, "it is running; it ends without its key and will not run again")
 

@@ -14,7 +14,7 @@ from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.appending import appended
-from stowhand.stores.memory.rows import Row, Rows, Transaction
+from stowhand.stores.memory.rows import Row, Rows, Taken, Transaction
 
 
 class Producer:
@@ -51,8 +51,10 @@ class Producer:
 def add(rows: Rows, job: NewJob) -> Row:
     """Insert a job; where another holds its key, the key's mode decides."""
     holder = rows.holder(job.key) if job.key is not None else None
-    if holder is not None and job.key_mode is KeyMode.UNIQUE and cancel_expired(rows, holder):
+    if holder is not None and cancel_expired(rows, holder):
         holder = None
+    if holder is None and job.unique_period is not None and (ended := completed_within(rows, job)) is not None:
+        return ended
     if holder is not None:
         if job.key_mode is KeyMode.UNSAFE_DEDUPE:
             touch(holder, rows.now)
@@ -61,6 +63,8 @@ def add(rows: Rows, job: NewJob) -> Row:
             return holder
         if holder.state is not State.PROCESSING:
             replace(holder, job, rows)
+            if job.unique_period is not None:
+                take_for_period(rows, holder, job.unique_period)
             rows.announce()
             return holder
         # It runs on without its key; only an error finds out that it has no retries left.
@@ -83,7 +87,40 @@ def add(rows: Rows, job: NewJob) -> Row:
     if job.expires is not None:
         set_expiry(rows, row, job.expires)
     rows.insert(row)
+    if job.unique_period is not None:
+        take_for_period(rows, row, job.unique_period)
     return row
+
+
+def completed_within(rows: Rows, job: NewJob) -> Row | None:
+    """The job that took this key for a period that is not over, and has completed. Where no history has it: what is
+    known of it."""
+    taken = rows.uniques.get(str(job.key))
+    if taken is None or taken.until <= rows.now or taken.job_id in rows.live:
+        return None
+    return rows.history.get(taken.job_id) or Row(
+        id=taken.job_id,
+        task=job.task,
+        payload=job.payload,
+        queue=job.queue,
+        priority=job.priority,
+        run_at=taken.enqueued_at,
+        max_attempts=job.max_attempts or rows.max_attempts,
+        max_resets=job.max_resets,
+        key=job.key,
+        flags=tuple(dict.fromkeys(job.flags)),
+        created_at=taken.enqueued_at,
+        updated_at=taken.enqueued_at,
+        state=State.COMPLETED,
+    )
+
+
+def take_for_period(rows: Rows, row: Row, lasts: float) -> None:
+    """One that is revived keeps the period of its first enqueueing."""
+    taken = rows.uniques.get(str(row.key))
+    if taken is None or taken.until <= rows.now or taken.job_id != row.id:
+        with suppress(OverflowError):  # later than a date can say
+            rows.uniques[str(row.key)] = Taken(row.id, rows.now, rows.now + timedelta(seconds=lasts))
 
 
 def tell_of_failure(rows: Rows, row: Row, error_class: str | None) -> None:

@@ -84,6 +84,7 @@ class MemoryHeartbeats:
             oldest = rows.now - timedelta(seconds=rows.retention or 0.0)
             past = [row for row in rows.history.values() if row.finished_at is not None and row.finished_at < oldest]
             rows.forget(past)
+            rows.uniques = {key: taken for key, taken in rows.uniques.items() if taken.until > rows.now}
             operating.prune(rows, self._store.failed_retention)
             timetable.prune(rows)
             self._store.flows.prune(rows)

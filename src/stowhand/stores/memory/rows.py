@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
@@ -87,6 +87,14 @@ class Row:
         return Job(**{name: getattr(self, said) for name, said in fields})
 
 
+class Taken(NamedTuple):
+    """By a job that was enqueued with ``unique_period``, for that long."""
+
+    job_id: int
+    enqueued_at: datetime
+    until: datetime
+
+
 class Rows:
     """The one state of a memory store. Jobs are live, or in the history once they completed or were canceled.
 
@@ -108,6 +116,8 @@ class Rows:
         self.last_id = 0
         self.expiring: set[int] = set()
         """Ids of those that have, or had, a moment at which they expire."""
+        self.uniques: dict[str, Taken] = {}
+        """By key: which job took it for a period, also where it has completed."""
         self.abandoned: set[str] = set()
         """Tokens that may never claim again."""
         self.refuses: Refuses = lambda job_id, state: None
@@ -166,10 +176,17 @@ class Rows:
     def forget(self, rows: Iterable[Row]) -> None:
         """Delete them, live or in the history."""
         for row in rows:
+            if row.state is not State.COMPLETED:
+                self.free_key(row)
             self.ended(row)
             self.awaited.discard(row.id)
             for kept in (self.live, self.history, self.tries):
                 kept.pop(row.id, None)
+
+    def free_key(self, row: Row) -> None:
+        """It did not complete: whatever is left of the period for which it took its key, another job may take it."""
+        for key in [key for key, taken in self.uniques.items() if taken.job_id == row.id]:
+            del self.uniques[key]
 
     def is_paused(self, row: Row) -> bool:
         """Its queue, its task, or all jobs without a queue."""
@@ -233,6 +250,8 @@ class Rows:
         row.progress = row.progress_text = None
         if state is State.FAILED:
             return
+        if state is State.CANCELED:
+            self.free_key(row)
         del self.live[row.id]
         if self.retention is not None:
             self.history[row.id] = row
@@ -263,6 +282,7 @@ class Rows:
         live = {row.id: copy(row) for row in self.live.values()}
         history = {row.id: copy(row) for row in self.history.values()}
         known, ledger, tries = dict(self.known), dict(self.ledger), dict(self.tries)
+        uniques = dict(self.uniques)
         try:
             yield
         except BaseException:
@@ -271,6 +291,7 @@ class Rows:
             self.known = known
             self.ledger = ledger
             self.tries = tries
+            self.uniques = uniques
             raise
 
 

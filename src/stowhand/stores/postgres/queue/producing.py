@@ -288,7 +288,7 @@ def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tup
 
 def has_rules(job: NewJob) -> bool:
     """There is something about it that only the function ``enqueue_jobs`` takes."""
-    return job.on_failure is not None or job.expires is not None
+    return job.on_failure is not None or job.expires is not None or job.unique_period is not None
 
 
 def _call_of_jobs(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:

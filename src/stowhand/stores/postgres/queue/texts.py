@@ -20,20 +20,10 @@ _FUNCTION = re.compile(
 )
 _BREAKING = "-- breaking"
 FUNCTIONS = (
-    *("time", "tries", "waiters", "enqueue", "queues", "claim", "idle", "on_failure", "settle", "expire", "leases"),
-    *("inspect", "jobs"),
-    *(
-        "add_job",
-        "administer",
-        "cron",
-        "flows",
-        "operate",
-        "figures",
-        "search",
-        "throughput",
-        "maintain",
-        "shared_name",
-    ),
+    *("time", "tries", "waiters", "uniques", "enqueue", "queues", "claim", "idle", "on_failure", "settle", "expire"),
+    *("leases", "inspect", "jobs"),
+    *("add_job", "administer", "cron", "flows", "operate", "figures", "search", "throughput", "maintain"),
+    *("shared_name",),
     *("finish", "grants"),
 )
 """In this order: SQL functions are checked when they are made."""

@@ -145,6 +145,7 @@ def remove_key(tx: Transaction, key: str) -> Answer:
     job_id, state = holder[:2]
     if state != State.PROCESSING:
         return remove(tx, job_id)
+    tx.run("free_key", id=job_id)
     tx.run("lose_key", id=job_id, why="removed")
     return Answer(job_id, Done.DONE, "it is running; it ends without its key and will not run again")
 
@@ -153,8 +154,7 @@ def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
     """As if their handlers had succeeded; returned even where no history is kept."""
     ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
     jobs = _look(tx, ids)
-    if tx.keeps:
-        tx.run("archive_completed", ids=as_json(ids))
+    tx.run("archive_completed" if tx.keeps else "let_keys_go", ids=as_json(ids))
     tx.run("delete", ids=as_json(ids))
     return [_ended(tx, job, State.COMPLETED) for job in jobs]
 

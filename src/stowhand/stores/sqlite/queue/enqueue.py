@@ -7,10 +7,11 @@ from itertools import count, groupby
 from typing import Any
 
 from stowhand.jobs import limits
-from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
+from stowhand.jobs.job import EXPIRED, MAX_ATTEMPTS, Job, KeyMode, NewJob, State
 from stowhand.stores.appending import appended
 from stowhand.stores.sqlite.queue.canceling import cancel_waiting
-from stowhand.stores.sqlite.queue.rows import check_size, to_job, to_row
+from stowhand.stores.sqlite.queue.moment import to_datetime
+from stowhand.stores.sqlite.queue.rows import LATEST, check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
 
@@ -22,15 +23,15 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> int:
     if job.key is None:
         return _insert(tx, row)
     holder = tx.row("holder", key=job.key)
+    if holder is not None and holder[-1]:
+        cancel_waiting(tx, holder[0], EXPIRED)
+        holder = None
     if holder is None:
-        return _insert(tx, row)
-    job_id, state, payload, attempts, run_at, has_expired = holder
+        return _insert_keyed(tx, row, job)
+    job_id, state, payload, attempts, run_at, _ = holder
     if job.key_mode is KeyMode.UNSAFE_DEDUPE:
         tx.run("touch", id=job_id)
         return int(job_id)
-    if job.key_mode is KeyMode.UNIQUE and has_expired:
-        cancel_waiting(tx, job_id, EXPIRED)
-        return _insert(tx, row)
     if job.key_mode is KeyMode.UNIQUE and state != State.FAILED:
         return int(job_id)
     if state == State.PROCESSING:
@@ -40,6 +41,7 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> int:
     keeps_run_at = job.key_mode is KeyMode.PRESERVE_RUN_AT and state == State.QUEUED and attempts == 0
     old = payload if state != State.FAILED else None
     _replace(tx, job_id, row, run_at if keeps_run_at else row[3], old, repeats=job.key_mode is KeyMode.UNIQUE)
+    _take_for_period(tx, job_id, job)
     return int(job_id)
 
 
@@ -55,9 +57,42 @@ def add_many(tx: Transaction, chunks: Iterable[Sequence[NewJob]]) -> list[int]:
     return ids
 
 
-def find(tx: Transaction, job_id: int) -> Job:
-    """The job just written."""
-    return to_job(tx.row("live", id=job_id))
+def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
+    """The job just written, or found. Of one that has completed and is in no history there is what is known of it."""
+    if (row := tx.row("get", id=job_id)) is not None:
+        return to_job(row)
+    enqueued_at = to_datetime(tx.row("key_taken", key=job.key)[1])
+    return Job(
+        id=job_id,
+        task=job.task,
+        payload_text=job.payload,
+        state=State.COMPLETED,
+        queue=job.queue,
+        priority=job.priority,
+        run_at=enqueued_at,
+        attempts=0,
+        max_attempts=MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts,
+        created_at=enqueued_at,
+        updated_at=enqueued_at,
+        max_resets=job.max_resets,
+        key=job.key,
+        flags=tuple(dict.fromkeys(job.flags)),
+    )
+
+
+def _insert_keyed(tx: Transaction, row: tuple[object, ...], job: NewJob) -> int:
+    """Or the job that has completed within the period for which it took the key."""
+    if job.unique_period is not None and (taken := tx.row("key_taken", key=job.key)) is not None:
+        return int(taken[0])
+    job_id = _insert(tx, row)
+    _take_for_period(tx, job_id, job)
+    return job_id
+
+
+def _take_for_period(tx: Transaction, job_id: int, job: NewJob) -> None:
+    if job.unique_period is not None:
+        until = min(tx.now.after(job.unique_period), LATEST)
+        tx.run("take_key", key=job.key, id=job_id, until=until)
 
 
 def _insert(tx: Transaction, row: tuple[object, ...]) -> int:

@@ -121,6 +121,8 @@ def _write(tx: Transaction, held: Held, ending: Ending) -> None:
         keep_tries(tx, [held.id], ending.outcome, ending.error_class, ending.error)
     given = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
     if ending.state in (State.COMPLETED, State.CANCELED):
+        if ending.state is State.CANCELED:
+            tx.run("free_key", id=held.id)
         if tx.keeps:
             tx.run("archive", **given)
         check_written(tx.run("delete_one", id=held.id))

@@ -58,7 +58,7 @@ def _enqueue(connections: Connections, host: SqliteHost, raw: sqlite3.Connection
     try:
         with trouble.refusing():
             tx = connections.begun(raw)
-            written = enqueue.find(tx, enqueue.add(tx, job))
+            written = enqueue.find(tx, enqueue.add(tx, job), job)
     except BaseException:
         if host.in_transaction:
             host.execute("ROLLBACK TO stowhand_guest")

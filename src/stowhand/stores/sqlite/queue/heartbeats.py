@@ -137,6 +137,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._prune_flows(self._history)
         if self._failed_retention is not None:
             self._prune("failed", self._failed_retention)
+        self._prune("uniques", 0)
         self._prune("abandoned", DAY)
         self._prune("workers", FORGOTTEN_AFTER)
         self._prune("app_versions", VERSIONS_FOR)

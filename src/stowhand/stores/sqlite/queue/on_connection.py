@@ -28,7 +28,8 @@ class SqliteOnConnection:
 
     def enqueue(self, job: NewJob) -> Job:
         with self._transaction() as tx, trouble.refusing():
-            return enqueue.find(tx, enqueue.add(tx, self._options.whole(job)))
+            job = self._options.whole(job)
+            return enqueue.find(tx, enqueue.add(tx, job), job)
 
     def get(self, job_id: int) -> Job | None:
         with self._transaction() as tx:

@@ -66,11 +66,13 @@ class Producer:
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Commit them in one transaction."""
         spool = Spool()
-        for job in jobs:
-            spool.put(self._options.whole(job))
-        return await self._connections.write(
-            lambda tx: [enqueue.find(tx, job_id) for job_id in _add_many(tx, spool)], wakes=True
-        )
+        for job in (wanted := [self._options.whole(job) for job in jobs]):
+            spool.put(job)
+
+        def add(tx: Transaction) -> list[Job]:
+            return [enqueue.find(tx, job_id, job) for job_id, job in zip(_add_many(tx, spool), wanted, strict=True)]
+
+        return await self._connections.write(add, wakes=True)
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
@@ -104,7 +106,7 @@ def get(tx: Transaction, job_id: int) -> Job | None:
 
 def _add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> Job:
     with trouble.refusing():
-        return enqueue.find(tx, enqueue.add(tx, job, built_in=built_in))
+        return enqueue.find(tx, enqueue.add(tx, job, built_in=built_in), job)
 
 
 def _add_many(tx: Transaction, spool: Spool) -> list[int]:

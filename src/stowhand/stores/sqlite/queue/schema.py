@@ -12,7 +12,7 @@ from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, S
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
-VERSION = 16
+VERSION = 17
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 

@@ -42,7 +42,7 @@ begin
     into _job;
   else
     _keyed := {schema}.enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, now());
+      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
     _job := {schema}.shown(_keyed);
   end if;
   _notified := pg_notify({channel}, '');

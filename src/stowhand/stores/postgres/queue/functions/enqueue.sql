@@ -163,7 +163,7 @@ begin
     returning * into _job;
   else
     _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, null, null, _at);
+                                   _max_resets, null, null, null, _at);
   end if;
   if _key is not null then
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
@@ -173,33 +173,47 @@ begin
   return _job;
 end $$;
 
--- unsafe_dedupe; and the other modes. The loop ends: it goes round only when the key's holder was running and has just been
--- made to let go of the key, or let go of it by itself; and the conflict clause waits for the transaction that holds the row.
--- unique: what waits or runs is looked at and not locked, so that a repeat writes nothing and waits for nobody.
--- What has expired there, and no claim has canceled yet, will never run: it makes place.
+-- The job that an enqueue with a key makes, changes or finds. The loop ends: it goes round only when the key's holder was
+-- running and has just been made to let go of the key, let go of it by itself, or had expired; and the conflict clause waits
+-- for the transaction that holds the row.
+-- unique: what waits or runs is looked at and not locked, so that a repeat writes nothing and waits for nobody; `_period`: in
+-- seconds, so long after the first one's enqueueing a repeat finds what has completed, too.
+-- What has expired there, and no claim has canceled yet, will never run: in every mode it makes place.
 create or replace function {schema}.enqueue_keyed(
   _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
-  _flags text[], _mode text, _max_resets int, _on_failure json, _expires double precision,
+  _flags text[], _mode text, _max_resets int, _on_failure json, _expires double precision, _period double precision,
   _at timestamptz
 ) returns {schema}.live
 language plpgsql as $$
 declare
+  _taken record;
   _job {schema}.live;
 begin
-  if _mode = 'unsafe_dedupe' then
-    insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, expires_at, key, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
-    on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
-    returning * into _job;
-    return _job;
-  end if;
   loop
+    if _mode = 'unsafe_dedupe' then
+      insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+                                        on_failure, expires_at, key, created_at, updated_at)
+      values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+              _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
+      on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
+        where (old.state = 'queued' and old.expires_at <= _at) is not true
+      returning * into _job;
+      if found then return _job; end if;
+      perform {schema}.cancel_expired_holder(_key, _at);
+      continue;
+    end if;
     if _mode = 'unique' then
       select * into _job from {schema}.live l where l.key = _key and l.state <> 'failed';
       if found and (_job.state = 'queued' and _job.expires_at <= _at) is not true then return _job; end if;
-      if found then perform {schema}.cancel_expired(array[_job.id], _at); end if;
+      if _period is not null and _job.id is null then
+        select t.job_id, t.enqueued_at into _taken from {schema}.completed_within(_key, _at) t;
+        if _taken.job_id is not null then
+          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.queue := _queue; _job.max_attempts := _max_attempts;
+          _job.priority := _priority; _job.flags := _flags; _job.max_resets := _max_resets; _job.attempts := 0;
+          _job.resets := 0; _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
+          return {schema}.as_completed(_taken.job_id, _taken.enqueued_at, _job);
+        end if;
+      end if;
     end if;
     insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
                                       on_failure, expires_at, key, created_at, updated_at)
@@ -221,20 +235,29 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null, progress_text = null,
+      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null,
+      progress_text = null,
       round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
                    else old.round end,
       revision = old.revision + 1, updated_at = _at,
       replaced = case _mode when 'unique' then old.replaced else old.revision + 1 end
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
+      and (old.state = 'queued' and old.expires_at <= _at) is not true
     returning * into _job;
     if found then
+      if _period is not null and not {schema}.take_for_period(_job, _period, _at) then
+        -- Since it was looked for, another one was made, has run and has completed.
+        delete from {schema}.live l where l.id = _job.id;
+        continue;
+      end if;
       if _job.waiter is not null then perform {schema}.notify_waiters(array[_job.waiter]); end if;
       return _job;
     end if;
-    continue when _mode = 'unique';  -- somebody else was first
-    -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
-    update {schema}.live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
+    if _mode <> 'unique' then
+      -- It is running: it loses its key, and with it its retries. A job with another state is left to the next round.
+      update {schema}.live set key = null, loses_retries = 'replaced' where key = _key and state = 'processing';
+    end if;
+    perform {schema}.cancel_expired_holder(_key, _at);
   end loop;
 end $$;
 
@@ -262,7 +285,7 @@ begin
     _task, _payload, {schema}.is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
   _job := {schema}.enqueue_keyed(
     _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, _at);
+    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify({channel}, '');
   return _job;
@@ -333,9 +356,9 @@ begin
     select * from rows from (json_to_recordset(_jobs) as (
       task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
       priority int, flags json, key_mode text, max_resets int, on_failure json,
-      expires double precision
+      expires double precision, unique_period double precision
     )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
-                            on_failure, expires, place)
+                            on_failure, expires, unique_period, place)
     order by j.key collate "C" nulls first, j.place
   loop
     if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
@@ -353,11 +376,15 @@ begin
     if _new.expires <= 0 or _new.expires > 3155760000 then
       raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
     end if;
+    if _new.unique_period <= 0 or _new.unique_period > 3155760000 or _new.unique_period is not null and (_new.mode = 'unique') is not true then
+      raise exception 'unique_period is more than 0 seconds, at most 100 years, and of the job_key_mode unique.'
+        using errcode = '22023';
+    end if;
     if _new.on_failure is not null then perform {schema}.check_handler(_new.on_failure); end if;
     _job := {schema}.enqueue_keyed(
       _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
       coalesce(_new.max_attempts, {max_attempts}), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
-      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _at);
+      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _at);
     _job.token := null; _job.settled_token := null;
     _made[_new.place] := _job;
   end loop;
@@ -381,7 +408,7 @@ declare
 begin
   select k into _unknown from json_object_keys(_job::json) k
     where k not in ('task', 'payload', 'queue', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
-                    'max_resets', 'on_failure', 'expires', 'now')
+                    'max_resets', 'on_failure', 'expires', 'unique_period', 'now')
     limit 1;
   if _unknown is not null then
     raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.', to_json(_unknown)
@@ -390,8 +417,8 @@ begin
   select * into _new from json_to_record(_job::json) as j(
     task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
     priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
-    now timestamptz);
-  if _new.on_failure is null and _new.expires is null then
+    unique_period double precision, now timestamptz);
+  if _new.on_failure is null and _new.expires is null and _new.unique_period is null then
     _live := {schema}.enqueue(
       _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
       case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
@@ -405,7 +432,7 @@ begin
       greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
         as run_at,
       _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
-      coalesce(_live.flags, '{}') as flags, _live.last_error, _live.revision, _live.updated_at, _live.started_at,
+      coalesce(_live.flags, '{}') as flags, coalesce(_live.last_error, _live.earlier_error) as last_error, _live.revision, _live.updated_at, _live.started_at,
       _live.finished_at, _live.worker, _live.cancel_requested, coalesce(_live.worker, _live.last_worker) as last_worker,
       _live.progress, _live.progress_text) j;
 end $$;

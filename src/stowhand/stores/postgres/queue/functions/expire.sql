@@ -12,13 +12,21 @@ $$;
 create or replace function {schema}.cancel_expired(_ids bigint[], _at timestamptz) returns void
 language plpgsql {index_plans} as $$
 begin
-  perform {schema}.bury(array_agg(
+  perform {schema}.forget_periods(array_agg(j.id)), {schema}.bury(array_agg(
       row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, {expired}, null, null, null,
           null)::{schema}.verdict), true, _at)
     from (select distinct u.id from unnest(_ids) as u(id) order by u.id) f cross join lateral (
       select l.* from {schema}.live l where l.id = f.id and l.state = 'queued' and l.expires_at <= _at offset 0
       for update skip locked) j
     having count(*) > 0;
+end $$;
+
+-- The job that holds the key, if its moment has come.
+create or replace function {schema}.cancel_expired_holder(_key text, _at timestamptz) returns void
+language plpgsql {index_plans} as $$
+begin
+  perform {schema}.cancel_expired(array_agg(l.id), _at) from {schema}.live l
+    where l.key = _key and l.state = 'queued' and l.expires_at <= _at having count(*) > 0;
 end $$;
 
 -- Cancel those whose moment has come, at most a thousand. True: there may be more. What another transaction has locked is left

@@ -29,7 +29,7 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'expiring', 'throughput', 'tries')
+        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'expiring', 'throughput', 'tries', 'uniques')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
       and a.attname <> 'waiter'
     group by c.relname

@@ -65,6 +65,7 @@ begin
   why := '';
   select j.state into _state from {schema}.live j where j.id = _id for update;
   if _state in ('queued', 'errored') then
+    perform {schema}.forget_periods(array[_id]);
     perform {schema}.bury(
       array[row(j.id, null, null, 'canceled', j.attempts, j.resets, j.epoch, j.settled_token, null, null, null, null,
                 null, null)::{schema}.verdict], _keep, _at)
@@ -100,6 +101,7 @@ begin
   elsif _state is not null then
     delete from {schema}.live j where j.id = _id;
     delete from {schema}.tries t where t.job_id = _id;
+    perform {schema}.forget_periods(array[_id]);
     if _waiter is not null then perform {schema}.notify_waiters(array[_waiter]); end if;
     done := 'done';
   else
@@ -124,6 +126,7 @@ begin
     select j.* into _job from {schema}.live j where j.key = _key for update;
     exit when found or not exists (select from {schema}.live j where j.key = _key);
   end loop;
+  if _job.id is not null then perform {schema}.forget_periods(array[_job.id]); end if;
   if _job.state = 'processing' then
     update {schema}.live j set key = null, loses_retries = 'removed' where j.id = _job.id returning j.* into _job;
   else

@@ -93,7 +93,7 @@ begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
-                               'failed jobs', 'attempts', 'expired jobs', 'workers', 'tokens', 'times', 'throughput'] loop
+                               'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
         when 'days ahead' then perform {schema}.make_days(_at, 3);
@@ -108,6 +108,10 @@ begin
         when 'failed jobs' then
           if _failed is not null then perform {schema}.purge_failed(_failed, 20000, _now); end if;
         when 'expired jobs' then perform {schema}.expire(_at);
+        when 'periods' then
+          delete from {schema}.uniques u where u.ctid = any(array(
+            select o.ctid from {schema}.uniques o where o.until <= _at order by o.until limit 20000
+            for update skip locked));
         when 'attempts' then perform {schema}.prune_tries();
         when 'workers' then
           delete from {schema}.workers w where w.seen_at < _at - interval '1 day';

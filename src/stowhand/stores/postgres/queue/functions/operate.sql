@@ -189,6 +189,7 @@ begin
     order by l.finished_at limit _limit for update skip locked);
   delete from {schema}.live j where j.id = any(_old);
   get diagnostics _gone = row_count;
+  perform {schema}.forget_periods(_old);
   delete from {schema}.tries t where t.job_id = any(_old);
   return _gone;
 end $$;

@@ -297,6 +297,7 @@ begin
     perform {schema}.keep_tries(_verdicts, _at);
   end if;
   foreach _one in array _verdicts loop
+    if _one.state = 'canceled' then perform {schema}.forget_periods(array[_one.id]); end if;
     continue when _one.state in ('completed', 'canceled');
     update {schema}.live j
       set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,

@@ -24,6 +24,10 @@ SELECT
     epoch + (state = 'processing'), settled_token, coalesce(worker, last_worker), on_failure
 FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- name: let_keys_go
+-- Of jobs that complete and are not kept, so that the trigger does not take them for jobs that did not.
+UPDATE stowhand_jobs SET key = NULL WHERE id IN (SELECT value FROM json_each(:ids))
+
 -- name: fail
 UPDATE stowhand_jobs
 SET state = 'failed', attempts = max_attempts, last_error = :reason, finished_at = coalesce(finished_at, :now),

@@ -10,6 +10,20 @@ INSERT INTO stowhand_jobs (
 -- name: holder
 SELECT id, state, payload, attempts, run_at, state = 'queued' AND expires_at <= :now FROM stowhand_jobs WHERE key = :key
 
+-- name: key_taken
+-- By a job that is not live any more, so it has completed.
+SELECT job_id, enqueued_at FROM stowhand_uniques
+WHERE key = :key AND until > :now AND NOT EXISTS (SELECT 1 FROM stowhand_jobs WHERE id = job_id)
+
+-- name: take_key
+-- A job that is revived keeps the period of its first enqueueing.
+INSERT INTO stowhand_uniques (key, job_id, enqueued_at, until) VALUES (:key, :id, :now, :until)
+ON CONFLICT (key) DO UPDATE SET job_id = excluded.job_id, enqueued_at = excluded.enqueued_at, until = excluded.until
+WHERE until <= :now OR job_id <> excluded.job_id
+
+-- name: free_key
+DELETE FROM stowhand_uniques WHERE job_id = :id
+
 -- name: replace
 -- Every detail takes its new value. A failed job is revived; what only a failed one can carry is cleared.
 UPDATE stowhand_jobs

@@ -55,6 +55,14 @@ DELETE FROM stowhand_jobs WHERE id IN (
     WHERE state = 'failed' AND finished_at < :before ORDER BY finished_at LIMIT :limit
 )
 
+-- name: is_uniques_old
+SELECT 1 FROM stowhand_uniques WHERE until < :before LIMIT 1
+
+-- name: prune_uniques
+DELETE FROM stowhand_uniques WHERE key IN (
+    SELECT key FROM stowhand_uniques WHERE until < :before ORDER BY until LIMIT :limit
+)
+
 -- name: is_workers_old
 SELECT 1 FROM stowhand_workers WHERE seen_at < :before LIMIT 1
 
