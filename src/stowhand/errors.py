@@ -19,6 +19,7 @@ StowhandError
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
 │   │   └── NoConnectionFree  no free connection for an attempt that has none yet: its job goes back unspent
+│   ├── StoreTooSlow          a store that is only read did not answer within its ``read_timeout``
 │   ├── QueueFull             a flow's queue holds as many jobs as it may: nothing was created
 │   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
 │   ├── LeaseLost             a write of an attempt that no longer holds its record: nothing was changed
@@ -132,6 +133,10 @@ class StoreUnreachable(StoreError):
 
 class NoConnectionFree(StoreUnreachable):
     """Every connection of the pool is in use, and this attempt has none yet: its job goes back unspent."""
+
+
+class StoreTooSlow(StoreError):
+    """A question to a store that is only read took longer than its ``read_timeout``. The store itself is well."""
 
 
 class QueueFull(StoreError):

@@ -46,7 +46,18 @@ def test_without_anything_a_worker_uses_the_documented_defaults(read: Any) -> No
 
 
 def test_every_setting_is_a_field_and_every_field_a_setting() -> None:
-    in_python = {"pool", "pinned", "name", "tasks", "heartbeat_interval", "look_ahead", "max_jobs", "max_active_time"}
+    in_python = {
+        "pool",
+        "pinned",
+        "read_only",
+        "read_timeout",
+        "name",
+        "tasks",
+        "heartbeat_interval",
+        "look_ahead",
+        "max_jobs",
+        "max_active_time",
+    }
     in_python.add("sweep_interval")
     parts = {"store", "options", "worker", "timings"}
     fields = {*StoreSettings.__struct_fields__, *WorkerSettings.__struct_fields__} - parts

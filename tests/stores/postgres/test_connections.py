@@ -7,10 +7,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg_pool import AsyncConnectionPool
 
-from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.errors import ConfigurationError, StoreError, StoreTooSlow, StoreUnreachable
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.stores.database.address import Address
 from stowhand.stores.postgres.queue import PostgresStore
@@ -228,5 +230,30 @@ def test_a_cancelled_call_leaves_no_connection_in_the_middle_of_something(
                 await waiting
         assert (await store.jobs.enqueue(NewJob(task="t", key="k"))).revision == 1
         await store.close()
+
+    run(story())
+
+
+def test_a_borrowed_connection_is_read_only_for_the_statement_alone(
+    postgres_url: str, connection: Connection, run: Any
+) -> None:
+    async def story() -> None:
+        async with AsyncConnectionPool(postgres_url, min_size=1, max_size=1, open=False) as pool:
+            reader = PostgresStore("", StoreOptions(pool=pool, read_only=True, read_timeout=0.2))
+            writer = PostgresStore("", StoreOptions(pool=pool))
+            await reader.open()
+            job = await writer.jobs.enqueue(NewJob(task="t"))
+            for refused in (reader.admin.cancel(job.id), reader.schema.install()):
+                with pytest.raises(StoreError, match="read_only"):
+                    await refused
+            with connection.transaction():
+                connection.execute("lock table stowhand.live")
+                with pytest.raises(StoreTooSlow, match=r"no answer within 0\.2 s"):
+                    await reader.jobs.get(job.id)
+            assert await reader.jobs.get(job.id) == job
+            assert (await writer.admin.cancel(job.id)).done is Done.DONE
+            async with pool.connection() as borrowed:
+                await (cursor := borrowed.cursor()).execute("show transaction_read_only")
+                assert await cursor.fetchone() == ("off",)
 
     run(story())

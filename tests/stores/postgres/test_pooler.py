@@ -275,3 +275,24 @@ def watched(told: list[Event]) -> Events:
     for kind in (Listening, StoreTrouble):
         events.on(kind, told.append)
     return events
+
+
+def test_who_only_reads_leaves_no_setting_on_a_connection_of_the_poolers(
+    bouncer: PgBouncer, options: dict[str, Any], run: Run
+) -> None:
+    async def story() -> None:
+        reader = PostgresStore(bouncer.url, StoreOptions(**options, read_only=True))
+        writer = PostgresStore(bouncer.url, StoreOptions(**options))
+        await reader.open()
+        for number in range(1, 9):
+            assert (await writer.jobs.enqueue(NewJob(task="t"))).id == number
+            assert (await reader.inspect.amounts())[State.QUEUED].number == number
+        with pytest.raises(StoreError, match="read_only"):
+            await reader.admin.cancel(1)
+        await reader.close()
+        await writer.close()
+        with psycopg.connect(bouncer.url, autocommit=True) as connection:
+            for name, usual in (("transaction_read_only", "off"), ("statement_timeout", "0")):
+                assert connection.execute(f"show {name}").fetchone() == (usual,)
+
+    run(story())

@@ -26,6 +26,7 @@ from tests.stores.postgres.verbs import ask, claim, take
 from tests.support.databases import Databases
 from tests.support.emptying import empty
 from tests.support.logins import Logins, exec_all, with_roles
+from tests.support.questions import QUESTIONS
 from tests.support.schema import install
 
 pytestmark = pytest.mark.xdist_group("roles")
@@ -188,6 +189,23 @@ def test_a_reader_looks_and_changes_nothing(store: Store, run: Run) -> None:
                 await refused
         await enqueuer.close()
         await reader.close()
+
+    run(story())
+
+
+def test_a_reader_sees_whatever_a_page_asks(store: Store, run: Run) -> None:
+    async def story() -> None:
+        enqueuer, reader, worker = store("enqueuer"), store("reader", read_only=True), store("worker")
+        for number in range(5):
+            await enqueuer.jobs.enqueue(NewJob(task=f"t{number}", queue="q" if number == 1 else None))
+        await take(worker)
+        await reader.open()
+        for name, question in QUESTIONS.items():
+            same = (await question(reader), await question(worker))
+            assert same[0] == same[1] or name == "oldest due", name  # of that one time goes on
+        assert list(await reader.inspect.throughput(WHEN, WHEN)) == []
+        for one in (enqueuer, reader, worker):
+            await one.close()
 
     run(story())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import holding, turn
-from stowhand.stores.database.link import Row, Session, Values, is_idle, rows
+from stowhand.stores.database.link import READ_ONLY, Row, Session, Values, is_idle, rows
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 
 _OF_PSYCOPG = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
@@ -22,8 +22,10 @@ _OF_PSYCOPG = ("autocommit", "prepare_threshold", "context", "row_factory", "cur
 class BorrowedPool:
     """A ``psycopg_pool.AsyncConnectionPool`` in the shape of our own pool."""
 
-    def __init__(self, pool: object, *, prepared: bool) -> None:
+    def __init__(self, pool: object, *, prepared: bool, read_within: float | None = None) -> None:
+        """``read_within``: our own statements only read, each for so many seconds."""
         self._pool = _checked(pool)
+        self._read_within = read_within
         self.address = Address(self._pool.conninfo, self._parameters)
         """How the pool makes its connections, so that others can be made alike."""
         self.prepared = prepared and self._keywords.get("prepare_threshold", 5) is not None
@@ -50,7 +52,7 @@ class BorrowedPool:
     async def connection(self, role: str) -> AsyncIterator[Session]:
         """Borrow one for our own statements. Raises StoreUnreachable when the pool gives none in time."""
         async with self._guest(autocommit=True) as connection:
-            yield Guest(connection, prepared=self.prepared)
+            yield Guest(connection, prepared=self.prepared, read_within=self._read_within)
 
     @asynccontextmanager
     async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -99,9 +101,14 @@ class BorrowedPool:
 class Guest:
     """A borrowed connection in autocommit, with cursors of ours: its row factory and its formats stay its own."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], *, prepared: bool) -> None:
+    def __init__(
+        self, connection: psycopg.AsyncConnection[Any], *, prepared: bool, read_within: float | None = None
+    ) -> None:
         self._connection = connection
         self._prepared = prepared
+        self._read_within = read_within
+        self.begins = read_within is not None
+        """Where it only reads; its isolation is its owner's."""
         self._cursor: psycopg.AsyncCursor[Row] | None = None
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
@@ -116,16 +123,23 @@ class Guest:
         """As its owner has set it, or never."""
         return None if self._prepared else False
 
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
         """Several statements, all or none."""
-        return self._connection.transaction()
+        async with self._connection.transaction() as transaction:
+            if self._read_within is not None:
+                milliseconds = str(round(self._read_within * 1000))
+                await psycopg.AsyncCursor(self._connection).execute(READ_ONLY, [milliseconds])
+            yield transaction
 
-    begins = False
-    """Its isolation is its owner's."""
-
-    def alone(self) -> AbstractAsyncContextManager[Any]:
-        """As its owner has it."""
-        return nullcontext()
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """As its owner has it, or only reading."""
+        if self._read_within is None or not is_idle(self._connection):
+            yield
+            return
+        async with self._connection.pipeline(), self.transaction():
+            yield
 
     async def execute(self, query: bytes) -> object:
         """Text without values; it may hold several statements."""

@@ -30,6 +30,10 @@ from stowhand.stores.database.trouble import ends_connection
 
 Row = tuple[Any, ...]
 DEFAULT_ISOLATION = b"select pg_catalog.current_setting('default_transaction_isolation')"
+READ_ONLY = b"""
+    select pg_catalog.set_config('transaction_read_only', 'on', true),
+           pg_catalog.set_config('statement_timeout', %s, true)
+"""
 USUAL_ISOLATIONS = ("read committed", "read uncommitted")
 AT_ONCE = DEADLINE - 1.0
 """Seconds after which a call with a limit is given up at the latest: before the deadline of all calls, which asks the
@@ -70,6 +74,8 @@ class Connection(psycopg.AsyncConnection[Row]):
     begins = False
     """As a Session's."""
     _deadline: float | None = None
+    read_within: float | None = None
+    """Seconds for each statement, none of which may write."""
 
     @contextmanager
     def answering_within(self, seconds: float) -> Iterator[None]:
@@ -95,6 +101,8 @@ class Connection(psycopg.AsyncConnection[Row]):
             yield  # within a transaction, which began as it should
             return
         async with self.pipeline(), self.transaction():
+            if self.read_within is not None:
+                await self.execute(READ_ONLY, [str(round(self.read_within * 1000))])
             yield
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
@@ -111,9 +119,11 @@ class Connection(psycopg.AsyncConnection[Row]):
 class Dialer:
     """Opens connections to one address."""
 
-    def __init__(self, address: Address, prepared: bool = True) -> None:
+    def __init__(self, address: Address, prepared: bool = True, read_within: float | None = None) -> None:
+        """``read_within``: connections only read, each statement for so many seconds."""
         self.address = address
         self.prepared = prepared
+        self._read_within = read_within
         self._begins: bool | None = None
 
     async def dial(self, role: str) -> Connection:
@@ -125,15 +135,22 @@ class Dialer:
             if self._begins is None:  # asked of the first one
                 ((level,),) = await rows(connection, DEFAULT_ISOLATION, (), prepare=False)
                 self._begins = level not in USUAL_ISOLATIONS
+            if self._read_within is not None:
+                await connection.set_read_only(True)
         except (psycopg.Error, TimeoutError) as error:
             await hang_up(connection)
             raise self.unreachable(error) from None
-        connection.begins = self._begins
+        # A setting of the session would not stay behind a pooler: each statement is a transaction that says it.
+        connection.begins = self._begins or self._read_within is not None
+        connection.read_within = self._read_within
         return connection
 
     async def dial_plain(self, role: str) -> psycopg.AsyncConnection[Row]:
         """One as psycopg makes them, for an application's own statements. Raises StoreUnreachable."""
-        return await self._dial(psycopg.AsyncConnection[Row], role, autocommit=False)
+        connection = await self._dial(psycopg.AsyncConnection[Row], role, autocommit=False)
+        if self._read_within is not None:
+            await connection.set_read_only(True)
+        return connection
 
     async def _dial(self, kind: type[C], role: str, *, autocommit: bool) -> C:
         try:

@@ -34,6 +34,11 @@ def is_busy(error: sqlite3.Error) -> bool:
     return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def is_interrupted(error: sqlite3.Error) -> bool:
+    """A progress handler of ours ended the statement."""
+    return code(error) == sqlite3.SQLITE_INTERRUPT
+
+
 def is_undecodable(error: sqlite3.Error) -> bool:
     """A stored text is no UTF-8. Python's own complaint: it has no code."""
     return str(error).startswith("Could not decode to UTF-8")

@@ -91,6 +91,11 @@ def is_read_only(error: BaseException) -> bool:
     return _code(error) == "25006"
 
 
+def is_ended(error: BaseException) -> bool:
+    """The server ended the statement: its time was up, or somebody asked for that."""
+    return _code(error) == "57014"
+
+
 def is_pooled(error: BaseException) -> bool:
     """A prepared statement is there already, or not there: it was made on another connection of a pooler's."""
     return _code(error) in {"42P05", "26000"}

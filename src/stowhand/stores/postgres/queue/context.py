@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreUnreachable
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreTooSlow, StoreUnreachable
 from stowhand.jobs.job import EXPIRED
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.limits import RESERVED
@@ -53,17 +53,18 @@ class PostgresContext:
         self.pool: Pool | BorrowedPool
         self.borrows = options.pool is not None
         """The pool is the application's."""
+        within = options.read_timeout if options.read_only else None
         if options.pool is not None:
-            self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements)
+            self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements, read_within=within)
             self.address = self.pool.address
-            self.dialer = Dialer(self.address, self.pool.prepared)
+            self.dialer = Dialer(self.address, self.pool.prepared, within)
         else:
             self.address = Address(url)
-            self.dialer = Dialer(self.address, options.prepared_statements)
+            self.dialer = Dialer(self.address, options.prepared_statements, within)
             # The last of the reserved ones is the pool's own.
             self.pool = Pool(self.dialer, (options.pool_size or POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role)
         listen_at = options.listen_url
-        self.listen_dialer = Dialer(Address(listen_at), self.dialer.prepared) if listen_at else self.dialer
+        self.listen_dialer = Dialer(Address(listen_at), self.dialer.prepared, within) if listen_at else self.dialer
         self.channel = channel_of(self.schema)
         self.keep = options.history is not None
         """Completed and canceled jobs are kept in the history."""
@@ -151,6 +152,13 @@ class PostgresContext:
             return StoreError(
                 f"{self.address}: {text}. A pooler stands between that does not keep prepared statements apart: give"
                 " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
+            )
+        if trouble.is_read_only(error) and self.options.read_only:
+            return StoreError(f"{self.address}: {text}: it was opened to be looked at (read_only)")
+        if trouble.is_ended(error) and self.options.read_only:
+            return StoreTooSlow(
+                f"{self.address}: no answer within {self.options.read_timeout:g} s, which is what a question may take"
+                f" here ({text})"
             )
         if trouble.is_read_only(error):
             return StoreUnreachable(

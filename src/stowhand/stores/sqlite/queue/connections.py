@@ -14,15 +14,18 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stowhand.errors import SchemaMissing
+from stowhand.clock import stopwatch
+from stowhand.errors import SchemaMissing, StoreTooSlow
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
+from stowhand.stores.database.sqlite_trouble import is_interrupted
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.queue import moment, schema, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -52,7 +55,8 @@ class Connections:
 
     def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
         """A further connection, for a thread of the caller's. It checks the schema when it opens."""
-        return self._connection(lambda raw: schema.prepare(raw, self.path), patience)
+        prepare = schema.check if self._options.read_only else schema.prepare
+        return self._connection(lambda raw: prepare(raw, self.path), patience)
 
     @contextmanager
     def unchecked(
@@ -81,13 +85,24 @@ class Connections:
         return await self.read(lambda tx: tx.column(name, **values))
 
     async def read_all(self, work: Work[T]) -> T:
-        """A long read, beside all others; interrupted soon after its caller is cancelled."""
+        """A long read, beside all others; interrupted soon after its caller is cancelled.
+
+        Raises StoreTooSlow where the store is only read, and this took too long.
+        """
         over = threading.Event()
 
         def counted(tx: Transaction) -> T:
-            tx.raw.set_progress_handler(over.is_set, STEPS)
+            ends = stopwatch() + self._options.read_timeout if self._options.read_only else inf
+            tx.raw.set_progress_handler(lambda: over.is_set() or stopwatch() > ends, STEPS)
             try:
                 return work(tx)
+            except sqlite3.OperationalError as error:
+                if stopwatch() > ends and is_interrupted(error):
+                    raise StoreTooSlow(
+                        f"{self.path}: no answer within {self._options.read_timeout:g} s, which is what a question may"
+                        " take here"
+                    ) from error
+                raise
             finally:
                 tx.raw.set_progress_handler(None, 0)
 
@@ -122,8 +137,9 @@ class Connections:
 
     def _dial(self) -> sqlite3.Connection:
         synchronous = f"synchronous = {self._options.synchronous}"
+        only = ("query_only = ON",) if self._options.read_only else ()
         try:
-            return sqlite_file.connect(self.path, (synchronous, *_SETTINGS))
+            return sqlite_file.connect(self.path, (synchronous, *_SETTINGS, *only))
         except FileNotFoundError:
             raise SchemaMissing(
                 f"{self.path} does not exist: run `stowhand migrate` or start a worker, which makes it"

@@ -78,7 +78,7 @@ class SqliteStore:
 
     async def open(self) -> None:
         """Connect, and check the schema."""
-        await self._connections.write(lambda _: None)
+        await (self._connections.read if self._options.read_only else self._connections.write)(lambda _: None)
         self._connections.wake.look()
 
     async def close(self) -> None:
