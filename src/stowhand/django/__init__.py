@@ -9,6 +9,8 @@ known       which tasks a worker has
 results     a job as Django's ``TaskResult``
 tables      its migrations
 checks      what is wrong with the settings
+attempts    how a worker runs a task
+project     the tasks and the database as an App; ``serving.py`` is where the command line finds it
 database    the alias of ``DATABASES`` in which the jobs are kept
 """
 

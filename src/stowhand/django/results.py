@@ -11,6 +11,7 @@ from django.tasks import base
 from stowhand.django.task import Task
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.outcomes import describe
 from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, Try
 
 Status = base.TaskResultStatus
@@ -110,17 +111,28 @@ def _first_start(job: Job, tries: Sequence[Try]) -> Any:
 
 def _errors(job: Job, tries: Sequence[Try]) -> list[base.TaskError]:
     """The newest has its whole text in the job."""
-    errors = [base.TaskError(exception_class_path=_path(one), traceback=f"{one.error or ''}\n") for one in tries]
+    errors = [base.TaskError(exception_class_path=_path(one), traceback=_traceback(one.error or "")) for one in tries]
     if job.state is State.CANCELED:
         errors.append(_error(JobCanceled, job.last_error or "canceled"))
     elif job.state in (State.ERRORED, State.FAILED) and job.last_error:
         last = errors.pop().exception_class_path if errors else _class_path(JobFailed)
-        errors.append(base.TaskError(exception_class_path=last, traceback=f"{job.last_error}\n"))
+        errors.append(base.TaskError(exception_class_path=last, traceback=_traceback(job.last_error)))
     return errors
 
 
+def error_of(error: BaseException) -> base.TaskError:
+    """As Django has it of an exception."""
+    return base.TaskError(exception_class_path=_class_path(type(error)), traceback=_traceback(describe(error)))
+
+
 def _error(kind: type[BaseException], text: str) -> base.TaskError:
-    return base.TaskError(exception_class_path=_class_path(kind), traceback=f"{text}\n")
+    return base.TaskError(exception_class_path=_class_path(kind), traceback=_traceback(text))
+
+
+def _traceback(text: str) -> str:
+    """We keep the error's first line above its traceback, and Django has the traceback alone."""
+    _, mark, rest = text.partition("\nTraceback (most recent call last):")
+    return f"{(mark + rest).strip() or text.rstrip()}\n"
 
 
 def _path(one: Try) -> str:

@@ -23,6 +23,7 @@ WHOLE = 1024 * 1024
 """Bytes of an error text that is still to be searched, before it is cut to what is stored."""
 
 
+OUTCOMES = (Complete, Retry, Fail, Snooze, Cancel)
 DONE = Complete()
 """What most handlers return: nothing."""
 

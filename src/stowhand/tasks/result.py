@@ -11,10 +11,8 @@ import msgspec
 
 from stowhand.errors import PayloadMismatch, UndecodablePayload
 from stowhand.jobs import strict_json
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Retry, Snooze
+from stowhand.jobs.outcomes import OUTCOMES
 from stowhand.tasks.shape import read_other, returned_annotation
-
-_OUTCOMES = (Complete, Retry, Fail, Snooze, Cancel)
 
 
 def read_result(function: Callable[..., Any], text: str | None) -> Any:
@@ -46,11 +44,11 @@ def _decoder(function: Callable[..., Any]) -> msgspec.json.Decoder[Any] | None:
 
 
 def _without_outcomes(kind: Any) -> Any:
-    if kind in _OUTCOMES:
+    if kind in OUTCOMES:
         return Any
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
-    rest = [one for one in get_args(kind) if one not in _OUTCOMES]
+    rest = [one for one in get_args(kind) if one not in OUTCOMES]
     if len(rest) == len(get_args(kind)):
         return kind
     return Union[tuple(rest)] if rest else Any  # noqa: UP007 - made of a list

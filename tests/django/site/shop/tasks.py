@@ -1,8 +1,13 @@
 """Tasks, as an application has them."""
 
+import time
+
+from django.db import connections, transaction
 from django.tasks import TaskContext, task
 
+from stowhand import Snooze
 from stowhand.django import task as our_task
+from tests.django.site.shop.models import Order
 
 
 @task
@@ -28,3 +33,79 @@ def attempt(context: TaskContext) -> int:
 @our_task(max_attempts=1)
 def refuse(words: str) -> None:
     raise ValueError(words)
+
+
+@task
+def place(name: str) -> int:
+    """Writes a row, and enqueues in the same transaction."""
+    with transaction.atomic():
+        order = Order.objects.create(name=name)
+        add.enqueue(order.pk)
+    return int(order.pk)
+
+
+@task
+async def place_later(name: str) -> int:
+    """The same from a coroutine."""
+    order = await Order.objects.acreate(name=name)
+    return int(order.pk)
+
+
+@our_task(max_attempts=2)
+def fail_once(marker: str) -> str:
+    """Its second attempt succeeds."""
+    if not Order.objects.filter(name=marker).exists():
+        Order.objects.create(name=marker)
+        raise ConnectionError("not yet")
+    return "done"
+
+
+@our_task(max_attempts=1, timeout="200ms")
+def too_long() -> None:
+    time.sleep(1)
+
+
+@our_task(max_attempts=1)
+def leave() -> None:
+    raise SystemExit("no more")
+
+
+@our_task(max_attempts=1)
+async def leave_later() -> None:
+    raise SystemExit("no more")
+
+
+@our_task(max_attempts=1)
+def return_what_is_no_json() -> object:
+    return object()
+
+
+@task
+def return_a_list() -> list[int]:
+    return [1, 2]
+
+
+@task
+def snooze() -> Snooze:
+    return Snooze(3600)
+
+
+@task
+def hang(marker: str) -> str:
+    """The first worker is killed while it runs this."""
+    if not Order.objects.filter(name=marker).exists():
+        Order.objects.create(name=marker)
+        time.sleep(60)
+    return "recovered"
+
+
+@our_task(max_attempts=2)
+def lose_connection() -> str:
+    """Its first attempt finds the connection of its thread cut by the server."""
+    connection = connections["postgres"]
+    with connection.cursor() as cursor:
+        if not Order.objects.filter(name="lost").exists():
+            Order.objects.create(name="lost")
+            cursor.execute("select pg_terminate_backend(pg_backend_pid())")
+        cursor.execute("select 'there'")
+        return str(cursor.fetchone()[0])

@@ -1,0 +1,190 @@
+"""How a worker runs a task of Django's: in a thread, or, an ``async def``, in a thread-sensitive context of its own.
+
+At the end connections are checked or closed where they were opened. Signals are sent from there, too: never on the
+worker's loop, and before the end is recorded, so a receiver may hear of an end twice where a worker dies in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import close_old_connections, connections
+from django.tasks import base
+from django.tasks.signals import task_finished, task_started
+from django.utils import timezone
+from django.utils.json import normalize_json
+
+from stowhand.django.results import AttemptTimedOut, JobCanceled, Status, error_of, result_of
+from stowhand.jobs.job import Job
+from stowhand.jobs.lifecycle import Complete, Fail
+from stowhand.jobs.outcomes import OUTCOMES, from_error
+from stowhand.protocols.handler import Attempt, Handler, Stop
+from stowhand.tasks.context import Context
+
+if TYPE_CHECKING:
+    from stowhand.django.backend import StowhandBackend
+
+Function = Callable[..., Any]
+Given = list[Any] | None
+Named = dict[str, Any] | None
+
+
+class Running:
+    """One attempt, as Django sees it."""
+
+    def __init__(self, backend: StowhandBackend, task: base.Task, job: Job, *, is_last: bool) -> None:
+        self._sender = type(backend)
+        self._task = task
+        self._is_last = is_last
+        tries = backend.database.jobs.tries(job.id) if job.attempts > 1 else ()
+        self.result = result_of(job, tries, task, backend.alias)
+
+    def call(self) -> Any:
+        """The function, with what it was enqueued with; of an ``async def``, a coroutine."""
+        first = (base.TaskContext(task_result=self.result),) if self._task.takes_context else ()
+        return self._task.func(*first, *self.result.args, **self.result.kwargs)
+
+    def begin(self) -> None:
+        """A receiver that raises is logged, and changes nothing: here, and below."""
+        task_started.send_robust(sender=self._sender, task_result=self.result)
+
+    def completed(self, value: object) -> None:
+        """Its end is recorded in a moment."""
+        object.__setattr__(self.result, "_return_value", value)
+        self._end(Status.SUCCESSFUL)
+
+    def failed(self, error: BaseException) -> None:
+        """Called where the error is being handled, so that receivers find it in ``sys.exc_info()``. What is tried again
+        has not finished."""
+        if self._is_last or isinstance(from_error(error), Fail):
+            self.gave_up(error_of(error))
+
+    def gave_up(self, error: base.TaskError) -> None:
+        self.result.errors.append(error)
+        self._end(Status.FAILED)
+
+    def _end(self, status: Status) -> None:
+        object.__setattr__(self.result, "status", status)
+        object.__setattr__(self.result, "finished_at", timezone.now())
+        task_finished.send_robust(sender=self._sender, task_result=self.result)
+
+
+def function_of(backend: StowhandBackend, task: base.Task) -> Function:
+    """What a worker calls for a job of this task: with the payload's ``args`` and ``kwargs``."""
+
+    # The payload's names; it is read once more with the rest of the result.
+    def run(ctx: Context, args: Given = None, kwargs: Named = None) -> Any:  # noqa: ARG001
+        running = _running(backend, task, ctx)
+        running.begin()
+        try:
+            value = _value(running.call())
+        except BaseException as error:  # boundary: raised again; SystemExit, too, is an error of the attempt
+            if not ctx.canceled:
+                running.failed(error)
+            raise
+        if not ctx.canceled:  # else its end is not recorded: it timed out, or is another worker's by now
+            running.completed(value)
+        return _outcome(value)
+
+    async def run_async(ctx: Context, args: Given = None, kwargs: Named = None) -> Any:  # noqa: ARG001
+        # A task of its own has a context of its own: other attempts on this loop must not share its thread.
+        value, error = await asyncio.create_task(_run_in_context(backend, task, ctx))
+        if error is not None:
+            raise error
+        return _outcome(value)
+
+    return run_async if iscoroutinefunction(task.func) else run
+
+
+async def _run_in_context(
+    backend: StowhandBackend, task: base.Task, ctx: Context
+) -> tuple[object, BaseException | None]:
+    """What it returned, and what it raised: SystemExit, raised in a task of asyncio's, would end the worker."""
+    async with ThreadSensitiveContext():
+        try:
+            running = await sync_to_async(_running)(backend, task, ctx)
+            await sync_to_async(running.begin)()
+            try:
+                value = _value(await running.call())
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - boundary: raised again by the caller
+                place = error.__traceback__  # it is raised once more there, in another thread
+                await sync_to_async(running.failed)(error)
+                return None, error.with_traceback(place)
+            await sync_to_async(running.completed)(value)
+            return value, None
+        finally:
+            await sync_to_async(connections.close_all)()
+
+
+def _running(backend: StowhandBackend, task: base.Task, ctx: Context) -> Running:
+    return Running(backend, task, ctx.job, is_last=ctx.attempt >= ctx.max_attempts)
+
+
+def _value(returned: object) -> object:
+    """As Django's JSON; an outcome of ours (``Snooze``, …) stays one. Raises TypeError for what is neither."""
+    return returned if isinstance(returned, OUTCOMES) else normalize_json(returned)
+
+
+def _outcome(value: object) -> object:
+    """A list is a result here, and no batch."""
+    return value if isinstance(value, OUTCOMES) else Complete(value)
+
+
+@contextmanager
+def around_thread() -> Iterator[None]:
+    """Each ``def``, in its thread: a lost connection costs one attempt, and no more."""
+    close_old_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()
+
+
+class Stopped:
+    """Middleware: tells receivers of an attempt that its worker has stopped, if that was the end of its job."""
+
+    def __init__(self, backend: StowhandBackend, inner: Handler) -> None:
+        self._backend = backend
+        self._inner = inner
+
+    async def handle(self, attempt: Attempt[Job], job: Job) -> object:
+        try:
+            return await self._inner.handle(attempt, job)
+        except asyncio.CancelledError:
+            if (error := _error_of_stop(attempt)) is not None:
+                await asyncio.shield(asyncio.to_thread(self._tell, attempt, job, error))
+            raise
+
+    def _tell(self, attempt: Attempt[Job], job: Job, error: base.TaskError) -> None:
+        task = self._backend.task_of(job.task)
+        if task is None:
+            return
+        with around_thread():
+            try:
+                Running(self._backend, task, job, is_last=True).gave_up(error)
+            finally:
+                connections.close_all()
+
+
+def _error_of_stop(attempt: Attempt[Job]) -> base.TaskError | None:
+    """``None``: the job goes on."""
+    match attempt.cancel_reason:
+        case Stop.TIMEOUT if attempt.attempt >= attempt.max_attempts:
+            return error_of(AttemptTimedOut("timed out"))
+        case Stop.CANCELED:
+            return error_of(JobCanceled("canceled while running"))
+        case _:
+            return None
+
+
+def options_of(task: base.Task, group: str) -> Mapping[str, Any]:
+    """How its attempts are run. A queue of Django's is a class of work: a group."""
+    timeout = getattr(task, "timeout", None)
+    return {"group": group} | ({} if timeout is None else {"timeout": timeout})

@@ -1,0 +1,57 @@
+"""``manage.py stowhand worker | jobs | …``: the command ``stowhand``, for the jobs of this project."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from stowhand.cli.program import run
+from stowhand.django.project import BACKEND
+
+APP = "stowhand.django.serving:app"
+_OF_DJANGO = ("--settings", "--pythonpath")
+"""Django has read them already, and leaves them in the command line."""
+
+
+class Command(BaseCommand):
+    """Everything behind its name is the command line's of ``stowhand``."""
+
+    help = "Run a worker of this project's tasks; look at jobs and act on them: manage.py stowhand --help"
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """For ``call_command``."""
+        parser.add_argument("arguments", nargs=argparse.REMAINDER)
+
+    def run_from_argv(self, argv: Sequence[str]) -> None:
+        """Django's own parser would take ``--version`` and ``--help`` for itself."""
+        sys.exit(_stowhand(argv[2:]))
+
+    def handle(self, *args: str, **options: Any) -> None:
+        code = _stowhand(options["arguments"])
+        if code:
+            raise CommandError(f"stowhand ended with {code}", returncode=code)
+
+
+def _stowhand(arguments: Sequence[str]) -> int:
+    """Its exit code. The processes that it starts find the project by the environment, too."""
+    given, backend = _taken(list(arguments))
+    if backend is not None:
+        os.environ[BACKEND] = backend
+    os.environ["STOWHAND_APP"] = APP
+    return run(given)
+
+
+def _taken(arguments: list[str]) -> tuple[list[str], str | None]:
+    """What is for ``stowhand``, and the backend that ``--backend`` names."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--backend")
+    for name in _OF_DJANGO:
+        parser.add_argument(name)
+    known, rest = parser.parse_known_args(arguments)
+    return rest, known.backend

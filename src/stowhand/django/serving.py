@@ -1,0 +1,12 @@
+"""``stowhand.django.serving:app``: the project's App, for the command line and for the processes that it starts."""
+
+from __future__ import annotations
+
+import django
+from django.apps import apps
+
+from stowhand.django.project import app_of, chosen_backend
+
+if not apps.ready:
+    django.setup()
+app = app_of(chosen_backend())

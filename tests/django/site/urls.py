@@ -1,0 +1,3 @@
+"""No page."""
+
+urlpatterns: list[object] = []
