@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.support.databases import Databases
 from tests.support.other_python import is_there
+
+if TYPE_CHECKING:
+    from stowhand.django import StowhandBackend
 
 KINDS = ("sqlite", "postgres", "memory")
 ALIASES = {"sqlite": "default"}
@@ -30,6 +35,7 @@ def site(postgres_server: Databases, tmp_path_factory: pytest.TempPathFactory) -
             "SITE_POSTGRES_HOST": query["host"][0] if "host" in query else parts.hostname or "",
             "SITE_POSTGRES_PORT": query["port"][0] if "port" in query else str(parts.port or 5432),
         }
+        os.environ.pop("DATABASE_URL", None)  # else the command says that it does not use it
         django.setup()
         from django.core.management import call_command
         from django.db import connections
@@ -45,6 +51,35 @@ def alias(request: pytest.FixtureRequest, site: None) -> str:
     """Of a database and of its backend."""
     kind: str = request.param
     return ALIASES.get(kind, kind)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest, site: None) -> Any:
+    """On which a worker can work; nothing is due there."""
+    from django.tasks import task_backends
+
+    found = task_backends["default" if request.param == "sqlite" else "postgres"]
+    drain(found)
+    return found
+
+
+@pytest.fixture
+def shop(site: None) -> Any:
+    """The module of tasks."""
+    from tests.django.site.shop import tasks
+
+    return tasks
+
+
+def drain(backend: StowhandBackend) -> None:
+    """A worker in this process, until nothing is due."""
+    from stowhand.django.project import app_of
+
+    async def work() -> None:
+        async with (app := app_of(backend)):
+            await app.worker(once=True, name="here").run()
+
+    asyncio.run(work())
 
 
 if not is_there():

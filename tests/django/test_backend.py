@@ -25,13 +25,6 @@ def backend(alias: str) -> StowhandBackend:
     return found
 
 
-@pytest.fixture
-def shop(site: None) -> Any:
-    from tests.django.site.shop import tasks
-
-    return tasks
-
-
 def test_a_job_exists_when_the_transaction_commits(backend: StowhandBackend, shop: Any) -> None:
     with transaction.atomic(using=backend.alias):
         result = shop.add.using(backend=backend.alias).enqueue(1, other=2)

@@ -4,18 +4,12 @@ run a task at once, cannot see."""
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connections
 from django.tasks import TaskResultStatus, task_backends
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_finished, task_started
@@ -25,36 +19,9 @@ from stowhand.django.project import app_of
 from stowhand.django.results import AttemptTimedOut, JobCanceled
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import QueueStore, Reschedule
-from tests.support.sources import ROOT
+from tests.django.conftest import drain
 
 Status = TaskResultStatus
-PATIENCE = 60.0
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def backend(request: pytest.FixtureRequest, site: None) -> StowhandBackend:
-    """On which a worker can work."""
-    found = task_backends["default" if request.param == "sqlite" else "postgres"]
-    assert isinstance(found, StowhandBackend)
-    drain(found)  # what other tests have left
-    return found
-
-
-@pytest.fixture
-def shop(site: None) -> Any:
-    from tests.django.site.shop import tasks
-
-    return tasks
-
-
-def drain(backend: StowhandBackend) -> None:
-    """A worker in this process, until nothing is due."""
-
-    async def work() -> None:
-        async with (app := app_of(backend)):
-            await app.worker(once=True, name="here").run()
-
-    asyncio.run(work())
 
 
 def test_a_task_that_returns(backend: StowhandBackend, shop: Any) -> None:
@@ -218,22 +185,6 @@ def test_a_payload_of_another_program_is_an_error_of_the_attempt(backend: Stowha
     assert "argument 'kwargs': Expected 'object | null', got 'int'" in str(failed.last_error)
 
 
-def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, shop: Any) -> None:
-    result = shop.add.using(backend=backend.alias, priority=1).enqueue(1)
-    ended = subprocess.run(
-        words(backend, "jobs", "list", "--json"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert f'"id":{result.id},' in ended.stdout.replace(" ", "")
-    assert not ended.stderr
-    assert shop.add.module_path in ended.stdout
-
-
 def test_a_lost_connection_costs_one_attempt(site: None, shop: Any) -> None:
     backend = task_backends["postgres"]
     drain(backend)
@@ -243,24 +194,6 @@ def test_a_lost_connection_costs_one_attempt(site: None, shop: Any) -> None:
     drain(backend)
     result.refresh()
     assert (result.status, result.return_value, result.attempts) == (Status.SUCCESSFUL, "there", 2)
-
-
-def test_a_killed_worker_leaves_nothing_running(backend: StowhandBackend, shop: Any) -> None:
-    marker = f"killed {backend.alias}"
-    result = shop.hang.using(backend=backend.alias).enqueue(marker)
-    from tests.django.site.shop.models import Order
-
-    with subprocess.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as first:
-        until(lambda: Order.objects.filter(name=marker).exists())
-        os.killpg(first.pid, signal.SIGKILL)
-    assert backend.get_result(result.id).status == Status.RUNNING
-    with subprocess.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as second:
-        try:
-            until(lambda: backend.get_result(result.id).is_finished)
-        finally:
-            second.send_signal(signal.SIGTERM)
-    result.refresh()
-    assert (result.status, result.return_value) == (Status.SUCCESSFUL, "recovered")
 
 
 @contextmanager
@@ -280,10 +213,6 @@ def heard() -> Iterator[dict[str, list[str]]]:
             each.disconnect(note)
 
 
-def words(backend: StowhandBackend, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "django", "stowhand", "--backend", backend.alias, *arguments]
-
-
 def act(backend: StowhandBackend, call: Callable[[QueueStore], Coroutine[Any, Any, object]]) -> None:
     async def call_it() -> None:
         async with app_of(backend) as app:
@@ -299,12 +228,3 @@ def due_now(backend: StowhandBackend, job_id: str) -> None:
         await store.admin.reschedule_jobs([int(job_id)], Reschedule(run_at=await store.timetable.now()))
 
     act(backend, reschedule)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Waits until it is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about"
-        connections.close_all()
-        time.sleep(0.05)

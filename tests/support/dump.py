@@ -1,6 +1,7 @@
 """What an installation leaves in a database, as SQL: `pg_dump` of the schema, without what differs from run to run.
 
-`python -m tests.support.dump` (scripts/dump-schema) writes docs/reference/schema.sql anew.
+`python -m tests.support.dump` (scripts/dump-schema) writes docs/reference/schema.sql anew, and the missing migration
+of Django's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from tests.support import django_migrations
 from tests.support.binaries import PREFERRED_MAJOR, find_postgres
 from tests.support.schema import install
 from tests.support.servers import PostgresServer
@@ -66,6 +68,7 @@ def main() -> None:
         url = server.create_database()
         install(url)
         PAGE.write_text(page(program, url))
+    django_migrations.write()
 
 
 if __name__ == "__main__":

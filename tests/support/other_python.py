@@ -25,8 +25,10 @@ PYTHON = ROOT / ".venv-django" / "bin" / "python"
 OLDER = ROOT / ".state" / "django-6.0"
 REPORTS = "STOWHAND_REPORTS"
 """Names the file of reports, in the other environment."""
-LONGEST = 110
+LONGEST = 280
+"""Seconds that a file may take there."""
 ABSENT = "Django 6 needs Python 3.12, and scripts/setup-django found none: tests/django did not run"
+FOLDER = ROOT / "tests" / "django"
 _passed_on = pytest.StashKey[list[dict[str, Any]]]()
 
 
@@ -51,7 +53,7 @@ class ElsewhereModule(pytest.Module):
 
         for function in (test_in_the_environment_of_django, test_with_django_6_0):
             function.__module__ = module.__name__
-            setattr(module, function.__name__, pytest.mark.timeout(LONGEST + 10)(function))
+            setattr(module, function.__name__, pytest.mark.timeout(LONGEST + 20)(function))
         return module
 
 
@@ -129,6 +131,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    if module_path.parent == ROOT / "tests" / "django" and not is_there():
+    if module_path.parent == FOLDER and not is_there():
         return ElsewhereModule.from_parent(parent, path=module_path)
     return None

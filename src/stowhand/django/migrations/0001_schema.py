@@ -1,5 +1,5 @@
-"""The tables at number 27 of PostgreSQL, 15 of SQLite."""
+"""The tables at number 30 of PostgreSQL, 17 of SQLite."""
 
 from stowhand.django.tables import numbered
 
-Migration = numbered(postgres=27, sqlite=15)
+Migration = numbered(postgres=30, sqlite=17)

@@ -1,1 +1,1 @@
-"""One for each number of the schema: written by scripts/dump-schema (its program is in ``tests.support``)."""
+"""One for each number of the schema: written by scripts/dump-schema."""
