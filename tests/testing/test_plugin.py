@@ -87,3 +87,36 @@ def test_it_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester, monkey
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "stowhand.testing.plugin")
     assert result.ret == 0, result.stderr.str()
     result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        ("store='postgre'", "stowhand(store='postgre'): it is one of memory, sqlite, postgres"),
+        ("stroe='postgres'", "stowhand(stroe='postgres'): write stowhand(store='memory', now=None)"),
+        ("'postgres'", "stowhand('postgres'): write stowhand(store='memory', now=None)"),
+        ("now='noon'", "stowhand(now='noon'): Invalid isoformat string: 'noon'"),
+        ("store='postgres'", 'needs a server: write stowhand_postgres = "postgresql://…" there, or set DATABASE_URL'),
+    ],
+)
+def test_a_wrong_mark_says_what_to_write(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mark: str, said: str
+) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    project.makeini("[pytest]\nstowhand_app = shop:app")
+    project.makepyfile(test_shop=f"import pytest\n@pytest.mark.stowhand({mark})\ndef test_one(jobs): ...")
+    result = run(project, "--strict-markers")
+    result.assert_outcomes(errors=1)
+    assert said in result.stdout.str()
+
+
+@pytest.mark.rare
+def test_processes_of_a_distributed_run_do_not_disturb_each_other(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.makeini("[pytest]\nstowhand_app = shop:app")
+    marks = "import pytest\n@pytest.mark.parametrize('n', range(8))\n@pytest.mark.stowhand(store='sqlite')\n"
+    project.makepyfile(test_shop=marks + TEST.lstrip().replace("(jobs)", "(jobs, n)"))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    plugins = ("-p", "stowhand.testing.plugin", "-p", "xdist.plugin")
+    project.runpytest_subprocess("-p", "no:cacheprovider", *plugins, "-n", "2").assert_outcomes(passed=8)

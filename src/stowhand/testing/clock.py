@@ -103,9 +103,10 @@ class FakeClock:
 class StandingClock(SystemClock):
     """For a store: its time stands still until it is moved. What a worker waits for and limits is real time."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: datetime | None = None) -> None:
+        """``start``: ``None``: the machine's wall time."""
         self._began, self._moved = stopwatch(), timedelta(0)
-        self._start = self._now = wall_clock()
+        self._start = self._now = start or wall_clock()
 
     def now(self) -> datetime:
         """The wall time at which it stands."""

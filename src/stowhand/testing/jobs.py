@@ -15,7 +15,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,13 +26,12 @@ from stowhand.app.presets import PRESETS
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import WAITING, Complete, Ended
-from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.resource import AnyContextManager
 from stowhand.tasks.task import ConfiguredTask
 from stowhand.testing.clock import StandingClock
 from stowhand.testing.matching import Expected, described, each
+from stowhand.testing.places import MemoryPlace, Place, Server, in_file
 
 T = TypeVar("T")
 MOST = 1000
@@ -221,40 +221,23 @@ class _Course:
         return await (await self._app.open()).next_due(self._drain.tasks)
 
 
-class Place(Protocol):
-    """The jobs of one test, and of no other."""
-
-    def make(self) -> QueueStore:
-        """A store on these jobs, for one event loop."""
-
-    def jobs(self) -> Sequence[Job]:
-        """All of them, those that have ended too, in the order of their ids."""
-
-
-class MemoryPlace:
-    """In this process: one store for every loop."""
-
-    def __init__(self, options: StoreOptions) -> None:
-        self._store = MemoryStore(options=options)
-
-    def make(self) -> QueueStore:
-        return self._store
-
-    def jobs(self) -> Sequence[Job]:
-        return sorted((row.job() for row in self._store.rows()), key=lambda job: job.id)
-
-
 @contextmanager
-def jobs_in_memory(app: App) -> Iterator[Jobs]:
-    """The App on a store of its own for the block."""
-    clock = StandingClock()
-    place = MemoryPlace(store_options_of(app, clock))
-    with kept_in(app, place.make):
+def jobs_of(app: App, kind: str, clock: StandingClock, server: Server | None, folder: Path) -> Iterator[Jobs]:
+    """The App on a place of its own for the block. ``kind``: memory, sqlite (a file in ``folder``), postgres."""
+    options = store_options_of(app, clock)
+    with ExitStack() as stack:
+        place: Place
+        match kind, server:
+            case "memory", _:
+                place = MemoryPlace(options)
+            case "postgres", Server():
+                place = stack.enter_context(server.emptied(options))
+            case _:
+                place = stack.enter_context(in_file(folder / "stowhand.db", options))
+        stack.enter_context(kept_in(app, place.make))
         jobs = Jobs(app, place, clock)
-        try:
-            yield jobs
-        finally:
-            jobs.close()
+        stack.callback(jobs.close)
+        yield jobs
 
 
 def store_options_of(app: App, clock: StandingClock) -> StoreOptions:

@@ -4,23 +4,44 @@ Stowhand is installed, so it imports nothing more until a test asks for the fixt
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from stowhand.app.app import App
     from stowhand.testing.jobs import Jobs
+    from stowhand.testing.places import Server
 
-OPTION = "stowhand_app"
+OPTION, SERVER = "stowhand_app", "stowhand_postgres"
+STORES = ("memory", "sqlite", "postgres")
+MARKER = (
+    "stowhand(store='memory', now=None): where the fixture jobs keeps the jobs of this test: memory, sqlite, postgres"
+    " (several in a list: the test is run on each); and the time at which it begins, as '2030-01-01T12:00'"
+)
 HOW = f'write {OPTION} = "module:name" there, as in "shop.jobs:app"'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What stands in the ini file."""
     parser.addini(OPTION, 'the App of the fixture "jobs": module:name, as in shop.jobs:app')
+    parser.addini(SERVER, "the PostgreSQL of tests that are marked stowhand(store='postgres'), instead of DATABASE_URL")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Markers must be known before tests are collected."""
+    config.addinivalue_line("markers", MARKER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that is marked with several stores is run on each."""
+    if "jobs" in metafunc.fixturenames and len(stores := _stores(metafunc.definition)) > 1:
+        metafunc.parametrize("jobs", stores, indirect=True)
 
 
 @pytest.fixture
@@ -30,13 +51,73 @@ def stowhand_app(pytestconfig: pytest.Config) -> App:
     return find_app(pytestconfig)
 
 
-@pytest.fixture
-def jobs(stowhand_app: object) -> Iterator[Jobs]:
-    """The App's jobs in this test: none at first, kept in memory, gone with it."""
-    from stowhand.testing.jobs import jobs_in_memory
+@pytest.fixture(scope="session")
+def stowhand_server(pytestconfig: pytest.Config) -> Iterator[Server]:
+    """The schema of this process on a real server, dropped at the end."""
+    from stowhand.testing.places import Server
 
-    with jobs_in_memory(checked_app(stowhand_app)) as made:
+    server = Server(find_server(pytestconfig))
+    yield server
+    server.drop()
+
+
+@pytest.fixture
+def jobs(request: pytest.FixtureRequest, stowhand_app: object, tmp_path_factory: Any) -> Iterator[Jobs]:
+    """The App's jobs in this test: none at first, kept in memory unless it is marked otherwise, gone with it."""
+    from stowhand.testing.clock import StandingClock
+    from stowhand.testing.jobs import jobs_of
+
+    store, now = read_marks(request)
+    server = request.getfixturevalue("stowhand_server") if store == "postgres" else None
+    folder = tmp_path_factory.mktemp("stowhand") if store == "sqlite" else Path()
+    with jobs_of(checked_app(stowhand_app), store, StandingClock(now), server, folder) as made:
         yield made
+
+
+def read_marks(request: pytest.FixtureRequest) -> tuple[str, datetime | None]:
+    """Where this test keeps its jobs, and when it begins. Raises pytest.UsageError."""
+    node = request.node
+    store = getattr(request, "param", None) or (_stores(node) or ["memory"])[0]
+    for mark in node.iter_markers("stowhand"):
+        if mark.args or set(mark.kwargs) - {"store", "now"}:
+            raise pytest.UsageError(f"{node.nodeid}: {_shown(mark)}: write {MARKER.partition(':')[0]}")
+    if store not in STORES:
+        raise pytest.UsageError(f"{node.nodeid}: stowhand(store={store!r}): it is one of {', '.join(STORES)}")
+    moments = [mark.kwargs["now"] for mark in node.iter_markers("stowhand") if "now" in mark.kwargs]
+    return store, _moment(node, moments[0]) if moments else None
+
+
+def _stores(node: pytest.Item | Any) -> list[str]:
+    """Those that the test's marks name, and those of its class and module where it has none."""
+    for mark in node.iter_markers("stowhand"):
+        if named := mark.kwargs.get("store"):
+            return [named] if isinstance(named, str) else list(named)
+    return []
+
+
+def _moment(node: pytest.Item, given: object) -> datetime:
+    try:
+        moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
+    except ValueError as error:
+        raise pytest.UsageError(f"{node.nodeid}: stowhand(now={given!r}): {error}") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _shown(mark: pytest.Mark) -> str:
+    given = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+    return f"stowhand({', '.join(given)})"
+
+
+def find_server(config: pytest.Config) -> str:
+    """The URL of a PostgreSQL. Raises pytest.UsageError, which says how to name one."""
+    url = str(config.getini(SERVER)) or os.environ.get("DATABASE_URL", "")
+    if not url.startswith(("postgres://", "postgresql://")):
+        file = config.inipath or f"pytest.ini or pyproject.toml (of {config.rootpath})"
+        raise pytest.UsageError(
+            f"{file}: stowhand(store='postgres') needs a server: write {SERVER} = \"postgresql://…\" there, or set"
+            f" DATABASE_URL{'' if not url else ', which names none'}"
+        )
+    return url
 
 
 def find_app(config: pytest.Config) -> App:
