@@ -36,7 +36,7 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.connections import Asynchronous, Connection
+from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.handler import Middleware
 from stowhand.protocols.offered import lent_connection, there
 from stowhand.protocols.policy import Policy
@@ -209,7 +209,7 @@ class App:
         return await (await self.open()).jobs.add_jobs(checked)
 
     @overload
-    def enqueue_in(self, connection: Asynchronous, job: NewJob) -> Awaitable[Job]: ...
+    def enqueue_in(self, connection: AsyncConnection, job: NewJob) -> Awaitable[Job]: ...
     @overload
     def enqueue_in(self, connection: Connection, job: NewJob) -> Job: ...
     @overload

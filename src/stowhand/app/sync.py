@@ -11,6 +11,7 @@ from stowhand.app.portal import Portal, Waited
 from stowhand.app.results import gather
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.connections import Connection
 from stowhand.protocols.offered import there
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.queue_store import Administrator, Answer, Inspector, Producer, QueueStore, Schema, Timetable
@@ -47,6 +48,15 @@ class Sync:
         """
         handle = self._portal.run(lambda: task.enqueue(*args, **kwargs), f"await {task.name}.enqueue(…)")
         return SyncJobHandle(handle, self._portal)
+
+    def enqueue_in(
+        self, connection: Connection, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> SyncJobHandle[R]:
+        """As ``Task.enqueue_in``, with a handle for code without an event loop.
+
+        app.sync.enqueue_in(session, send, "x")
+        """
+        return SyncJobHandle(task.enqueue_in(connection, *args, **kwargs), self._portal)
 
     if TYPE_CHECKING:
 

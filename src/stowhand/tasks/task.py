@@ -11,7 +11,7 @@ import msgspec
 from stowhand.errors import InvalidJob
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.connections import Asynchronous, Connection
+from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
@@ -117,12 +117,12 @@ class ConfiguredTask(Generic[P, R_co]):
 
     @overload
     def enqueue_in(
-        self, connection: Asynchronous, /, *args: P.args, **kwargs: P.kwargs
+        self, connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[JobHandle[R_co]]: ...
     @overload
     def enqueue_in(self, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
     def enqueue_in(
-        self, connection: Connection | Asynchronous, /, *args: P.args, **kwargs: P.kwargs
+        self, connection: Connection | AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[R_co] | Awaitable[JobHandle[R_co]]:
         """Enqueue inside the caller's transaction: the job is there when, and only if, the caller commits.
 

@@ -20,7 +20,7 @@ class AsyncpgCaller:
 
     async def ask(self, function: str, value: str, check: Check) -> Any:
         """Which database it is to, asyncpg does not say without a question: nothing is checked."""
-        if not self._connection.is_in_transaction():
+        if not (self._connection.is_in_transaction() or self._connection.is_closed()):
             raise ConfigurationError(
                 "this connection of asyncpg's is in no transaction, so that each statement is committed by itself: open"
                 " one, `async with connection.transaction():`"

@@ -59,6 +59,11 @@ class SqlAlchemyCaller:
 
 
 def _database(session: Session) -> str:
+    if session.twophase:
+        raise ConfigurationError(
+            "this session commits in two phases (twophase=True), and PostgreSQL prepares no transaction that wakes"
+            " workers: enqueue in a session of its own, when this one has committed"
+        )
     try:
         return session.get_bind().dialect.name
     except UnboundExecutionError:
