@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.sources import PACKAGE
 
-FILES, LINES = 20, 2_500
+FILES, LINES = 20, 2_600
 """With both halves: Python, templates, the stylesheet, the script."""
-FILES_NOW, LINES_NOW = 18, 2_500
+FILES_NOW, LINES_NOW = 18, 2_600
 """With the first half."""
 
 

@@ -121,7 +121,7 @@ async def test_each_rendering_is_a_request_of_its_own_with_the_rights_of_then() 
     theatre.status = 403
     with pytest.raises(StopAsyncIteration):
         await theatre.next(stream, after=3)
-    assert [asked.headers for asked in theatre.asked] == [{"cookie": "c"}] * 2
+    assert [asked.headers for asked in theatre.asked] == [{"cookie": "c", "accept": "text/html"}] * 2
 
 
 async def test_a_page_that_is_not_there_ends_the_asking() -> None:

@@ -4,7 +4,7 @@ asked                  a request and a reply, plain values
 access                 who may what
 board                  the pages by path, and what goes wrong
 reading                the only door to the store
-overview, jobs, job    a function for each page
+overview, jobs, job, lists  a function for each page
 charts                 numbers in, SVG out
 live                   a page's changes, as a stream
 asgi                   what a server runs

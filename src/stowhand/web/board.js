@@ -34,7 +34,6 @@ function tellTimes(root) {
     const forms = { clock: () => clock.format(at), day: () => day.format(at), local: () => local.format(at) };
     const text = (forms[time.dataset.as] ?? (() => ago(at)))();
     if (time.textContent !== text) time.textContent = text;
-    time.title ||= ""; // keeps the attribute there for what is compared
     const title = `${local.format(at)} (${time.dateTime.slice(0, 19).replace("T", " ")} UTC)`;
     if (time.title !== title) time.title = title;
   }
@@ -82,12 +81,9 @@ function show() {
   let waiting = 0;
   for (const [id, fresh] of held) {
     const old = document.getElementById(id);
-    if (old && isInHand(old)) {
-      waiting += 1;
-      continue;
-    }
-    held.delete(id);
-    if (!old) continue;
+    if (old && isInHand(old)) waiting += 1;
+    else held.delete(id);
+    if (!old || held.has(id)) continue;
     tellTimes(old);
     tellTimes(fresh);
     keep(old, fresh);
@@ -115,17 +111,15 @@ function listen() {
   };
   stream.addEventListener("now", (event) => {
     ahead = Date.parse(event.data) - Date.now();
-    const time = stamp?.querySelector("time");
-    if (time) time.dateTime = event.data;
+    stamp?.querySelector("time").setAttribute("datetime", event.data);
     show();
   });
   stream.addEventListener("away", (event) => say("away", event.data));
   stream.onerror = () => {
     say("away", "Not connected");
-    if (stream.readyState === EventSource.CLOSED) {
-      leave();
-      setTimeout(listen, LATER);
-    }
+    if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    leave();
+    setTimeout(listen, LATER);
   };
 }
 
@@ -148,7 +142,7 @@ document.addEventListener("click", (event) => {
   if (!box) return;
   const boxes = [...box.closest("table").querySelectorAll("td input[type=checkbox]")];
   const [from, to] = [boxes.indexOf(last), boxes.indexOf(box)].sort((a, b) => a - b);
-  if (event.shiftKey && from >= 0) for (const one of boxes.slice(from, to + 1)) one.checked = box.checked;
+  if (event.shiftKey && from >= 0) boxes.slice(from, to + 1).forEach((one) => (one.checked = box.checked));
   last = box;
 });
 

@@ -17,7 +17,7 @@ from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreError
 from stowhand.jobs.moments import iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
-from stowhand.web import job, jobs, overview
+from stowhand.web import job, jobs, lists, overview
 from stowhand.web.access import Access, page_of
 from stowhand.web.asked import HTML, Absent, Asked, Malformed, Reply, Right, View, redirect, text
 from stowhand.web.live import Live
@@ -56,9 +56,20 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/jobs", jobs.show),
     Route("GET", "/job", job.show),
     Route("GET", "/job/text", job.show_text, Right.PAYLOADS),
+    Route("GET", "/queues", lists.queues),
+    Route("GET", "/tasks", lists.tasks),
+    Route("GET", "/failures", lists.failures),
+    Route("GET", "/workers", lists.workers),
 )
 """A path is fixed: what names something stands in the query (``/job?id=7``), where no character means anything."""
-MENU = (("Overview", "/"), ("Jobs", "/jobs"))
+MENU = (
+    ("Overview", "/"),
+    ("Jobs", "/jobs"),
+    ("Queues", "/queues"),
+    ("Tasks", "/tasks"),
+    ("Failures", "/failures"),
+    ("Workers", "/workers"),
+)
 
 
 class Board:
@@ -97,6 +108,8 @@ class Board:
             if not asked.may(route.needs):
                 return self._render(asked, _refused(route.needs))
             found = await route.page(asked, self._reading)
+            if asked.method == "POST":
+                self._reading.forget()
         except (Absent, Malformed, InvalidJob, ConfigurationError, StoreError) as error:
             found = self._trouble(error)
         if isinstance(found, Reply):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from math import ceil, floor, log10
 
 import msgspec
@@ -20,8 +21,6 @@ from stowhand.protocols.throughput import Period, Tally, total
 HEIGHT = 100
 SPOKEN = 200
 """Columns of which each says its numbers to the pointer; a chart of more is drawn without."""
-_ROUND = (60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400, 172_800, 432_000)
-"""Seconds at which a scale of more than half a minute may end."""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -53,14 +52,14 @@ def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: 
 def throughput(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup:
     """Attempts that ended, as bars; on top of the others those that failed, for good or to be tried again."""
     fine, bad = _fine_and_bad(slots)
-    top = _nice(max(map(sum, zip(fine, bad, strict=True)), default=0))
+    top = _nice(max(map(sum, zip(fine, bad, strict=True)), default=0), least=1)
     return _figure(
         name,
         _Chart(
             title="Throughput",
             words=f"{sum(fine):,} attempts ended well, {sum(bad):,} failed.",
             keys=(("ok", "ended well"), ("bad", "failed")),
-            top=_count(top),
+            top=f"{top:,.0f}",
             drawn=_stack(fine, bad, top),
             said=[f"{one:,} ended well, {other:,} failed" for one, other in zip(fine, bad, strict=True)],
         ),
@@ -71,12 +70,12 @@ def throughput(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> 
 
 def waits(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup:
     """How long jobs were due before they were claimed: a line that half of them, and one that 95 of 100, stay below."""
-    return _figure(name, _durations("Wait", slots, Tally.wait), slots, marks)
+    return _durations(name, "Wait", slots, Tally.wait, marks)
 
 
 def runs(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup:
     """How long handlers took, likewise."""
-    return _figure(name, _durations("Run time", slots, Tally.run), slots, marks)
+    return _durations(name, "Run time", slots, Tally.run, marks)
 
 
 def spark(slots: Sequence[Slot], words: str) -> Markup:
@@ -98,19 +97,24 @@ class _Chart(msgspec.Struct, frozen=True, kw_only=True):
     said: Sequence[str]
 
 
-def _durations(title: str, slots: Sequence[Slot], of: Callable[[Tally, float], float | None]) -> _Chart:
+def _durations(
+    name: str, title: str, slots: Sequence[Slot], of: Callable[[Tally, float], float | None], marks: Sequence[Mark]
+) -> Markup:
     half, most = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
-    known = [value for value in most if value is not None]
-    top = _nice_duration(max(known, default=0.0))
-    both = zip(half, most, strict=True)
-    return _Chart(
+    slowest = max((value for value in most if value is not None), default=None)
+    top = _nice(slowest or 0, least=0.001)
+    chart = _Chart(
         title=title,
-        words=f"95 of 100 within {say_brief(max(known))} at the slowest." if known else "Nothing was counted.",
+        words=f"95 of 100 within {say_brief(slowest)} at the slowest." if slowest else "Nothing was counted.",
         keys=(("p50", "half within"), ("p95", "95 % within")),
         top=say_brief(top),
-        drawn=_joined([_area(half, most, top), _line("p95", most, top), _line("p50", half, top)]),
-        said=[f"half within {say_brief(one)}, 95 % within {say_brief(other)}" for one, other in both],
+        drawn=_line("p95", most, top) + _line("p50", half, top),
+        said=[
+            f"half within {say_brief(one)}, 95 % within {say_brief(other)}"
+            for one, other in zip(half, most, strict=True)
+        ],
     )
+    return _figure(name, chart, slots, marks)
 
 
 _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</figcaption>
@@ -127,37 +131,29 @@ def _figure(name: str, chart: _Chart, slots: Sequence[Slot], marks: Sequence[Mar
     until = slots[-1].at + step
     here = [mark for mark in marks if since <= mark.at < until]
     ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
+    keys = [*chart.keys, *(("mark", mark.label) for mark in here)]
+    key = Markup(' <span class="key {}">{}</span>')
+    line = Markup('<path class="mark" d="M{:.2f} 0V{}"><title>{}</title></path>')
     return Markup(_FRAME).format(
         name=name,
         title=chart.title,
         words=chart.words,
-        keys=_keys([*chart.keys, *(("mark", mark.label) for mark in here)]),
+        keys=_joined(key.format(style, label) for style, label in keys),
         top=chart.top,
         width=len(slots),
         height=HEIGHT,
         drawn=chart.drawn,
-        lines=_joined(_line_across((mark.at - since) / step, mark) for mark in here),
-        spoken=_joined(_spoken(slots, chart.said)),
+        lines=_joined(line.format((mark.at - since) / step, HEIGHT, f"{mark.label}: {say(mark.at)}") for mark in here),
+        spoken=_joined(_spoken(slots, chart.said)) if len(slots) <= SPOKEN else "",
         times=_joined(_time(at, until - since) for at in ends),
     )
 
 
-def _keys(named: Iterable[tuple[str, str]]) -> Markup:
-    return _joined(Markup(' <span class="key {}">{}</span>').format(style, name) for style, name in named)
-
-
-def _line_across(x: float, mark: Mark) -> Markup:
-    line = '<path class="mark" d="M{:.2f} 0V{}"><title>{}: {}</title></path>'
-    return Markup(line).format(x, HEIGHT, mark.label, say(mark.at))
-
-
 def _spoken(slots: Sequence[Slot], said: Sequence[str]) -> Iterator[Markup]:
-    if len(slots) > SPOKEN:
-        return
+    rect = Markup('<rect x="{}" width="1" height="100"><title>{:%H:%M}Z: {}</title></rect>')
     for number, (slot, words) in enumerate(zip(slots, said, strict=True)):
         if slot.tally is not None:
-            rect = '<rect x="{}" width="1" height="100"><title>{:%H:%M}Z: {}</title></rect>'
-            yield Markup(rect).format(number, slot.at.astimezone(UTC), words)
+            yield rect.format(number, slot.at.astimezone(UTC), words)
 
 
 def _time(at: datetime, width: timedelta) -> Markup:
@@ -192,56 +188,16 @@ def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -
 def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
     """A column without a value is a gap; a value between gaps is a dot."""
     drawn = []
-    for stretch in _stretches(values):
-        points = [f"{number + 0.5:g} {_y(value, top)}" for number, value in stretch]
-        drawn.append("M" + "L".join(points if len(points) > 1 else points * 2))
+    for is_known, stretch in groupby(enumerate(values), lambda one: one[1] is not None):
+        points = [f"{at + 0.5:g} {HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for at, value in stretch]
+        drawn += ["M" + "L".join(points if len(points) > 1 else points * 2)] if is_known else []
     return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn)) if drawn else Markup("")
 
 
-def _area(below: Sequence[float | None], above: Sequence[float | None], top: float) -> Markup:
-    drawn = []
-    for stretch in _stretches(above):
-        there = [f"{number + 0.5:g} {_y(value, top)}" for number, value in stretch]
-        back = [f"{number + 0.5:g} {_y(below[number] or 0, top)}" for number, _ in reversed(stretch)]
-        drawn.append(f"M{'L'.join(there + back)}z")
-    return Markup('<path class="between" d="{}"/>').format("".join(drawn)) if drawn else Markup("")
-
-
-def _stretches(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """Runs of columns that have a value."""
-    found: list[list[tuple[int, float]]] = []
-    for number, value in enumerate(values):
-        if value is None:
-            continue
-        if not found or found[-1][-1][0] != number - 1:
-            found.append([])
-        found[-1].append((number, value))
-    return found
-
-
-def _y(value: float, top: float) -> str:
-    return f"{HEIGHT * (1 - min(value / top, 1)):.4g}"
-
-
-def _nice(value: float) -> int:
+def _nice(value: float, least: float) -> float:
     """The next of 1, 2, 3, 5, 10, 20, …: where a scale ends."""
-    if value <= 1:
-        return 1
-    size = 10 ** floor(log10(value))
-    return int(next(size * step for step in (1, 2, 3, 5, 10) if size * step >= value))
-
-
-def _nice_duration(value: float) -> float:
-    if value > _ROUND[0] / 2:
-        return next((one for one in _ROUND if one >= value), value)
-    size = 10.0 ** floor(log10(max(value, 0.001)))
-    return next(size * step for step in (1, 2, 3, 5, 10) if size * step >= value * 0.999)
-
-
-def _count(number: int) -> str:
-    return (
-        f"{number / 1_000_000:g}M" if number >= 1_000_000 else f"{number / 1000:g}k" if number >= 1000 else str(number)
-    )
+    size = 10.0 ** floor(log10(max(value, least)))
+    return next(size * step for step in (1, 2, 3, 5, 10, 20) if size * step >= value)
 
 
 def _joined(pieces: Iterable[Markup]) -> Markup:

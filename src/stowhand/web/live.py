@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError
+from stowhand.jobs.job import State
 from stowhand.jobs.moments import iso
-from stowhand.protocols.figures import Figures
+from stowhand.protocols.figures import Amount
 from stowhand.web.asked import Asked, Reply, text
 from stowhand.web.reading import Reading
 
 EVENTS = "text/event-stream"
 LIFE = 300.0
 """Seconds after which a stream ends; the browser asks for the next one, with the rights of then."""
-TICK = 0.25
 TICKS = 4
-"""Between two questions it looks so many times whether the server is to stop."""
+"""Looks in a second whether the server is to stop."""
 SLOW = 5.0
 """Seconds after which a page is rendered though no count has changed; proxies take a stream of less for dead."""
 LIVELY = {"/job": 1.0}
@@ -34,11 +34,13 @@ LIVELY = {"/job": 1.0}
 MOST = 200
 """Viewers of one process."""
 
-_SHOWN = (200, 503)
-"""Of a page, and of one whose store is away: it comes back by itself."""
+_SHOWN = (200, 503)  # a page, and one whose store is away: it comes back by itself
 _REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
 _SAID_OF_TIMES = re.compile(rb">[^<]*</time>")
 """``3s ago``: another text every second, which the script keeps right by itself."""
+
+
+Amounts = Mapping[State, Amount]
 
 
 class Live:
@@ -63,18 +65,17 @@ class Live:
 
     async def stream(self, asked: Asked) -> Reply:
         """The changes of the page at this address. A page that cannot be shown ends the browser's asking."""
-        headers = {name: value for name, value in asked.headers.items() if name != "accept"}
-        page = msgspec.structs.replace(asked, headers=headers)
-        known = await self._figures()
+        page = msgspec.structs.replace(asked, headers={**asked.headers, "accept": "text/html"})
+        known = await self._amounts()
         reply = await self._answer(page)
         if reply.status not in _SHOWN or not isinstance(reply.body, bytes):
             return Reply(status=204)
         if self._viewers >= MOST:
             return text(503, f"{MOST} pages are open here already.\n")
-        kept = (("content-type", EVENTS), ("cache-control", "no-store"), ("x-accel-buffering", "no"))
-        return Reply(headers=(*kept, ("vary", "accept")), body=self._pieces(page, reply, known))
+        headers = (("content-type", EVENTS), ("x-accel-buffering", "no"), ("vary", "accept"))
+        return Reply(headers=headers, body=self._pieces(page, reply, known))
 
-    async def _pieces(self, page: Asked, reply: Reply, known: Figures | None) -> AsyncIterator[bytes]:
+    async def _pieces(self, page: Asked, reply: Reply, known: Amounts | None) -> AsyncIterator[bytes]:
         self._viewers += 1
         try:
             sent: dict[bytes, bytes] = {}
@@ -85,7 +86,7 @@ class Live:
                 while True:
                     if not await self._goes_on(ends):
                         return
-                    before, known = known, await self._figures()
+                    before, known = known, await self._amounts()
                     if known != before or self._clock.monotonic() >= again:
                         break
                 reply = await self._answer(page)
@@ -95,15 +96,15 @@ class Live:
     async def _goes_on(self, ends: float) -> bool:
         """After a second, or when the server is to stop."""
         for _ in range(TICKS):
-            await self._clock.sleep(TICK)
+            await self._clock.sleep(1 / TICKS)
             if self._is_over or _server_stops():
                 return False
         return self._clock.monotonic() < ends
 
-    async def _figures(self) -> Figures | None:
+    async def _amounts(self) -> Amounts | None:
         """The one question: what one viewer is told within a second, all are."""
         try:
-            return await self._reading.figures()
+            return await self._reading.amounts()
         except (StoreError, ConfigurationError):
             return None
 
@@ -118,9 +119,8 @@ def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
         if sent.get(region[1]) != compared:
             sent[region[1]] = compared
             changed.append(region[0])
-    lines = b"".join(changed).splitlines()
-    pieces = b"".join(b"data: " + line + b"\n" for line in lines)
-    return (pieces + b"\n" if lines else b"") + f"event: now\ndata: {iso(now)}\n\n".encode()
+    data = b"".join(b"data: " + line + b"\n" for line in b"".join(changed).splitlines())
+    return (data + b"\n" if data else b"") + f"event: now\ndata: {iso(now)}\n\n".encode()
 
 
 def _server_stops() -> bool:

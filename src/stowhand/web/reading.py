@@ -171,6 +171,10 @@ class Reading:
         answer: T = await asyncio.shield(task)
         return answer
 
+    def forget(self) -> None:
+        """Ask anew: something was changed here."""
+        self._fresh = {}
+
     async def _look(self, question: Callable[[Inspector], Awaitable[T]]) -> T | None:
         return await self.ask(lambda store: _by(store, question))
 

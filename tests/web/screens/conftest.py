@@ -23,6 +23,7 @@ from stowhand.web import dashboard
 from stowhand.web.asked import Right, Who
 from tests.support.browsers import find_browser
 from tests.support.browsing import Chromium
+from tests.support.population import morning, populate
 
 ADMIN = Who("ada", frozenset(Right))
 
@@ -33,6 +34,8 @@ class Site:
     def __init__(self, store: QueueStore, url: str) -> None:
         self.store = store
         self.url = url
+        self.running = 0
+        """A job that runs, of a full one."""
 
     def at(self, path: str) -> str:
         return self.url + path
@@ -75,6 +78,15 @@ async def site_over(store: QueueStore, who: Who = ADMIN) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
+async def full_site_in_memory() -> AsyncIterator[Site]:
+    """With jobs in every state, workers and figures."""
+    clock = morning()
+    async with site_over(MemoryStore(clock)) as site:
+        site.running = await populate(site.store, clock)
+        yield site
+
+
+@asynccontextmanager
 async def page_of(chromium: Chromium) -> AsyncIterator[Page]:
     """An empty page of a new visitor."""
     async with chromium.context() as context:
@@ -96,6 +108,13 @@ def chromium() -> Iterator[Chromium]:
 def site(chromium: Chromium) -> Iterator[Site]:
     """Over a store in memory, for somebody who may do everything."""
     with chromium.entered(site_over(MemoryStore())) as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def full_site(chromium: Chromium) -> Iterator[Site]:
+    """To look at; nothing is changed there."""
+    with chromium.entered(full_site_in_memory()) as site:
         yield site
 
 

@@ -9,18 +9,18 @@ from stowhand.jobs.job import NewJob
 from tests.support.browsing import barriers, overflow
 from tests.web.screens.conftest import Site
 
-SCREENS = ["/", "/jobs", "/job?id=1"]
+SCREENS = ["/", "/jobs", "/job?id={job}", "/queues", "/tasks", "/failures", "/workers"]
 
 
 @pytest.mark.parametrize("path", SCREENS)
-async def test_a_screen_keeps_nobody_out(site: Site, page: Page, path: str) -> None:
-    await site.store.jobs.enqueue(NewJob(task="send_mail", payload='{"to": "ann"}', queue="mail/eu.west"))
+async def test_a_screen_keeps_nobody_out(full_site: Site, page: Page, path: str) -> None:
+    await page.goto(full_site.at(path.format(job=full_site.running)))
     for theme in ("light", "dark"):
         await page.emulate_media(color_scheme=theme)
-        await page.goto(site.at(path))
         assert await barriers(page) == []
     await page.set_viewport_size({"width": 320, "height": 640})
     assert await overflow(page) == []
+    assert await barriers(page) == []
 
 
 async def test_a_job_that_ends_changes_its_row_without_a_reload(site: Site, page: Page) -> None:

@@ -1,0 +1,105 @@
+"""Four lists, each with where it leads: queues, tasks, groups of failed jobs, workers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from stowhand.protocols.operating import TaskRow
+from stowhand.protocols.throughput import Period, Tally, total
+from stowhand.web import charts
+from stowhand.web.asked import Asked, Malformed, View
+from stowhand.web.reading import Reading
+
+PAGE = 50
+"""Rows of one page."""
+SPAN = timedelta(hours=1)
+"""Of which tasks are counted."""
+STEP = 180
+"""Seconds of a column of a task's chart."""
+
+
+class TaskLine(msgspec.Struct, frozen=True):
+    """A task: what stands, and what ended in the last hour."""
+
+    row: TaskRow
+    tally: Tally
+    slots: Sequence[charts.Slot]
+
+    @property
+    def chart(self) -> Markup:
+        """Of the last hour."""
+        return charts.spark(self.slots, "What ended in the last hour")
+
+    @property
+    def per_minute(self) -> float:
+        """Jobs that were over."""
+        return self.tally.finished / (SPAN.total_seconds() / 60)
+
+    @property
+    def failing(self) -> float:
+        """The share of attempts that failed, for good or to be tried again; 0 to 1."""
+        failed = self.tally.failures + self.tally.retry
+        return failed / self.tally.ended if self.tally.ended else 0.0
+
+
+ORDERS: dict[str, Callable[[TaskLine], Any]] = {
+    "name": lambda line: line.row.name,
+    "rate": lambda line: (-line.per_minute, line.row.name),
+    "failing": lambda line: (-line.failing, -line.row.failed.number, line.row.name),
+}
+
+
+async def queues(asked: Asked, reading: Reading) -> View:
+    """Depth, holder and pause of each queue, and whether jobs without one are paused."""
+    return _view(asked, "queues", await reading.queues(), pauses=await reading.pauses())
+
+
+async def tasks(asked: Asked, reading: Reading) -> View:
+    """What each task does in an hour, and who can run it."""
+    order = asked.first("sort") or "name"
+    if order not in ORDERS:
+        raise Malformed(f"sort: {order!r} is none; there are: {', '.join(ORDERS)}")
+    rows = await reading.tasks()
+    lines = None if rows is None else sorted(await _lines(reading, rows), key=ORDERS[order])
+    return _view(asked, "tasks", lines, order=order, orders=ORDERS)
+
+
+async def failures(asked: Asked, reading: Reading) -> View:
+    """What fails, by task and class of error; since when."""
+    return _view(asked, "failures", await reading.failures(asked.who))
+
+
+async def workers(asked: Asked, reading: Reading) -> View:
+    """Who works, and on what; those that were lost within a day, too."""
+    held = {one.worker: one for one in await reading.held(asked.who) or ()}
+    return _view(asked, "workers", await reading.workers(), held=held)
+
+
+def _view(asked: Asked, page: str, rows: Sequence[Any] | None, **more: Any) -> View:
+    """Of many rows those of one page, and links to the others. ``None``: the store does not say."""
+    given = asked.first("from") or "0"
+    if not given.isascii() or not given.isdecimal() or len(given) > 9:
+        raise Malformed(f"from: {given!r} is no row; a row is a whole number")
+    start, count = int(given), len(rows or ())
+    fields = {name: list(values) for name, values in asked.query.items() if name != "from"}
+    before = asked.href(asked.path, **fields | {"from": max(start - PAGE, 0) or ""}) if start else None
+    after = asked.href(asked.path, **fields | {"from": start + PAGE}) if start + PAGE < count else None
+    part = None if rows is None else rows[start : start + PAGE]
+    values = {"page": page, "rows": part, "first": start + 1, "last": min(start + PAGE, count)}
+    values |= {"count": count, "before": before, "after": after}
+    return View(template="lists.html", title=page.capitalize(), values=values | more)
+
+
+async def _lines(reading: Reading, rows: Sequence[TaskRow]) -> list[TaskLine]:
+    until = (await reading.now()).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    since = until - SPAN
+    found: defaultdict[str | None, list[Period]] = defaultdict(list)
+    for period in await reading.throughput(since, until, STEP) or ():
+        found[period.task].append(period)
+    return [TaskLine(row, total(found[row.name]), charts.slots_of(found[row.name], since, until, STEP)) for row in rows]

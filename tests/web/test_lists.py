@@ -1,0 +1,127 @@
+"""Queues, tasks, failures and workers, on every store."""
+
+from __future__ import annotations
+
+import re
+
+from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import Fail
+from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.store import ClaimRequest
+from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from stowhand.testing import MemoryStore
+from stowhand.web.asked import Right, Who
+from tests.contract.store_harness import judged, new_token
+from tests.web.conftest import LOOKER, Stores, Visitor
+
+ODD = "a/b.c \"'<i>&שלום"
+ACTOR = Who("act", frozenset({Right.LOOK, Right.ACT}))
+
+
+async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores) -> None:
+    async with store_at() as store:
+        assert "No queue has jobs" in await Visitor(store).page("/queues")
+        for _ in range(3):
+            await store.jobs.enqueue(NewJob(task="t", queue=ODD))
+        (claim,) = await store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
+        await store.operate.pause_queue(ODD)
+        page = Visitor(store, LOOKER)
+        text = await page.page("/queues")
+        assert "&lt;i&gt;" in text
+        assert "<i>" not in text
+        assert f'<a href="/job?id={claim.lease.job_id}">' in text
+        assert cells(text, "queues-1")[1:3] == ["2", "2"]
+        assert "paused" in text
+        assert "<form" not in text
+        assert 'value="resume queue"' in await Visitor(store, ACTOR).page("/queues")
+
+
+async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
+    store = MemoryStore()
+    await store.jobs.enqueue(NewJob(task=ODD, queue=ODD))
+    await store.jobs.enqueue(NewJob(task="other"))
+    visitor = Visitor(store, prefix="/jobs-admin")
+    for page in ("/queues", "/tasks"):
+        (link,) = re.findall(r'scope="row"><a href="(/jobs-admin/jobs\?[^"]*%2F[^"]*)"', await visitor.page(page))
+        text = await visitor.page(link)
+        assert 'id="job-1"' in text
+        assert 'id="job-2"' not in text
+
+
+async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: Stores) -> None:
+    async with store_at() as store:
+        assert "No task is known yet" in await Visitor(store).page("/tasks")
+        for task in ("busy", "orphan"):
+            await store.jobs.enqueue(NewJob(task=task))
+        heartbeats = store.heartbeats()
+        assert isinstance(heartbeats, ThroughputKeeper)
+        assert isinstance(heartbeats, WorkerList)
+        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("busy",), 4))
+        minute = int((await store.timetable.now()).timestamp()) // 60
+        tally = Tally(ok=90, failed=6, retry=24, runs={20: 100}, waits={10: 100})
+        await heartbeats.write_throughput("w1", [TaskMinute(minute, "busy", tally)])
+        await heartbeats.close()
+        visitor = Visitor(store)
+        text = await visitor.page("/tasks")
+        busy, orphan = cells(text, "tasks-1"), cells(text, "tasks-2")
+        assert busy[2:4] == ["1.6", "25.0%"]
+        assert "<svg" in text
+        assert "none" in orphan[-2]
+        assert cells(await visitor.page("/tasks?sort=failing"), "tasks-1")[0] == "busy"
+        assert "&#39;speed&#39; is none" in await visitor.page("/tasks?sort=speed", 400)
+
+
+async def test_failures_stand_in_groups_with_since_when(store_at: Stores) -> None:
+    async with store_at() as store:
+        assert "Nothing has failed" in await Visitor(store).page("/failures")
+        for _ in range(2):
+            await store.jobs.enqueue(NewJob(task="sync"))
+        for claim in await store.claim(ClaimRequest(worker="w", token=new_token(), limit=2, lease=60.0)):
+            broken = judged(Fail("httpx.ConnectError: no route\nTraceback", error_class="httpx.ConnectError"))
+            await store.settle([(claim.lease, broken)])
+        text = await Visitor(store).page("/failures")
+        row = cells(text, "failures-1")
+        assert row[0] == "httpx.ConnectErrorno route"
+        assert row[1:3] == ["sync", "2"]
+        assert '<a href="/jobs?task=sync&amp;state=failed">' in text
+        assert "no route" not in await Visitor(store, LOOKER).page("/failures")
+
+
+async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> None:
+    async with store_at() as store:
+        assert "stowhand worker" in await Visitor(store).page("/workers")
+        heartbeats = store.heartbeats()
+        assert isinstance(heartbeats, WorkerList)
+        card = WorkerCard("w1", "host<1>", 77, "1.2", tuple("abcdef"), 4, app_version="2.9.0")
+        await heartbeats.worker_seen(card)
+        await heartbeats.close()
+        job = await store.jobs.enqueue(NewJob(task="a"))
+        await store.claim(ClaimRequest(worker="w1", token=new_token(), limit=1, lease=60.0))
+        text = await Visitor(store).page("/workers")
+        assert "host&lt;1&gt;" in text
+        assert cells(text, "workers-1")[1:3] == ["alive", "1/4"]
+        assert f'<a href="/job?id={job.id}">' in text
+        assert "2.9.0" in text
+        assert "and 2 more" in text
+
+
+async def test_a_long_list_has_pages() -> None:
+    store = MemoryStore()
+    for number in range(120):
+        await store.jobs.enqueue(NewJob(task="t", queue=f"queue-{number:03}"))
+    visitor = Visitor(store)
+    first = await visitor.page("/queues")
+    assert "1 to 50 of 120" in first
+    assert 'rel="next" href="/queues?from=50"' in first
+    last = await visitor.page("/queues?from=100")
+    assert "101 to 120 of 120" in last
+    assert "queue-119" in last
+    assert 'rel="next"' not in last
+    assert "is no row" in await visitor.page("/queues?from=-1", 400)
+
+
+def cells(text: str, row: str) -> list[str]:
+    """The words of a row, without markup."""
+    body = text.partition(f'<tr id="{row}"')[2].partition("</tr>")[0]
+    found = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", body, re.DOTALL)
+    return [re.sub(r"<[^>]+>", "", one).strip() for one in found]
