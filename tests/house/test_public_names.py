@@ -220,9 +220,7 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
     ]
     assert _keywords(App.worker) == ["clock", "events", "resources"]
     assert _keywords(App.task) == ["name"]
-    assert sorted(StoreKeywords.__annotations__) == sorted(
-        {*StoreOptions.__struct_fields__, "preset"} - {"pinned", "read_only", "read_timeout"}
-    )
+    assert sorted(StoreKeywords.__annotations__) == sorted({*StoreOptions.__struct_fields__, "preset"} - {"pinned"})
     assert sorted(WorkerKeywords.__annotations__) == sorted(
         {*WorkerOptions.__struct_fields__, *CronSources.__annotations__, "groups", "exclude_tasks"}
     )

@@ -27,6 +27,24 @@ def test_an_estimate_is_written_in_as_many_digits_as_it_is_worth(number: int, sa
     assert str(Amount(number)) == str(number)
 
 
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        (Amount(0), "0"),
+        (Amount(9_999), "9,999"),
+        (Amount(10_001, exact=False), "about 10,000"),
+        (Amount(56_789, exact=False), "about 57,000"),
+        (Amount(999_900, exact=False), "about 1 million"),
+        (Amount(3_141_592, exact=False), "about 3.1 million"),
+        (Amount(4_200_000_000, exact=False), "about 4.2 billion"),
+        (Amount(10_000, exact=False, least=True), "more than 10,000"),
+        (Amount(200_000, exact=False, least=True), "more than 200,000"),
+    ],
+)
+def test_an_amount_is_said_in_words(amount: Amount, said: str) -> None:
+    assert amount.words == said
+
+
 def test_a_sum_with_an_estimate_in_it_is_one() -> None:
     assert Amount(1) + Amount(2) == Amount(3)
     assert Amount(1) + Amount(2, exact=False) == Amount(3, exact=False)

@@ -34,10 +34,12 @@ class CountingStore(FaultyStore):
 
 
 async def test_it_is_in_the_roll_while_it_works_and_not_afterwards() -> None:
-    async with at_work(nothing, concurrency=3, tasks=("act", "b")) as harness:
+    async with at_work(nothing, concurrency=3, tasks=("act", "b"), app_version="5.1") as harness:
+        assert [one.version for one in await harness.store.inspect.app_versions()] == ["5.1"]
         (row,) = await harness.store.inspect.workers()
         assert (row.card.name, row.card.pid, row.card.concurrency) == ("w", os.getpid(), 3)
         assert row.card.tasks == ("act", "b")
+        assert row.card.app_version == "5.1"
         assert row.card.host
         assert row.card.version[0].isdigit()
         await harness.clock.advance(3600)

@@ -38,6 +38,8 @@ class StoreKeywords(KeptKeywords, total=False):
     ca_file: str | None
     insecure: bool
     max_attempts: int | None
+    read_only: bool
+    read_timeout: Duration
     preset: str | None
 
 
@@ -64,6 +66,7 @@ class WorkerKeywords(WorkKeywords, CronSources, total=False):
     max_jobs: int | None
     max_active_time: Duration | None
     look_ahead: int
+    app_version: str | None
     fair: bool
     once: bool
     sweep_interval: Duration

@@ -87,15 +87,17 @@ def _tries_table(tries: Sequence[Try]) -> list[str]:
 
 
 def failures_table(groups: Sequence[Failures]) -> list[str]:
-    """The last error of each group is that of the job that failed last."""
+    """The last error of each group is that of the job that failed last; it may have begun before what was looked at."""
     rows = [
         (
-            *(str(one.jobs), one.task, one.error_class or "-", str(one.latest), say(one.latest_at)),
+            *(str(one.jobs), one.task, one.error_class or "-", f"{'before ' * one.is_cut}{say(one.since)}"),
+            *(str(one.latest), say(one.latest_at)),
             telling_line(one.error) if one.error else "-",
         )
         for one in groups
     ]
-    return table(("JOBS", "TASK", "ERROR CLASS", "LATEST", "FAILED AT", "LAST ERROR"), rows, right=("JOBS", "LATEST"))
+    headings = ("JOBS", "TASK", "ERROR CLASS", "SINCE", "LATEST", "FAILED AT", "LAST ERROR")
+    return table(headings, rows, right=("JOBS", "LATEST"))
 
 
 def failures_json(group: Failures) -> str:

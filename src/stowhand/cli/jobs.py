@@ -116,7 +116,7 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 @json_option
 @store_options
 def list_failures(as_json: bool, **typed: Any) -> None:
-    """Group the newest 10,000 failed jobs by task and by the class of their last error."""
+    """Group the newest 10,000 failed jobs by task and by the class of their last error, with when it began."""
     found = with_store(settings_of(typed).store, lambda store: store.inspect.failures())
     show_all(found, "No failed jobs.", failures_table, failures_json, as_json=as_json)
 

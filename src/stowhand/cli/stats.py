@@ -85,7 +85,7 @@ def command(as_json: bool, **typed: Any) -> None:
     """Jobs by state and by task, how long the oldest has been due, how many ended lately, how long they waited and ran,
     and the workers.
 
-    Numbers of large stores are estimates, which begin with ~.
+    Numbers of large stores are estimates ("about 3.1 million"); in tables they begin with ~.
     """
     found = with_store(settings_of(typed).store, read_stats)
     click.echo(stats_json(found) if as_json else "\n".join(_lines(found)))
@@ -123,7 +123,7 @@ def _task_lines(figures: Figures) -> list[TaskLine]:
 
 def state_line(found: Stats) -> str:
     """``3 queued, 8 processing (5 of them ahead), …``"""
-    parts = [f"{amount} {state.value}" for state, amount in found.figures.states().items()]
+    parts = [f"{amount.words} {state.value}" for state, amount in found.figures.states().items()]
     if found.ahead:
         parts[1] += f" ({found.ahead} of them claimed ahead)"
     return ", ".join(parts)
@@ -169,7 +169,8 @@ def _worker(line: WorkerLine, now: datetime) -> tuple[str, ...]:
     card = line.row.card
     tasks = "any" if card.tasks is None else ", ".join(card.tasks)
     busy, up = f"{line.busy}/{card.concurrency}", say_span((now - line.row.started_at).total_seconds())
-    return (card.name, line.state, busy, str(line.ahead), card.version, up, ago(line.row.seen_at, now), tasks)
+    version = card.version if card.app_version is None else f"{card.version}, app {card.app_version}"
+    return (card.name, line.state, busy, str(line.ahead), version, up, ago(line.row.seen_at, now), tasks)
 
 
 def stats_json(found: Stats) -> str:

@@ -43,7 +43,7 @@ def command(interval: float, once: bool, as_json: bool, **typed: Any) -> None:
     """Show what the queue is doing, every few seconds: jobs by state, task and queue, throughput, who works, what runs.
 
     It ends at q or Ctrl-C; p stops the picture and lets it go on, space looks at once. Numbers of large stores are
-    estimates, which begin with ~.
+    estimates ("about 3.1 million"); in tables they begin with ~.
     """
 
     async def watch(store: QueueStore) -> None:

@@ -32,8 +32,6 @@ VERSION_GONE = 900.0
 """Seconds without a worker of it after which a version of the application comes up anew."""
 VERSIONS_FOR = 90 * 86_400.0
 """Seconds for which it is remembered that a version was there."""
-VERSION_LIMIT = 128
-"""Characters of the version of an application."""
 HELD_SHOWN = 10
 """Jobs that are shown of a worker, by default."""
 ABLE_SHOWN = 20

@@ -25,6 +25,7 @@ Flags = Callable[[], Iterable[str] | Awaitable[Iterable[str] | None] | None]
 OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
 """Seconds until a call that has failed n times in a row is tried again. An outage may last for days."""
 NAME_LIMIT = 255
+VERSION_LIMIT = 128
 LEASE = 30.0
 """Seconds; the default."""
 SHORTEST = 0.001
@@ -102,6 +103,14 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         ),
     ] = ()
     """A function is called before every claim, which then takes one job; it returns a list, or ``None`` for none."""
+    app_version: Annotated[
+        str | None,
+        Text(
+            "The version of the application: people see which workers have it, and when it came up.",
+            unset="not known",
+            check=_app_version,
+        ),
+    ] = None
     fair: Annotated[
         bool,
         Switch(
@@ -192,6 +201,10 @@ def _names_of_tasks(given: object) -> tuple[str, ...]:
 
 def _names_of_flags(given: Any) -> Any:
     return given if callable(given) else limits.read_forbidden(given)
+
+
+def _app_version(text: str) -> str:
+    return limits.check_name("app_version", text, VERSION_LIMIT)
 
 
 def one_line(name: str) -> str:

@@ -471,14 +471,10 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         ),
     ] = "FULL"
     read_only: Annotated[
-        bool,
-        Switch(
-            "For those who look (not of an App): whatever is asked of the store, the database itself refuses to write.",
-            on="python",
-        ),
+        bool, Switch("For those who look: whatever is asked of the store, the database refuses to write.", on="python")
     ] = False
     read_timeout: Annotated[
-        float, Seconds("With read_only: a question that takes longer raises StoreTooSlow.", on="python")
+        float, Seconds("With `read_only`: a question that takes longer raises `StoreTooSlow`.", on="python")
     ] = 5.0
     pinned: Callable[[], datetime] | None = None
     """Tests only: the store's idea of now."""

@@ -62,6 +62,7 @@ class Registration:
             tasks=self._duty.tasks,
             concurrency=self._options.concurrency,
             stopping=self._duty.is_stopping or self._duty.is_quiet,
+            app_version=self._options.app_version,
             forbidden_flags=flags if isinstance(flags := self._options.forbidden_flags, tuple) else None,
         )
 
