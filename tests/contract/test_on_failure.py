@@ -53,6 +53,12 @@ async def by_hand(harness: StoreHarness) -> None:
     await harness.store.admin.permanently_fail_jobs([job.id])
 
 
+async def by_new_numbers_that_leave_it_failed(harness: StoreHarness) -> None:
+    lease = await harness.start(on_failure=TOLD, payload='{"n": 1}', max_resets=0)
+    await harness.pass_time(LEASE + 1)
+    await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(attempts=25))
+
+
 async def by_hand_after_its_lease(harness: StoreHarness) -> None:
     lease = await harness.start(on_failure=TOLD, payload='{"n": 1}')
     await harness.pass_time(LEASE + 1)
@@ -83,6 +89,7 @@ ENDS: dict[Callable[[StoreHarness], Coroutine[Any, Any, None]], str] = {
     by_hand_after_its_lease: "admin",
     by_its_numbers: "admin",
     by_its_numbers_after_its_lease: "admin",
+    by_new_numbers_that_leave_it_failed: "admin",
     by_an_unlock: "admin",
 }
 
@@ -93,7 +100,7 @@ async def test_every_way_to_fail_for_good_tells_of_it_once(
 ) -> None:
     await end(harness)
     (failure,) = await told(harness)
-    died = end in (by_its_workers_death, by_an_unlock)
+    died = end in (by_its_workers_death, by_an_unlock, by_new_numbers_that_leave_it_failed)
     by_a_hand = "by hand" if ENDS[end] == "admin" else None
     assert failure.error_class == ("WorkerDied" if died else by_a_hand)
     job = await harness.store.jobs.get(failure.job_id)
@@ -229,3 +236,15 @@ async def test_what_cannot_tell_is_refused_when_the_job_is_made(harness: StoreHa
     with pytest.raises(InvalidJob, match="on_failure"):
         await harness.store.jobs.enqueue(NewJob(task="t", on_failure=handler))
     assert await harness.claim() == []
+
+
+@needs("admin")
+async def test_a_death_that_the_same_call_undoes_is_not_told(harness: StoreHarness) -> None:
+    """Its resets were used up, and the call gives it attempts: it has not failed for good."""
+    lease = await harness.start(on_failure=TOLD, max_resets=0)
+    await harness.pass_time(LEASE + 1)
+    (job,) = await harness.store.admin.reschedule_jobs([lease.job_id], Reschedule(attempts=0))
+    assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
+    assert await told(harness) == []
+    await harness.settle(await harness.take(tasks=("t",)), FAILED)
+    assert [one.job_id for one in await told(harness)] == [lease.job_id]

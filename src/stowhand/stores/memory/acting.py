@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.tries import BY_HAND, TryEnd
+from stowhand.jobs.tries import BY_HAND, WORKER_DIED, TryEnd
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
@@ -108,15 +108,16 @@ class Administrator:
         with self._transaction() as rows:
             changed = actionable(rows, job_ids)
             for row in changed:
-                if row.state is State.PROCESSING:
-                    leasing.reset(rows, [row.lease()])
+                died = row.state is State.PROCESSING
+                if died:
+                    leasing.reset(rows, [row.lease()], tells=False)
                 if row.state is not State.CANCELED:
                     waited = row.waits()
                     set_details(rows, row, given)
                     if row.state is State.FAILED:
                         rows.ended(row)
-                    if waited and row.state is State.FAILED:
-                        enqueueing.tell_of_failure(rows, row, BY_HAND)
+                        if waited or died:
+                            enqueueing.tell_of_failure(rows, row, BY_HAND if waited else WORKER_DIED)
             if changed:
                 rows.announce()
             return [row.job() for row in changed]

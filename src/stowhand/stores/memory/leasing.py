@@ -52,6 +52,12 @@ def expire(rows: Rows) -> None:
     rows.expiring = {job_id for job_id in rows.expiring if job_id in rows.live and rows.live[job_id].expires_at}
 
 
+def expiries(rows: Rows) -> list[datetime]:
+    """When those that wait expire."""
+    found = (rows.live.get(job_id) for job_id in rows.expiring)
+    return [row.expires_at for row in found if row and row.expires_at and row.state is State.QUEUED]
+
+
 def may_make_way(rows: Rows, worker: str) -> bool:
     """By ``lifecycle.may_make_way``, which is passed what is held here."""
     held = rows.running()
@@ -171,8 +177,11 @@ def foreign(rows: Rows, ours: Sequence[Lease], slack: float) -> Foreign:
     return Foreign(late=any(end < 0 for end in ends), ends_in=min((end for end in ends if end >= 0), default=None))
 
 
-def reset(rows: Rows, leases: Sequence[Lease]) -> list[ResetJob]:
-    """Take jobs back from workers that died; ``lifecycle.reset`` decides whether they run again."""
+def reset(rows: Rows, leases: Sequence[Lease], *, tells: bool = True) -> list[ResetJob]:
+    """Take jobs back from workers that died; ``lifecycle.reset`` decides whether they run again.
+
+    ``tells``: of what has failed; else the caller does, who may undo it.
+    """
     taken = []
     for lease in leases[:RESET_PAGE]:
         row = rows.held(lease)
@@ -191,6 +200,7 @@ def reset(rows: Rows, leases: Sequence[Lease]) -> list[ResetJob]:
         else:
             row.last_error = decided.error
             rows.finish(row, decided.state)
-            enqueueing.tell_of_failure(rows, row, WORKER_DIED)
+            if tells:
+                enqueueing.tell_of_failure(rows, row, WORKER_DIED)
         taken.append(ResetJob(row.id, row.task, row.state, worker))
     return taken

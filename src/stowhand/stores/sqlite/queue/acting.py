@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.tries import BY_HAND, TryEnd
+from stowhand.jobs.tries import BY_HAND, WORKER_DIED, TryEnd
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
@@ -171,9 +171,12 @@ def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
 def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[Job]:
     """The given details; the state follows from the numbers. An expired lease is reset first, as the sweep would."""
     found = _actionable(tx, job_ids)
-    taken = take_back(tx, found)
+    taken = take_back(tx, found, tells=False)
     ids = [job_id for job_id, _ in found]
     numbers = {"attempts": to.attempts, "max_attempts": to.max_attempts}
+    if died := [job.id for job in taken if job.state is State.FAILED]:
+        tx.run("untell_revived", ids=as_json(died), **numbers)
+        tell(tx, WORKER_DIED)
     failed = tx.column("failed_by_numbers", ids=as_json(ids), **numbers)
     if failed:
         finish.keep_tries(tx, failed, TryEnd.BY_HAND, BY_HAND, None)
@@ -184,15 +187,15 @@ def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[
     return sorted(canceled + _look(tx, ids), key=lambda job: job.id)
 
 
-def take_back(tx: Transaction, pairs: Sequence[Pair]) -> list[Job]:
-    """Reset those of them that are still held; returns the jobs as they are afterwards."""
+def take_back(tx: Transaction, pairs: Sequence[Pair], *, tells: bool = True) -> list[Job]:
+    """Reset those of them that are still held; returns the jobs as they are afterwards. ``tells``: see ``reset``."""
     jobs = []
     for job_id, token in pairs:
         held = None if token is None else finish.find_held(tx, job_id, token)
         if held is None:
             continue
         before = get(tx, job_id)
-        reset = finish.reset(tx, held)
+        reset = finish.reset(tx, held, tells=tells)
         # Without a history, a job whose cancellation was requested is gone now.
         after = get(tx, job_id) or (before and _ended(tx, before, reset.state))
         assert after is not None

@@ -88,8 +88,9 @@ def give_back(tx: Transaction, held: Held) -> None:
     _write(tx, held, Ending(state=state, attempts=attempts, resets=held.resets))
 
 
-def reset(tx: Transaction, held: Held) -> ResetJob:
-    """Its worker died; ``lifecycle.reset`` decides whether it may run again."""
+def reset(tx: Transaction, held: Held, *, tells: bool = True) -> ResetJob:
+    """Its worker died; ``lifecycle.reset`` decides whether it may run again. ``tells``: where it has failed; else the
+    caller does, who may undo it."""
     decided = lifecycle.reset(resets=held.resets, max_resets=held.max_resets, max_attempts=held.max_attempts)
     state = held.way_back(decided.state)
     ending = Ending(
@@ -101,7 +102,7 @@ def reset(tx: Transaction, held: Held) -> ResetJob:
         outcome=TryEnd.RESET,
         error_class=WORKER_DIED,
     )
-    _write(tx, held, ending)
+    _write(tx, held, ending, tells=tells)
     return ResetJob(held.id, held.task, state, held.worker)
 
 
@@ -116,7 +117,7 @@ def keep_tries(
     tx.run("drop_tries", ids=ids, kept=TRIES_KEPT)
 
 
-def _write(tx: Transaction, held: Held, ending: Ending) -> None:
+def _write(tx: Transaction, held: Held, ending: Ending, *, tells: bool = True) -> None:
     if ending.outcome is not None:
         keep_tries(tx, [held.id], ending.outcome, ending.error_class, ending.error)
     given = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
@@ -129,5 +130,5 @@ def _write(tx: Transaction, held: Held, ending: Ending) -> None:
     else:
         finished_at = tx.now.wall if ending.state is State.FAILED else None
         check_written(tx.run("back_or_failed", finished_at=finished_at, **given))
-        if finished_at is not None:
+        if finished_at is not None and tells:
             tell(tx, ending.error_class)

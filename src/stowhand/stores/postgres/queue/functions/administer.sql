@@ -68,7 +68,9 @@ begin
 end $$;
 
 -- Take locked jobs from their workers, as a reset does.
-create or replace function {schema}.take_back(_jobs {schema}.live[], _keep boolean, _at timestamptz)
+create or replace function {schema}.take_back(
+  _jobs {schema}.live[], _keep boolean, _at timestamptz, _tells boolean default true
+)
 returns {schema}.verdict[]
 language plpgsql as $$
 declare
@@ -80,7 +82,7 @@ begin
       null, r.error, null, null, 'reset', 'WorkerDied')::{schema}.verdict
     from unnest(_jobs) as j cross join lateral {schema}.judge_reset(j.resets, j.max_resets, j.max_attempts) r
     order by j.id);
-  perform {schema}.carry_out(_verdicts, _keep, _at);
+  perform {schema}.carry_out(_verdicts, _keep, _at, _tells);
   if cardinality(_verdicts) > 0 then perform {schema}.wake(); end if;
   return _verdicts;
 end $$;
@@ -159,7 +161,7 @@ begin
   _jobs := {schema}.lock_idle(_ids, _at);
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
-  _verdicts := {schema}.take_back(_held, _keep, _at);
+  _verdicts := {schema}.take_back(_held, _keep, _at, false);
   perform {schema}.keep_ends_by_hand(
     array(select j.id from {schema}.live j
       where j.id = any(_locked) and j.state <> 'failed'
@@ -189,6 +191,10 @@ begin
   perform {schema}.note_expiry(_locked);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from {schema}.live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
+  -- Those whose workers died once too often, unless they were given attempts just now.
+  perform {schema}.tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at) from unnest(_verdicts) as v
+    where v.state = 'failed' and exists (select from {schema}.live j where j.id = v.id and j.state = 'failed')
+    having count(*) > 0;
   return query select * from (
     select a.* from {schema}.aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
     union all

@@ -286,8 +286,11 @@ language sql set enable_hashjoin = on as $$
   select {schema}.notify_waiters(array_agg(g.waiter)) from gone g where g.waiter is not null having count(*) > 0
 $$;
 
--- Carry verdicts out: back to waiting or to failed, or out of the table; then their queues are free.
-create or replace function {schema}.carry_out(_verdicts {schema}.verdict[], _keep boolean, _at timestamptz) returns void
+-- Carry verdicts out: back to waiting or to failed, or out of the table; then their queues are free. `_tells`: of what has
+-- failed; false: the caller does, who may undo it.
+create or replace function {schema}.carry_out(
+  _verdicts {schema}.verdict[], _keep boolean, _at timestamptz, _tells boolean default true
+) returns void
 language plpgsql as $$
 declare
   _one {schema}.verdict;
@@ -316,7 +319,7 @@ begin
     if not found then perform {schema}.check_written(0, 1); end if;
     if _waiter is not null and _one.state = 'failed' then perform {schema}.notify_waiters(array[_waiter]); end if;
   end loop;
-  if exists (select from unnest(_verdicts) as v where v.state = 'failed') then
+  if _tells and exists (select from unnest(_verdicts) as v where v.state = 'failed') then
     perform {schema}.tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
       from unnest(_verdicts) as v where v.state = 'failed';
   end if;
