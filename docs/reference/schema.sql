@@ -660,7 +660,7 @@ begin
     where l.key = _key and l.state = 'queued' and l.expires_at <= _at having count(*) > 0;
 end $$;
 
-CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, _at timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, _at timestamp with time zone, _tells boolean DEFAULT true) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -690,7 +690,7 @@ begin
     if not found then perform "stowhand".check_written(0, 1); end if;
     if _waiter is not null and _one.state = 'failed' then perform "stowhand".notify_waiters(array[_waiter]); end if;
   end loop;
-  if exists (select from unnest(_verdicts) as v where v.state = 'failed') then
+  if _tells and exists (select from unnest(_verdicts) as v where v.state = 'failed') then
     perform "stowhand".tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
       from unnest(_verdicts) as v where v.state = 'failed';
   end if;
@@ -2389,9 +2389,23 @@ begin
       (select min(j.run_at) from "stowhand".live j
         where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
           and (_free or j.queue is not null)));
+    if exists (select from "stowhand".expiring) then _earliest := least(_earliest, "stowhand".next_expiry()); end if;
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
 end $$;
+
+CREATE FUNCTION stowhand.next_expiry() RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $$
+  with first as materialized (
+    select e.expires_at, e.id from "stowhand".expiring e order by e.expires_at, e.id limit 100
+  )
+  select coalesce(
+    (select f.expires_at from first f
+      where exists (select from "stowhand".live l where l.id = f.id and l.state = 'queued' and l.expires_at = f.expires_at)
+      order by f.expires_at limit 1),
+    case when (select count(*) from first) = 100 then (select max(f.expires_at) from first f) end)
+$$;
 
 CREATE FUNCTION stowhand.next_name(_name text) RETURNS text
     LANGUAGE plpgsql
@@ -3280,7 +3294,7 @@ begin
   _jobs := "stowhand".lock_idle(_ids, _at);
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
-  _verdicts := "stowhand".take_back(_held, _keep, _at);
+  _verdicts := "stowhand".take_back(_held, _keep, _at, false);
   perform "stowhand".keep_ends_by_hand(
     array(select j.id from "stowhand".live j
       where j.id = any(_locked) and j.state <> 'failed'
@@ -3310,6 +3324,10 @@ begin
   perform "stowhand".note_expiry(_locked);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from "stowhand".live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
+  -- Those whose workers died once too often, unless they were given attempts just now.
+  perform "stowhand".tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at) from unnest(_verdicts) as v
+    where v.state = 'failed' and exists (select from "stowhand".live j where j.id = v.id and j.state = 'failed')
+    having count(*) > 0;
   return query select * from (
     select a.* from "stowhand".aftermath(_held, _verdicts, _at) a where a.state = 'canceled'
     union all
@@ -3885,7 +3903,7 @@ begin
   return _heads;
 end $$;
 
-CREATE FUNCTION stowhand.take_back(_jobs stowhand.live[], _keep boolean, _at timestamp with time zone) RETURNS stowhand.verdict[]
+CREATE FUNCTION stowhand.take_back(_jobs stowhand.live[], _keep boolean, _at timestamp with time zone, _tells boolean DEFAULT true) RETURNS stowhand.verdict[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3897,7 +3915,7 @@ begin
       null, r.error, null, null, 'reset', 'WorkerDied')::"stowhand".verdict
     from unnest(_jobs) as j cross join lateral "stowhand".judge_reset(j.resets, j.max_resets, j.max_attempts) r
     order by j.id);
-  perform "stowhand".carry_out(_verdicts, _keep, _at);
+  perform "stowhand".carry_out(_verdicts, _keep, _at, _tells);
   if cardinality(_verdicts) > 0 then perform "stowhand".wake(); end if;
   return _verdicts;
 end $$;

@@ -193,6 +193,22 @@ async def test_thousands_that_expire_at_once_keep_no_job_waiting(harness: StoreH
     assert [claim.lease.job_id for claim in claims] == [good.id]
 
 
+async def test_a_worker_that_sleeps_knows_when_the_next_one_expires_whatever_its_task(harness: StoreHarness) -> None:
+    """Else it was canceled at the worker's next poll, which may be ten seconds away."""
+    soon = await harness.add("unknown", expires=10.0)
+    await harness.add("unknown", delay=5.0, expires=60.0)
+    assert list(await harness.claim(tasks=("known",))) == []
+    assert await harness.store.next_due(("known",)) == 10
+    await harness.pass_time(10)
+    assert await harness.store.next_due(("known", "other")) == 0
+    assert list(await harness.claim(tasks=("known",))) == []
+    assert (await harness.job(soon.id)).state is State.CANCELED
+    assert await harness.store.next_due(("known",)) == 55
+    lease = await harness.take(tasks=("unknown",))
+    assert await harness.store.next_due(("other",)) is None
+    await harness.settle(lease)
+
+
 @pytest.mark.parametrize("wrong", [0, -1.0, float("inf"), "soon", 4e9])
 async def test_what_is_no_time_is_refused(harness: StoreHarness, wrong: float) -> None:
     with pytest.raises(InvalidJob, match="expires"):

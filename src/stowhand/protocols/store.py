@@ -227,7 +227,8 @@ class Store(Protocol[R]):
         """
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Seconds until the earliest waiting job of these tasks is due (0 if one is); ``None`` if none waits."""
+        """Seconds until the earliest waiting job of these tasks is due (0 if one is), or one of any task expires, for a
+        claim to cancel it; ``None`` if there is neither."""
 
     def foreign(self) -> Foreign | None:
         """The foreign leases seen when a claim with ``ours`` found nothing and ``next_due`` was called after it.

@@ -104,6 +104,8 @@ class MemoryStore:
         with self.transaction() as rows:
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
             due = [row.run_at for row in waiting if not rows.is_paused(row)]
+            if rows.expiring:
+                due += leasing.expiries(rows)
             return max((min(due) - rows.now).total_seconds(), 0.0) if due else None
 
     def foreign(self) -> Foreign | None:

@@ -165,13 +165,15 @@ def _refresh_head(tx: Transaction, queue: str, task: str) -> None:
 
 
 def next_due(tx: Transaction, tasks: tuple[str, ...] | None) -> float | None:
-    """Seconds until the first waiting job is due that is not paused, whether or not something else holds it up."""
+    """Seconds until the first waiting job is due that is not paused, whether or not something else holds it up; or one
+    of any task expires."""
     found = [due for task in _free_tasks(tx, tasks, _paused(tx)) for due in _levels(tx, "next_level", task=task)]
     wanted = None if tasks is None else as_json(tasks)
     found += [known for known in tx.column("first_head", tasks=wanted) if known is not None]
     for queue, task in tx.run("unknown_heads", tasks=wanted):
         found += _levels(tx, "next_serial_level", queue=queue, task=task)
     found += [suspect for suspect in tx.column("first_suspect", tasks=wanted) if suspect is not None]
+    found += tx.column("next_expiry")
     return max(min(found) - tx.now.wall, 0) / 1_000_000 if found else None
 
 

@@ -375,7 +375,22 @@ begin
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
 end $$;
 
--- Seconds until the earliest waiting job of these tasks is due. Paused ones are not: a resume notifies.
+-- When the next job expires, of any task: who sleeps cancels it then. Of entries that mean nothing any more a hundred are
+-- passed over; behind those it is as good as the next one.
+create or replace function {schema}.next_expiry() returns timestamptz
+language sql stable as $$
+  with first as materialized (
+    select e.expires_at, e.id from {schema}.expiring e order by e.expires_at, e.id limit 100
+  )
+  select coalesce(
+    (select f.expires_at from first f
+      where exists (select from {schema}.live l where l.id = f.id and l.state = 'queued' and l.expires_at = f.expires_at)
+      order by f.expires_at limit 1),
+    case when (select count(*) from first) = 100 then (select max(f.expires_at) from first f) end)
+$$;
+
+-- Seconds until the earliest waiting job of these tasks is due, or one of any task expires. Paused ones are not due: a resume
+-- notifies.
 create or replace function {schema}.next_due(_tasks text[], _now timestamptz default null) returns double precision
 language plpgsql stable {definer} {index_plans} as $$
 declare
@@ -393,6 +408,7 @@ begin
       (select min(j.run_at) from {schema}.live j
         where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
           and (_free or j.queue is not null)));
+    if exists (select from {schema}.expiring) then _earliest := least(_earliest, {schema}.next_expiry()); end if;
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
 end $$;

@@ -11,6 +11,10 @@ LIMIT 1
 SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring
 WHERE expires_at IS NOT NULL AND expires_at <= :now AND state = 'queued' ORDER BY expires_at, id LIMIT :limit
 
+-- name: next_expiry
+SELECT expires_at FROM stowhand_jobs INDEXED BY stowhand_jobs_expiring
+WHERE expires_at IS NOT NULL AND state = 'queued' ORDER BY expires_at LIMIT 1
+
 -- name: claimed_in_time
 UPDATE stowhand_jobs SET expires_at = NULL
 WHERE id IN (
