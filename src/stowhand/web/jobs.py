@@ -16,8 +16,9 @@ from stowhand.web.reading import Reading
 
 PAGE = 50
 """Jobs of one page."""
-NAMES = ("task", "queue", "key", "flag", "worker", "error")
+NAMES = ("task", "queue", "error", "worker", "key", "flag")
 TIMES = ("since", "until")
+HINTS = {"error": "text in it", "since": "2h", "until": "2030-01-31T09:00Z"}
 _OPEN = {"key": Right.PAYLOADS, "error": Right.PAYLOADS}
 """Filters that need a right of their own."""
 
@@ -34,7 +35,9 @@ async def show(asked: Asked, reading: Reading) -> View:
         "found": found,
         "states": [*wanted.states],
         "tabs": [(name, asked.href("/jobs", **given, state=state), amount) for name, state, amount in tabs],
-        "filters": [(name, given[name]) for name in given if asked.may(_OPEN.get(name, Right.LOOK))],
+        "filters": [
+            (name, given[name], HINTS.get(name, "")) for name in given if asked.may(_OPEN.get(name, Right.LOOK))
+        ],
         "is_filtered": any(given.values()),
         "onward": asked.href("/jobs", **kept(asked), go_on=found.go_on) if found and found.go_on else None,
         "is_full": found is not None and len(found.jobs) >= PAGE,

@@ -2,18 +2,198 @@
 
 from __future__ import annotations
 
-from stowhand.web.asked import Asked, View
+import asyncio
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from stowhand.errors import suggest
+from stowhand.jobs.moments import say_span
+from stowhand.protocols.figures import Amount, Pauses
+from stowhand.protocols.operating import QueueRow, TaskRow, WorkerRow
+from stowhand.protocols.queue_store import Failures
+from stowhand.protocols.throughput import Period, total
+from stowhand.web import charts
+from stowhand.web.asked import Asked, Malformed, View
 from stowhand.web.reading import Reading
 
+SPANS = {"1h": (3600, 60), "1d": (86_400, 900), "7d": (7 * 86_400, 7200), "90d": (90 * 86_400, 86_400)}
+"""Seconds of the charts, and of one of their columns."""
+LATELY = timedelta(minutes=5)
+"""Of which the rate is."""
+NEW = timedelta(hours=1)
+"""How long a failure is news."""
+EACH = 3
+"""Lines of one kind; one more says how many there are."""
 
-async def show(_asked: Asked, reading: Reading) -> View:
-    """Counts by state, and the age of the oldest due job."""
-    figures = await reading.figures()
+
+class Line(msgspec.Struct, frozen=True):
+    """Something that needs attention: what it is, where it is seen, what to do."""
+
+    what: str
+    href: str
+    todo: str = ""
+    is_bad: bool = True
+
+
+async def show(asked: Asked, reading: Reading) -> View:
+    """Counts, charts, and what needs attention."""
+    span = asked.first("span") or "1h"
+    if span not in SPANS:
+        raise Malformed(f"span: {span!r} is none{suggest(span, SPANS)}")
+    now, amounts, oldest, tasks, workers = await asyncio.gather(
+        reading.now(), reading.amounts(), reading.oldest_due(), reading.tasks(), reading.workers()
+    )
+    queues, pauses, failures, versions = await asyncio.gather(
+        reading.queues(), reading.pauses(), reading.failures(asked.who), reading.app_versions()
+    )
+    drawn, lately = await _drawn(reading, now, span, [charts.Mark(one.since, one.version) for one in versions or ()])
+    lines = [
+        *_paused(asked, queues or (), tasks or (), pauses or Pauses()),
+        *_orphaned(asked, tasks or ()),
+        *_failing(asked, failures or (), now),
+        *_lost(asked, workers or (), lately),
+    ]
+    alive = [row for row in workers or () if row.alive]
     values = {
         "page": "overview",
-        "states": None if figures is None else figures.states(),
-        "oldest_due": await reading.oldest_due(),
-        "workers": await reading.workers(),
-        "queues": await reading.queues(),
+        "amounts": amounts,
+        "oldest": oldest,
+        "lines": lines,
+        "charts": drawn,
+        "spans": [(one, asked.href("/", span=one)) for one in SPANS],
+        "span": span,
+        "workers": None if workers is None else len(alive),
+        "slots": sum(row.card.concurrency for row in alive),
+        "outlook": _outlook(tasks or (), lately, now),
+        "is_new": amounts is not None and not any(amount.number for amount in amounts.values()),
     }
     return View(template="lists.html", title="Overview", values=values)
+
+
+async def _drawn(
+    reading: Reading, now: datetime, span: str, marks: Sequence[charts.Mark]
+) -> tuple[list[object], Sequence[Period]]:
+    """The charts; and what was counted in the last hour, by the minute."""
+    length, step = SPANS[span]
+    ends = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    # Columns begin at the same moments whenever they are drawn: two viewers share one answer, and nothing wobbles.
+    since = datetime.fromtimestamp((ends.timestamp() - length) // step * step, now.tzinfo)
+    lately = await reading.throughput(ends - NEW, ends) or ()
+    found = lately if span == "1h" else await reading.throughput(since, ends, step)
+    if not found:
+        return [], lately
+    slots = charts.slots_of(found, since, ends, step)
+    return [
+        draw(f"chart-{draw.__name__}", slots, marks) for draw in (charts.throughput, charts.waits, charts.runs)
+    ], lately
+
+
+def _outlook(tasks: Sequence[TaskRow], lately: Sequence[Period], now: datetime) -> str:
+    """When nothing is due any more, if things go on as in the last minutes."""
+    due = sum((row.due for row in tasks if row.paused_since is None and row.able), Amount())
+    if not due.number:
+        return f"Nothing is due{' that a worker may take' * any(row.due.number for row in tasks)}."
+    done = total(period for period in lately if period.at > now - LATELY).finished
+    jobs = f"{_jobs(due)} due"
+    if not done:
+        return f"{jobs}, and none has ended in the last {say_span(LATELY.total_seconds())}."
+    return f"{jobs}; at this rate that is {say_span(max(due.number * LATELY.total_seconds() / done, 1))} of work."
+
+
+def _paused(asked: Asked, queues: Sequence[QueueRow], tasks: Sequence[TaskRow], pauses: Pauses) -> Iterator[Line]:
+    yield from _cut(
+        [
+            Line(
+                f"Queue {row.name} is paused; {_jobs(Amount(row.waiting))} waiting in it",
+                asked.href("/jobs", queue=row.name),
+                f"stowhand queues resume {shlex.quote(row.name)}",
+                is_bad=False,
+            )
+            for row in queues
+            if row.paused_since is not None
+        ],
+        Line("queues are paused", asked.href("/queues"), is_bad=False),
+    )
+    waiting = {row.name: row.waiting for row in tasks}
+    yield from _cut(
+        [
+            Line(
+                f"Task {name} is paused; {_jobs(waiting.get(name, Amount()))} waiting",
+                asked.href("/jobs", task=name),
+                f"stowhand queues resume --task {shlex.quote(name)}",
+                is_bad=False,
+            )
+            for name in pauses.tasks
+        ],
+        Line("tasks are paused", asked.href("/tasks"), is_bad=False),
+    )
+    if pauses.unqueued is not None:
+        todo = "stowhand queues resume --without-queue"
+        yield Line("Jobs without a queue are paused", asked.href("/queues"), todo, is_bad=False)
+
+
+def _orphaned(asked: Asked, tasks: Sequence[TaskRow]) -> Iterator[Line]:
+    lines = [
+        Line(
+            f"No worker has the task {row.name}, of which {_jobs(row.due)} due",
+            asked.href("/jobs", task=row.name),
+            "Start a worker that has it, or correct its name.",
+        )
+        for row in tasks
+        if row.is_orphaned and row.paused_since is None
+    ]
+    yield from _cut(lines, Line("tasks with due jobs have no worker", asked.href("/tasks")))
+
+
+def _failing(asked: Asked, failures: Sequence[Failures], now: datetime) -> Iterator[Line]:
+    recent = sorted((one for one in failures if one.latest_at > now - NEW), key=lambda one: one.since, reverse=True)
+    lines = [
+        Line(
+            f"{one.task}: {one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed with"
+            f" {one.error_class or 'an error'}, the first {_ago(one.since, now)}{' or earlier' * one.is_cut}",
+            asked.href("/jobs", task=one.task, state="failed"),
+            "Mend the cause, then retry them.",
+        )
+        for one in recent
+    ]
+    yield from _cut(lines, Line("kinds of failure within the last hour", asked.href("/failures")))
+
+
+def _lost(asked: Asked, workers: Sequence[WorkerRow], lately: Sequence[Period]) -> Iterator[Line]:
+    lines = [
+        Line(
+            f"Worker {row.card.name} on {row.card.host} was lost",
+            asked.href("/workers"),
+            "What it had runs elsewhere once its leases have ended.",
+            is_bad=False,
+        )
+        for row in workers
+        if not row.alive
+    ]
+    yield from _cut(lines, Line("workers were lost within a day", asked.href("/workers"), is_bad=False))
+    reset = [period for period in lately if period.tally.resets]
+    if reset:
+        number, most = total(reset).resets, max(reset, key=lambda period: period.tally.resets)
+        yield Line(
+            f"{number:,} {'attempt' if number == 1 else 'attempts'} ended with a dead worker within the last hour",
+            asked.href("/jobs", task=most.task or ""),
+            "Most of this task. A job whose worker died twice under it runs alone, in quarantine.",
+        )
+
+
+def _cut(lines: Sequence[Line], more: Line) -> Iterator[Line]:
+    """The first few, and how many there are."""
+    yield from lines[:EACH]
+    if len(lines) > EACH:
+        yield msgspec.structs.replace(more, what=f"{len(lines)} {more.what}")
+
+
+def _jobs(amount: Amount) -> str:
+    return f"{amount.words} {'job is' if amount.number == 1 else 'jobs are'}"
+
+
+def _ago(moment: datetime, now: datetime) -> str:
+    return f"{say_span(max((now - moment).total_seconds(), 1))} ago"

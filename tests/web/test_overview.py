@@ -1,0 +1,104 @@
+"""The first page: figures, and what needs attention."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from stowhand.jobs.job import NewJob
+from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import Heartbeats
+from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from stowhand.testing import FakeClock, MemoryStore
+from tests.web.conftest import Stores, Visitor
+
+CARD = WorkerCard("worker-1", "host", 7, "1", ("mail/x.y",), 4)
+
+
+@asynccontextmanager
+async def heartbeats_of(store: QueueStore) -> AsyncIterator[Heartbeats]:
+    heartbeats = store.heartbeats()
+    try:
+        yield heartbeats
+    finally:
+        await heartbeats.close()
+
+
+def lines(page: str) -> list[tuple[str, str]]:
+    """What needs attention, and where each leads."""
+    found = re.findall(r'<li(?: class="bad")?><a href="([^"]*)"><bdi>(.*?)</bdi></a>', page)
+    return [(re.sub(r"\d+s ago", "ago", html.unescape(what)), html.unescape(href)) for href, what in found]
+
+
+async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Stores) -> None:
+    async with store_at() as store:
+        await store.jobs.enqueue(NewJob(task="mail/x.y", queue='the "post"'))
+        await store.jobs.enqueue(NewJob(task="unknown"))
+        failed = await store.jobs.enqueue(NewJob(task="resize"))
+        await store.admin.permanently_fail_jobs([failed.id])
+        await store.operate.pause_queue('the "post"')
+        await store.operate.pause_task("resize")
+        await store.operate.pause_unqueued()
+        async with heartbeats_of(store) as heartbeats:
+            assert isinstance(heartbeats, WorkerList)
+            await heartbeats.worker_seen(CARD)
+        visitor = Visitor(store)
+        page = await visitor.page("/")
+        assert lines(page) == [
+            ('Queue the "post" is paused; 1 job is waiting in it', "/jobs?queue=the%20%22post%22"),
+            ("Task resize is paused; 0 jobs are waiting", "/jobs?task=resize"),
+            ("Jobs without a queue are paused", "/queues"),
+            ("No worker has the task unknown, of which 1 job is due", "/jobs?task=unknown"),
+            ("resize: 1 job failed with by hand, the first ago", "/jobs?task=resize&state=failed"),
+        ]
+        assert "stowhand queues resume &#39;the &#34;post&#34;&#39;" in page
+        for _, href in lines(page):
+            if not href.startswith("/queues"):
+                assert "<tbody>" in await visitor.page(href), href
+
+
+async def test_a_quiet_store_needs_nothing(store_at: Stores) -> None:
+    async with store_at() as store:
+        page = await Visitor(store).page("/")
+        assert lines(page) == []
+        assert "No jobs yet" in page
+        assert "Nothing is due." in page
+        assert "Nothing has ended in this time" in page
+
+
+async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(store_at: Stores) -> None:
+    async with store_at() as store:
+        await store.jobs.enqueue_many(NewJob(task="mail/x.y") for _ in range(120))
+        minute = int((await store.timetable.now()).timestamp() // 60)
+        async with heartbeats_of(store) as heartbeats:
+            assert isinstance(heartbeats, ThroughputKeeper)
+            assert isinstance(heartbeats, WorkerList)
+            await heartbeats.worker_seen(CARD)
+            tally = Tally(ok=60, retry=3, waits={20: 60}, runs={15: 60})
+            await heartbeats.write_throughput("worker-1", [TaskMinute(minute, "mail/x.y", tally)])
+        page = await Visitor(store).page("/")
+        assert page.count("<svg") == 3
+        assert "120 jobs are due; at this rate that is 10m of work." in page
+        for span in ("1d", "7d", "90d"):
+            assert page.count("<svg") == (await Visitor(store).page(f"/?span={span}")).count("<svg"), span
+        assert len(page) < 60_000
+
+
+async def test_a_lost_worker_is_named() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    await store.heartbeats().worker_seen(CARD)
+    await clock.advance(timedelta(minutes=5).total_seconds())
+    assert lines(await Visitor(store).page("/"))[0] == ("Worker worker-1 on host was lost", "/workers")
+
+
+@pytest.mark.parametrize("span", ["2h", "<x>"])
+async def test_an_unknown_span_is_named(span: str) -> None:
+    page = await Visitor(MemoryStore()).page(f"/?span={span}", 400)
+    assert f"span: {span!r} is none" in html.unescape(page)
