@@ -66,12 +66,13 @@ def run_steps(steps: list[Step], folder: Path, database: str | None) -> Iterator
 
 
 def environment() -> dict[str, str]:
-    """This one, without anything that names a store, and with our programs first; a reader's pytest has no plugins."""
+    """This one, without what names a store, and with our programs first; a reader's pytest has no plugin but ours."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOWHAND_", "PG", "COLUMNS"))}
     kept.pop("DATABASE_URL", None)
     # Not resolved: a virtual environment's python is a link, and its programs lie beside the link.
     path = os.pathsep.join([forked.programs(), str(Path(sys.executable).parent), kept["PATH"]])
-    return kept | {"PATH": path, "NO_COLOR": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "stowhand.testing.plugin"}
+    return kept | {"PATH": path, "NO_COLOR": "1"} | plugins
 
 
 def alike(text: str) -> list[str]:

@@ -196,7 +196,18 @@ def test_an_app_has_these_members_and_no_others() -> None:
     members = {name for name in {*vars(App), *vars(App(store=MemoryStore()))} if not name.startswith("_")}
     assert sorted(members) == [
         *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue", "enqueue_in"),
-        *("enqueue_many", "handled", "job", "open", "override", "own_store", "registry", "run_in_background", "sync"),
+        *(
+            "enqueue_many",
+            "handled",
+            "immediate",
+            "job",
+            "open",
+            "override",
+            "own_store",
+            "registry",
+            "run_in_background",
+            "sync",
+        ),
         *("task", "traces", "using", "worker"),
     ]
 

@@ -19,9 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand.app.built_in import built_in
+from stowhand.app.draining import AtOnce
 from stowhand.app.embedding import log_in_the_name_of, observed, report, seated, traced
 from stowhand.app.long_tasks import warn_of_long_tasks
-from stowhand.app.opening import open_installed, report_listening
+from stowhand.app.opening import open_installed, report_listening, store_at
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.results import AppJobs
@@ -42,6 +43,7 @@ from stowhand.protocols.offered import lent_connection, there
 from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
+from stowhand.stores.url import MEMORY
 from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.declaration import declaring
@@ -105,6 +107,7 @@ class App:
         self._connected = Connected(self, self._app_store.make)
         self.handled = self._connected.handled
         """Its jobs, for handles."""
+        self._at_once: AtOnce | None = None
         self._handlers: list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """What recurs, as ``cron`` declared it."""
@@ -194,19 +197,25 @@ class App:
         Raises InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable.
         """
         checked = self._check(job)
-        return await (await self.open()).jobs.enqueue(checked)
+        made = await (await self.open()).jobs.enqueue(checked)
+        return made if self._at_once is None else await self._at_once.ran(made)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
         producer = (await self.open()).jobs
         if isinstance(jobs, AsyncIterable):
-            return await producer.enqueue_many(_check_each_async(jobs, self._check))
-        return await producer.enqueue_many(_check_each(jobs, self._check))
+            ids = await producer.enqueue_many(_check_each_async(jobs, self._check))
+        else:
+            ids = await producer.enqueue_many(_check_each(jobs, self._check))
+        if self._at_once is not None:
+            await self._at_once.run()
+        return ids
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
         checked = list(_check_each(jobs, self._check))
-        return await (await self.open()).jobs.add_jobs(checked)
+        made = await (await self.open()).jobs.add_jobs(checked)
+        return made if self._at_once is None else [await self._at_once.ran(job) for job in made]
 
     @overload
     def enqueue_in(self, connection: AsyncConnection, job: NewJob) -> Awaitable[Job]: ...
@@ -303,6 +312,22 @@ class App:
             yield
 
     @contextmanager
+    def immediate(self) -> Iterator[None]:
+        """Run every job when it is enqueued, on every loop and in every thread, for as long as the block lasts: for
+        tests.
+
+        Jobs are kept in a store in memory. ``enqueue`` comes back when the job has run, and all that followed from it,
+        one after another; what a task raises is raised there. What is due later waits. Nothing is retried.
+        """
+        before, self._at_once = self._at_once, AtOnce(self)
+        try:
+            store = store_at(MEMORY, StoreOptions())
+            with self._kept_in(lambda: store):
+                yield
+        finally:
+            self._at_once = before
+
+    @contextmanager
     def _kept_in(self, make: Callable[[], QueueStore]) -> Iterator[Connected]:
         before = self._connected
         self._connected = Connected(self, make)
@@ -310,6 +335,7 @@ class App:
         try:
             yield self._connected
         finally:
+            self.handled.leave()
             self._connected, self.handled = before, before.handled
 
     async def _open_in(self, connected: Connected, *, install: bool = False) -> QueueStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended, Outcome
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.handler import HOOKS, Attempt, Function, Handler
+from stowhand.protocols.inside import is_inside
 from stowhand.protocols.policy import Policy, outcome_of
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import Around
@@ -27,6 +29,10 @@ from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:
     from stowhand.app.app import App
+
+
+MOST = 1000
+"""Jobs that follow one, at most."""
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +78,7 @@ class Recorder:
 
 
 class Drain:
-    """Runs the due jobs of an App's tasks, one after another, again and again; ``close`` it at the end.
+    """Runs the due jobs of an App's tasks, one after another, again and again; closed at the end.
 
     With all that a worker of the App has: middleware, timeouts, retries; resources are opened for the first job that
     asks for them, and closed at the end. Its options are the App's own: no environment and no settings file is read.
@@ -101,7 +107,7 @@ class Drain:
         await Worker(store, Bare(around), options, events=self._events, clock=self._clock).run()
         return ran
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close what was opened. Raises what that raises."""
         self._inner.close()
         if self._inner.resources is not None:
@@ -118,6 +124,30 @@ class Drain:
         if self._inner.resources is not None:
             await self._inner.resources.open((attempt.claim.task,), _ended)
         return await handler.handle(attempt, job)
+
+
+class AtOnce:
+    """Runs what is enqueued by way of an App when it is enqueued."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def run(self) -> None:
+        """What is due, unless an attempt asks: what that enqueues follows it. Raises what a task raised."""
+        if is_inside():
+            return
+        async with aclosing(Drain(self._app)) as drain:
+            ran = await drain.run(MOST)
+        for one in ran:
+            if one.error is not None and one.ended not in (Ended.OK, Ended.CANCELED):
+                raise one.error
+        if len(ran) >= MOST:
+            raise RuntimeError(f"{MOST} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?")
+
+    async def ran(self, job: Job) -> Job:
+        """The job, which was just enqueued, as it is when it has run."""
+        await self.run()
+        return await (await self._app.open()).jobs.get(job.id) or job
 
 
 class Bare:

@@ -84,6 +84,13 @@ class AppJobs:
         changed = bool(self._registry.around.on_enqueue)
         return made, asked if waits.results.marked(job) and not changed else None
 
+    def leave(self) -> None:
+        """End the waits of every loop: nobody asks for these jobs any more."""
+        waits, self._waits = self._waits, {}
+        for loop, one in waits.items():
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(one.close(), loop)
+
     async def close(self) -> None:
         """End the waits of this loop."""
         waits = self._waits.pop(asyncio.get_running_loop(), None)

@@ -9,9 +9,14 @@ from contextvars import ContextVar
 _inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False)
 
 
+def is_inside() -> bool:
+    """An attempt, or what it has started, asks."""
+    return _inside.get()
+
+
 def refuse_inside(what: str) -> None:
     """Raises RuntimeError in an attempt, and in what it has started."""
-    if _inside.get():
+    if is_inside():
         raise RuntimeError(
             f"{what} was called inside an attempt, which would keep its slot while it waits: with one slot for ever."
             " Return, and let the next job be enqueued with ctx.enqueue_after(…), or make a flow of the steps"

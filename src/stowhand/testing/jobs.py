@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.app.app import App, kept_in
-from stowhand.app.draining import Drain, Ran, Recurring
+from stowhand.app.draining import MOST, Drain, Ran, Recurring
 from stowhand.app.presets import PRESETS
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job
@@ -34,8 +34,6 @@ from stowhand.testing.matching import Expected, described, each
 from stowhand.testing.places import MemoryPlace, Place, Server, in_file
 
 T = TypeVar("T")
-MOST = 1000
-"""Jobs that one call runs at one moment."""
 
 
 class Drained(msgspec.Struct, frozen=True):
@@ -214,7 +212,7 @@ class _Course:
         return self._clock.now() + timedelta(microseconds=ceil(wait * 1e6)) if wait else None
 
     async def aclose(self) -> None:
-        await self._drain.close()
+        await self._drain.aclose()
 
     async def _wait(self) -> float | None:
         """Seconds until the next job of the App's tasks is due; 0: one is."""
