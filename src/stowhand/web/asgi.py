@@ -43,7 +43,7 @@ class Asgi:
             reply = await self._board.answer(await self._asked(request))
             if reply.status not in (401, 403) and not _admitted(scope):
                 reply = text(503, "Too many connections; close idle ones.\n").with_headers(("retry-after", "5"))
-            response = _response(reply, request.method)
+            response = _response(reply)
         except ClientDisconnect:
             return
         except _TooLarge:
@@ -103,14 +103,9 @@ def _fields(encoded: str) -> dict[str, list[str]]:
     return found
 
 
-def _response(reply: Reply, method: str) -> Response:
-    response: Response
-    if isinstance(reply.body, bytes):
-        response = Response(reply.body if method != "HEAD" else b"", reply.status)
-        if method != "HEAD":
-            response.headers["content-length"] = str(len(reply.body))
-    else:
-        response = StreamingResponse(reply.body, reply.status)
+def _response(reply: Reply) -> Response:
+    body, status = reply.body, reply.status
+    response = Response(body, status) if isinstance(body, bytes) else StreamingResponse(body, status)
     for name, value in reply.headers:
         response.headers.append(name, value)
     return response

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 import msgspec
@@ -49,27 +50,43 @@ class Route(msgspec.Struct, frozen=True):
     path: str
     page: Page
     needs: Right = Right.LOOK
+    label: str = ""
+    """In the menu."""
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/", overview.show),
-    Route("GET", "/jobs", jobs.show),
+    Route("GET", "/", overview.show, label="Overview"),
+    Route("GET", "/jobs", jobs.show, label="Jobs"),
     Route("GET", "/job", job.show),
     Route("GET", "/job/text", job.show_text, Right.PAYLOADS),
-    Route("GET", "/queues", lists.queues),
-    Route("GET", "/tasks", lists.tasks),
-    Route("GET", "/failures", lists.failures),
-    Route("GET", "/workers", lists.workers),
+    Route("GET", "/queues", lists.queues, label="Queues"),
+    Route("GET", "/tasks", lists.tasks, label="Tasks"),
+    Route("GET", "/failures", lists.failures, label="Failures"),
+    Route("GET", "/workers", lists.workers, label="Workers"),
 )
 """A path is fixed: what names something stands in the query (``/job?id=7``), where no character means anything."""
-MENU = (
-    ("Overview", "/"),
-    ("Jobs", "/jobs"),
-    ("Queues", "/queues"),
-    ("Tasks", "/tasks"),
-    ("Failures", "/failures"),
-    ("Workers", "/workers"),
+
+
+class Trouble(NamedTuple):
+    """What a page says where there is none to show."""
+
+    kind: type[Exception]
+    status: int
+    title: str
+    hint: str = ""
+
+
+TROUBLES = (
+    Trouble(Absent, 404, "Not here"),
+    Trouble(Malformed, 400, "This cannot be shown", "Mend the address, or go back."),
+    Trouble(InvalidJob, 400, "This cannot be shown", "Mend the address, or go back."),
+    Trouble(SchemaMissing, 503, "No schema is installed", "Run: stowhand migrate"),
+    Trouble(SchemaOutdated, 503, "The schema is older than this program", "Run: stowhand migrate"),
+    Trouble(SchemaTooNew, 503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
+    Trouble(ConfigurationError, 501, "This store cannot say that"),
+    Trouble(StoreError, 503, "The store does not answer", "This page tries again by itself, every few seconds."),
 )
+"""The first that fits."""
 
 
 class Board:
@@ -110,7 +127,7 @@ class Board:
             found = await route.page(asked, self._reading)
             if asked.method == "POST":
                 self._reading.forget()
-        except (Absent, Malformed, InvalidJob, ConfigurationError, StoreError) as error:
+        except tuple(trouble.kind for trouble in TROUBLES) as error:
             found = self._trouble(error)
         if isinstance(found, Reply):
             return found
@@ -132,7 +149,7 @@ class Board:
         body = page.render(
             asked=asked,
             title=view.title,
-            menu=MENU,
+            menu=[route for route in self._routes if route.label],
             place=self._reading.place,
             now=wall_clock().replace(microsecond=0),
             may={right.value for right in Right if asked.may(right)},
@@ -144,28 +161,10 @@ class Board:
         return Reply(status=view.status, headers=headers, body=body.encode("utf-8", "backslashreplace"))
 
     def _trouble(self, error: Exception) -> View:
-        status, title, hint = _said(error)
+        _, status, title, hint = next(trouble for trouble in TROUBLES if isinstance(error, trouble.kind))
         since = self._reading.away_since if status == 503 else None
         values = {"words": scrub(str(error)), "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
-
-
-def _said(error: Exception) -> tuple[int, str, str]:
-    """Status, title, and what to do."""
-    match error:
-        case Absent():
-            return 404, "Not here", ""
-        case Malformed() | InvalidJob():
-            return 400, "This cannot be shown", "Mend the address, or go back."
-        case SchemaMissing():
-            return 503, "No schema is installed", "Run: stowhand migrate"
-        case SchemaOutdated():
-            return 503, "The schema is older than this program", "Run: stowhand migrate"
-        case SchemaTooNew():
-            return 503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."
-        case ConfigurationError():
-            return 501, "This store cannot say that", ""
-    return 503, "The store does not answer", "This page tries again by itself, every few seconds."
 
 
 def _refused(right: Right) -> View:
@@ -204,7 +203,7 @@ def _templates() -> jinja2.Environment:
         auto_reload=False,
     )
     made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment, "head": _head}
-    made.globals |= {"version_of": _version_of}
+    made.globals |= {"version_of": lambda name: _asset_of(name)[1]}
     return made
 
 
@@ -224,32 +223,19 @@ def _moment(at: datetime | None, now: datetime) -> Markup:
 
 
 @cache
-def _asset_of(name: str) -> tuple[bytes, str] | None:
-    """Its content, and its ETag."""
-    if name not in ASSETS:
-        return None
+def _asset_of(name: str) -> tuple[bytes, str]:
+    """Its content, and a hash of it: a part of its link, so that a browser may keep it for long."""
     content = ICON if name == "icon.svg" else (HERE / name).read_bytes()
-    return content, f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-
-
-def _version_of(name: str) -> str:
-    """A part of an asset's link that changes with its content, so that a browser may keep it for long."""
-    found = _asset_of(name)
-    return "" if found is None else found[1].strip('"')
+    return content, hashlib.sha256(content).hexdigest()[:20]
 
 
 def _asset(asked: Asked) -> Reply:
     name = asked.path.removeprefix("/assets/")
-    found = _asset_of(name)
-    if found is None:
+    if name not in ASSETS:
         return text(404, f"There is no {name} here.\n")
-    content, tag = found
-    fresh = asked.first("v") == tag.strip('"')
-    headers = (
-        ("content-type", ASSETS[name]),
-        ("etag", tag),
-        ("cache-control", "public, max-age=31536000, immutable" if fresh else "no-cache"),
-    )
+    content, tag = _asset_of(name)
+    kept = f"public, max-age={YEAR}, immutable" if asked.first("v") == tag else "no-cache"
+    headers = (("content-type", ASSETS[name]), ("etag", f'"{tag}"'), ("cache-control", kept))
     if tag in asked.headers.get("if-none-match", ""):
         return Reply(status=304, headers=headers)
     return Reply(headers=headers, body=content)

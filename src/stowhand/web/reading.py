@@ -91,39 +91,39 @@ class Reading:
     # -- figures, for all viewers ----------------------------------------------------------------
 
     async def figures(self) -> Figures | None:
-        return await self._shared("figures", lambda inspect: inspect.figures())
+        return await self._look(lambda inspect: inspect.figures(), "figures")
 
     async def amounts(self) -> Mapping[State, Amount] | None:
-        return await self._shared("amounts", lambda inspect: inspect.amounts())
+        return await self._look(lambda inspect: inspect.amounts(), "amounts")
 
     async def tasks(self) -> Sequence[TaskRow] | None:
-        return await self._shared("tasks", lambda inspect: inspect.tasks())
+        return await self._look(lambda inspect: inspect.tasks(), "tasks")
 
     async def held(self, who: Who) -> Sequence[Held] | None:
         """What each worker has under its leases."""
-        found = await self._shared("held", lambda inspect: inspect.held())
+        found = await self._look(lambda inspect: inspect.held(), "held")
         if found is None:
             return None
         return [msgspec.structs.replace(one, longest=[seen_by(who, job) for job in one.longest]) for one in found]
 
     async def app_versions(self) -> Sequence[AppVersion] | None:
-        return await self._shared("versions", lambda inspect: inspect.app_versions())
+        return await self._look(lambda inspect: inspect.app_versions(), "versions")
 
     async def oldest_due(self) -> float | None:
         """Seconds."""
-        return await self._shared("oldest due", lambda inspect: inspect.oldest_due())
+        return await self._look(lambda inspect: inspect.oldest_due(), "oldest due")
 
     async def workers(self) -> Sequence[WorkerRow] | None:
-        return await self._shared("workers", lambda inspect: inspect.workers())
+        return await self._look(lambda inspect: inspect.workers(), "workers")
 
     async def queues(self) -> Sequence[QueueRow] | None:
-        return await self._shared("queues", lambda inspect: inspect.queues())
+        return await self._look(lambda inspect: inspect.queues(), "queues")
 
     async def pauses(self) -> Pauses | None:
-        return await self._shared("pauses", lambda inspect: inspect.pauses())
+        return await self._look(lambda inspect: inspect.pauses(), "pauses")
 
     async def failures(self, who: Who) -> Sequence[Failures] | None:
-        found = await self._shared("failures", lambda inspect: inspect.failures())
+        found = await self._look(lambda inspect: inspect.failures(), "failures")
         if found is None or who.may(Right.PAYLOADS):
             return found
         return [msgspec.structs.replace(one, error=None) for one in found]
@@ -132,9 +132,9 @@ class Reading:
         self, since: datetime, until: datetime, step: float = 60.0, task: str | None = None
     ) -> Sequence[Period] | None:
         """Nothing is counted in a store that keeps no throughput."""
-        return await self._shared(
-            ("throughput", since, until, step, task),
+        return await self._look(
             lambda inspect: inspect.throughput(since, until, step=step, task=task),
+            ("throughput", since, until, step, task),
         )
 
     async def now(self) -> datetime:
@@ -148,14 +148,13 @@ class Reading:
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await question(await self._opened())
-        except TimeoutError:
-            self.away_since = self.away_since or wall_clock()
-            raise StoreUnreachable(f"the store has not answered for {PATIENCE:.0f} s") from None
         except SchemaError:
             raise
-        except StoreError:
+        except (StoreError, TimeoutError) as error:
             self.away_since = self.away_since or wall_clock()
-            raise
+            if isinstance(error, StoreError):
+                raise
+            raise StoreUnreachable(f"the store has not answered for {PATIENCE:.0f} s") from None
         self.away_since = None
         return answer
 
@@ -175,11 +174,17 @@ class Reading:
         """Ask anew: something was changed here."""
         self._fresh = {}
 
-    async def _look(self, question: Callable[[Inspector], Awaitable[T]]) -> T | None:
-        return await self.ask(lambda store: _by(store, question))
+    async def _look(self, question: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:
+        """``None``: a lent store, whose jobs are looked at one by one. With a ``key`` once a second for all viewers."""
 
-    async def _shared(self, key: object, question: Callable[[Inspector], Awaitable[T]]) -> T | None:
-        return await self.shared(key, lambda store: _by(store, question))
+        async def look(store: QueueStore) -> T | None:
+            try:
+                inspect = store.inspect
+            except ConfigurationError:
+                return None
+            return await question(inspect)
+
+        return await (self.ask(look) if key is None else self.shared(key, look))
 
     async def _opened(self) -> QueueStore:
         if self._store is None:
@@ -196,14 +201,6 @@ def seen_by(who: Who, job: Job) -> Job:
     return msgspec.structs.replace(
         job, payload_text="", result_text=None, last_error=None, key=None, progress_text=None
     )
-
-
-async def _by(store: QueueStore, question: Callable[[Inspector], Awaitable[T]]) -> T | None:
-    try:
-        inspect = store.inspect
-    except ConfigurationError:  # a lent store: jobs are looked at one by one
-        return None
-    return await question(inspect)
 
 
 async def _now(store: QueueStore) -> datetime:
