@@ -105,7 +105,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
-from stowhand import App, Context
+from stowhand import App, Context, Failure
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
 
 app = App("sqlite:///queue.db")
@@ -183,6 +183,30 @@ app.task(retry_on="OSError")  # E arg-type reportArgumentType reportCallIssue
 app.task(give_up_on=(LookupError, 3))  # E arg-type reportArgumentType reportCallIssue
 app.task(backoff=worded)  # E arg-type reportArgumentType reportCallIssue
 app.task(backoff=many)  # E arg-type reportArgumentType reportCallIssue
+
+@app.task
+async def tell(payload: Failure) -> None: ...
+
+@app.task(unique="arguments", unique_period="1h", on_failure=tell, expires=timedelta(minutes=5))
+async def d(to: str) -> None: ...
+
+@app.task(unique=lambda to: to.lower(), unique_period=3600, on_failure="tell", expires="5m")
+async def e(to: str) -> None: ...
+
+@app.task(on_failure=tell.options(queue="mail"), expires=None)
+async def f(to: str) -> None: ...
+
+app.task(unique="argument")  # E call-overload reportArgumentType
+app.task(unique=3)  # E call-overload reportArgumentType
+app.task(unique="arguments", unique_period=[])  # E call-overload reportArgumentType
+app.task(on_failure=patience)  # E call-overload reportArgumentType
+app.task(on_failure=3)  # E call-overload reportArgumentType
+app.task(expires=[])  # E call-overload reportArgumentType
+d.options(expires=7.5)
+d.options(expires=[])  # E arg-type reportArgumentType
+d.options(unique="arguments")  # E call-arg reportCallIssue
+d.options(unique_period="1h")  # E call-arg reportCallIssue
+d.options(on_failure=tell)  # E call-arg reportCallIssue
 """
 
 
