@@ -76,6 +76,15 @@ def test_a_delay_counts_from_now(queue: Stowhand) -> None:
     assert later > now
 
 
+def test_a_job_may_expire(queue: Stowhand) -> None:
+    refused = queue("add", "hello", "--expires", "soon")
+    assert (refused.code, "--expires" in refused.err) == (2, True)
+    assert queue("add", "hello", "--run-at", "2020-01-01T00:00Z", "--expires", "10m").code == 0
+    assert queue("worker", "--once").code == 0
+    (row,) = queue("jobs", "list", "--state", "canceled", "--json").rows()
+    assert row["last_error"] == "it expired before its first attempt"
+
+
 def test_the_preset_and_the_settings_decide_how_often_a_job_is_tried(queue: Stowhand, folder: Path) -> None:
     (folder / "stowhand.toml").write_text("preset = 'service'\n")
     queue("add", "hello")

@@ -73,6 +73,12 @@ when_option = click.option(
 )
 @click.option("--max-attempts", type=int, metavar="N", help="How often it is tried.  [default: its task's, or 25]")
 @click.option("--priority", type=int, metavar="N", help="Smaller runs first.  [default: its task's, or 0]")
+@click.option(
+    "--expires",
+    metavar="DURATION",
+    type=Read(parse_duration),
+    help="Canceled where no worker claims it so much later than it is due.  [default: its task's, or never]",
+)
 @click.option("flags", "--flag", multiple=True, metavar="NAME", help="May be repeated.")
 @tasks_option
 @otel_option
@@ -86,6 +92,7 @@ def command(
     key_mode: KeyMode | None,
     max_attempts: int | None,
     priority: int | None,
+    expires: float | None,
     flags: tuple[str, ...],
     **typed: Any,
 ) -> None:
@@ -105,6 +112,7 @@ def command(
         "key_mode": key_mode,
         "max_attempts": max_attempts,
         "priority": priority,
+        "expires": expires,
         "flags": flags or None,
     }
     tasks, traces = _known(settings, task, named=typed.get("tasks") is not None)
