@@ -3,6 +3,9 @@
 Processor time (user and system) of worker processes per job that does nothing, and of the server's, from one job early
 in the drain to one near its end: neither the start nor the end of a process counts. ``--side`` names another checkout
 with its own ``.venv``; sides take turns, and what counts is their ratio.
+
+What a new thing costs where nobody uses it (middleware, progress, the rules of a task) is this drain, for its task
+declares none of them: ``--side BEFORE --least 0.99`` fails where a job has become dearer than that.
 """
 
 from __future__ import annotations
@@ -122,8 +125,11 @@ def _spent(postmaster: int) -> float:
 @click.option("--jobs", default=60_000, show_default=True)
 @click.option("--processes", default=1, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
+@click.option(
+    "--least", type=float, help="Fail where this checkout drains less than so many times what the first does."
+)
 @click.option("--kind", type=click.Choice(list(KINDS)), default="async", show_default=True, help="Of handler.")
-def main(sides: tuple[Path, ...], jobs: int, processes: int, rounds: int, kind: str) -> None:
+def main(sides: tuple[Path, ...], jobs: int, processes: int, rounds: int, least: float | None, kind: str) -> None:
     """Drain in turn; medians, and the ratio to the first side in each round."""
     everybody = [*(side.resolve() for side in sides), HERE]
     found: dict[Path, list[tuple[float, ...]]] = {side: [] for side in everybody}
@@ -147,6 +153,8 @@ def main(sides: tuple[Path, ...], jobs: int, processes: int, rounds: int, kind: 
             for i in range(3)
         ]
         click.echo(f"{f'{side.name} / {everybody[0].name}':<40}" + "".join(f"{ratio:>12.3f}" for ratio in ratios))
+        if side == HERE and least is not None and 1 / ratios[1] < least:
+            raise click.ClickException(f"{1 / ratios[1]:.3f} of the first side's, by the worker's time; {least} asked")
 
 
 if __name__ == "__main__":
