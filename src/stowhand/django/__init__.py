@@ -7,6 +7,7 @@ task        ``@task`` with ``key``, ``max_attempts`` and ``timeout``
 backend     what Django asks of a backend
 known       which tasks a worker has
 results     a job as Django's ``TaskResult``
+testing     for the tests of a project: ``drain``
 tables      its migrations
 checks      what is wrong with the settings
 attempts    how a worker runs a task

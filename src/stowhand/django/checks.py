@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
-from django.conf import settings
 from django.core import checks
+from django.db import connections
 
 from stowhand.django.known import known_tasks
 from stowhand.errors import ConfigurationError
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def check_backend(backend: StowhandBackend) -> list[Any]:
     """Asks no database."""
     where, alias = f"TASKS[{backend.alias!r}]", backend.database.alias
-    if alias not in settings.DATABASES:
+    if alias not in connections.settings:
         words = f"{where}: OPTIONS['database'] is {alias!r}, which DATABASES lacks."
-        hint = f"Name one of {', '.join(map(repr, settings.DATABASES))}."
+        hint = f"Name one of {', '.join(map(repr, connections.settings))}."
         return [checks.Error(words, hint=hint, id="stowhand.E001")]
     found: list[Any] = []
     if not apps.is_installed("stowhand.django"):
@@ -41,7 +41,7 @@ def _of_sqlite(backend: StowhandBackend, where: str) -> list[Any]:
     if backend.database.is_in_memory:
         return []
     alias = backend.database.alias
-    options = settings.DATABASES[alias].get("OPTIONS", {})
+    options = backend.database.connection.settings_dict["OPTIONS"]
     found: list[Any] = []
     if str(options.get("transaction_mode", "")).upper() != "IMMEDIATE":
         found.append(

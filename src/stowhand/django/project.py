@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from django.tasks import task_backends
+from django.tasks import base, task_backends
 
 from stowhand.app.app import App
 from stowhand.django.attempts import Stopped, around_thread, function_of, options_of
@@ -26,12 +26,18 @@ def app_of(backend: StowhandBackend) -> App:
         around_thread=around_thread,
         middleware=[partial(Stopped, backend)],
     )
-    for path, task in backend.known().items():
-        function = function_of(backend, task)
-        app.task(name=path, **options_of(task, task.queue_name))(function)
-        for queue in sorted(backend.queues - {task.queue_name}):
-            app.task(name=f"{path}@{queue}", **options_of(task, queue))(function)
+    for name, (task, queue) in names_of(backend).items():
+        app.task(name=name, **options_of(task, queue))(function_of(backend, task))
     return app
+
+
+def names_of(backend: StowhandBackend) -> dict[str, tuple[base.Task, str]]:
+    """Of the backend's jobs: each task's path, and one more for each other queue; with the task and the queue."""
+    found: dict[str, tuple[base.Task, str]] = {}
+    for path, task in backend.known().items():
+        found[path] = (task, task.queue_name)
+        found |= {f"{path}@{queue}": (task, queue) for queue in sorted(backend.queues - {task.queue_name})}
+    return found
 
 
 def chosen_backend() -> StowhandBackend:

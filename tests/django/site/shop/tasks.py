@@ -109,3 +109,9 @@ def lose_connection() -> str:
             cursor.execute("select pg_terminate_backend(pg_backend_pid())")
         cursor.execute("select 'there'")
         return str(cursor.fetchone()[0])
+
+
+@our_task(max_attempts=1)
+def break_the_rules(alias: str) -> None:
+    Order.objects.using(alias).create(pk=-1, name="first")
+    Order.objects.using(alias).create(pk=-1, name="second")

@@ -1,0 +1,133 @@
+"""The tables by `manage.py migrate`, beside `stowhand migrate`, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from django.db.migrations.exceptions import IrreversibleError
+from django.tasks import task_backends
+
+from stowhand.django.project import app_of
+from stowhand.errors import SchemaMissing
+from tests.support.databases import Databases
+
+Kinds = ["default", "postgres"]
+
+
+@pytest.fixture(params=Kinds)
+def empty(request: pytest.FixtureRequest, site: None, tmp_path: Path, postgres_server: Databases) -> Iterator[Any]:
+    """A backend whose database holds nothing."""
+    alias = request.param
+    connection = connections[alias]
+    connection.close()
+    before = dict(connection.settings_dict)
+    with postgres_server.lend(None) as url:
+        name = str(tmp_path / "new.sqlite3") if alias == "default" else url.partition("?")[0].rpartition("/")[2]
+        connection.settings_dict["NAME"] = name
+        try:
+            yield task_backends[alias]
+        finally:
+            connection.close()
+            connection.settings_dict.update(before)
+
+
+def migrate(backend: Any, *to: str) -> None:
+    call_command("migrate", "stowhand", *to, database=backend.database.alias, verbosity=0)
+
+
+def install(backend: Any) -> None:
+    """As `stowhand migrate` does."""
+
+    async def do() -> None:
+        async with app_of(backend) as app:
+            await (await app.open()).schema.install()
+
+    async def open_and_install() -> None:
+        app = app_of(backend)
+        await app.open(install=True)
+        await app.close()
+
+    asyncio.run(open_and_install())
+    asyncio.run(do())
+
+
+def status(backend: Any) -> tuple[int | None, int]:
+    async def ask() -> Any:
+        store = app_of(backend).any_store()
+        try:
+            return await store.schema.status()
+        finally:
+            await store.close()
+
+    found = asyncio.run(ask())
+    return found.installed, found.expected
+
+
+def enqueue(backend: Any) -> str:
+    from tests.django.site.shop import tasks
+
+    return str(tasks.add.using(backend=backend.alias).enqueue(1).id)
+
+
+def test_a_migration_installs_the_newest_schema(empty: Any) -> None:
+    with pytest.raises(SchemaMissing, match=r"manage.py migrate"):
+        enqueue(empty)
+    connections[empty.database.alias].close()
+    migrate(empty)
+    installed, expected = status(empty)
+    assert installed == expected
+    assert empty.get_result(enqueue(empty)).args == [1]
+
+
+def test_stowhand_migrate_before_it_and_behind_it(empty: Any) -> None:
+    install(empty)
+    kept = enqueue(empty)
+    migrate(empty)
+    assert empty.get_result(kept).args == [1]
+    install(empty)
+    assert empty.get_result(kept).args == [1]
+    installed, expected = status(empty)
+    assert installed == expected
+
+
+def test_it_is_not_taken_back_while_jobs_are_there(empty: Any) -> None:
+    migrate(empty)
+    enqueue(empty)
+    with pytest.raises(IrreversibleError, match="1 jobs have not ended"):
+        migrate(empty, "zero")
+    assert status(empty)[0] is not None
+
+
+def test_taken_back_it_leaves_nothing(empty: Any) -> None:
+    migrate(empty)
+    migrate(empty, "zero")
+    connections[empty.database.alias].close()
+    assert status(empty)[0] is None
+
+
+def test_there_is_nothing_to_make_a_migration_of(site: None) -> None:
+    call_command("makemigrations", "stowhand", check=True, dry_run=True, verbosity=0)
+
+
+def test_a_database_without_jobs_gets_no_tables(site: None, tmp_path: Path) -> None:
+    from django.test import override_settings
+
+    connection = connections["default"]
+    connection.close()
+    before = dict(connection.settings_dict)
+    connection.settings_dict["NAME"] = str(tmp_path / "other.sqlite3")
+    backend = {"BACKEND": "stowhand.django.StowhandBackend", "OPTIONS": {"database": "postgres"}}
+    try:
+        with override_settings(TASKS={"default": backend}):
+            call_command("migrate", "stowhand", verbosity=0)
+        with connection.cursor() as cursor:
+            assert "stowhand_jobs" not in connection.introspection.table_names(cursor)
+    finally:
+        connection.close()
+        connection.settings_dict.update(before)

@@ -1,0 +1,109 @@
+"""`drain` in a project's tests: within the transaction of a TestCase, and in a TransactionTestCase as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connections, transaction
+from django.tasks import TaskResultStatus, task_backends
+from django.test import TestCase, TransactionTestCase, override_settings
+
+from stowhand.django.testing import drain
+from stowhand.errors import ConfigurationError
+
+Status = TaskResultStatus
+DATABASES = {"default", "postgres"}
+
+
+def shop() -> Any:
+    from tests.django.site.shop import tasks
+
+    return tasks
+
+
+@pytest.mark.usefixtures("site")
+class InATestCase(TestCase):
+    """Nothing is committed: a worker would see no job, and no row."""
+
+    databases = DATABASES
+
+    def test_what_is_due_runs_with_what_it_enqueues(self) -> None:
+        result = shop().place.enqueue("an order")
+        assert drain() == 2
+        result.refresh()
+        assert result.status == Status.SUCCESSFUL
+        assert result.worker_ids == ["drain"]
+
+    def test_on_postgres_and_of_a_coroutine(self) -> None:
+        results = [task.using(backend="postgres").enqueue(1, other=2) for task in (shop().add, shop().add_later)]
+        assert drain("postgres") == 2
+        for result in results:
+            result.refresh()
+            assert (result.status, result.return_value) == (Status.SUCCESSFUL, 3)
+
+    def test_from_a_coroutine(self) -> None:
+        async def enqueue_and_drain() -> Any:
+            from asgiref.sync import sync_to_async
+
+            result = await shop().add_later.aenqueue(1)
+            await sync_to_async(drain)()
+            await result.arefresh()
+            return result.return_value
+
+        from asgiref.sync import async_to_sync
+
+        assert async_to_sync(enqueue_and_drain)() == 1
+
+    def test_a_failure_waits_for_its_retry_or_is_final(self) -> None:
+        again, never = shop().fail_once.enqueue("drained"), shop().refuse.enqueue("no")
+        assert drain() == 2
+        again.refresh()
+        never.refresh()
+        assert (again.status, again.attempts) == (Status.READY, 1)
+        assert (never.status, never.errors[0].exception_class) == (Status.FAILED, ValueError)
+        assert drain() == 0
+
+    def test_an_error_of_the_database_does_not_break_the_tests_transaction(self) -> None:
+        for alias in sorted(DATABASES):
+            result = shop().break_the_rules.using(backend=alias).enqueue(alias)
+            drain(alias)
+            result.refresh()
+            assert result.errors[0].exception_class is IntegrityError
+            with connections[alias].cursor() as cursor:
+                cursor.execute("select 1")
+
+    def test_another_backend_is_refused(self) -> None:
+        with (
+            override_settings(TASKS={"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}),
+            pytest.raises(ConfigurationError, match="is a DummyBackend"),
+        ):
+            drain()
+
+    def test_tasks_may_be_run_where_they_are_enqueued(self) -> None:
+        tasks = shop()
+        backend = "stowhand.django.testing.ImmediateBackend"
+        with override_settings(TASKS={"default": {"BACKEND": backend, "QUEUES": []}}):
+            assert tasks.report.enqueue("at once").return_value == "at once"
+
+
+@pytest.mark.usefixtures("site")
+class InATransactionTestCase(TransactionTestCase):
+    """What is committed is seen by a worker, too."""
+
+    databases = DATABASES
+    available_apps = ["tests.django.site.shop"]  # noqa: RUF012 - Django's own form
+
+    def test_drain_commits(self) -> None:
+        for alias in sorted(DATABASES):
+            result = shop().add.using(backend=alias).enqueue(4)
+            assert drain(alias) >= 1
+            connections[alias].close()
+            assert task_backends[alias].get_result(result.id).return_value == 4
+
+    def test_a_job_of_a_transaction_that_is_undone_is_never_run(self) -> None:
+        drain()
+        with transaction.atomic():
+            shop().add.enqueue(4)
+            transaction.set_rollback(True)
+        assert drain() == 0
