@@ -1,0 +1,89 @@
+"""The pages about Django: their blocks make a project, and what they say of it is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.sources import ROOT
+
+_BLOCK = re.compile(r"^```python\n# (\S[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_A_WORKER = "# A worker has been there.\n"
+BEGUN = {
+    "manage.py": """
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+from django.core.management import execute_from_command_line
+execute_from_command_line(sys.argv)
+""",
+    "shop/__init__.py": "",
+    "shop/urls.py": "urlpatterns = []\n",
+    "shop/settings.py": """
+SECRET_KEY = "of a page"
+USE_TZ = True
+ROOT_URLCONF = "shop.urls"
+INSTALLED_APPS = ["shop"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.sqlite3"}}
+""",
+    "shop/models.py": """
+from django.db import models
+
+
+class Order(models.Model):
+    name = models.CharField(max_length=80)
+""",
+}
+SETTINGS = """
+INSTALLED_APPS += ["stowhand.django"]
+TASKS = {"default": {"BACKEND": "stowhand.django.StowhandBackend"}}
+"""
+
+
+@pytest.mark.parametrize("page", ["use-it-from-django", "come-from-django-tasks"])
+def test_what_a_page_shows_is_so(page: str, tmp_path: Path) -> None:
+    files, sessions = dict(BEGUN), []
+    for place, text in _BLOCK.findall((ROOT / "docs" / "how-to" / f"{page}.md").read_text()):
+        if place == "manage.py shell":
+            sessions.append(text)
+        else:
+            files[place] = files.get(place, "") + "\n\n" + text
+    if "TASKS" not in files["shop/settings.py"]:
+        files["shop/settings.py"] += SETTINGS
+    for place, text in files.items():
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    manage(tmp_path, "check", "--fail-level", "ERROR")
+    manage(tmp_path, "migrate", "--run-syncdb")
+    assert sessions
+    assert all("assert " in session for session in sessions)
+    a_worker = f"import subprocess\nsubprocess.run({worker()!r}, check=True)\n"
+    manage(tmp_path, "shell", "--no-imports", "-c", "\n".join(sessions).replace(_A_WORKER, a_worker))
+    if "shop/tests.py" in files:
+        assert "Ran 1 test" in manage(tmp_path, "test", "shop")
+
+
+def worker() -> list[str]:
+    return [sys.executable, "manage.py", "stowhand", "worker", "--once", "--log-level", "off"]
+
+
+def manage(folder: Path, *words: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SITE_", "DJANGO_"))}
+    environment.pop("DATABASE_URL", None)
+    ended = subprocess.run(
+        [sys.executable, "manage.py", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
