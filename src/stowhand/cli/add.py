@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-import msgspec
 
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
@@ -17,6 +15,7 @@ from stowhand.cli.session import with_store
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import Job, KeyMode
+from stowhand.jobs.moments import When, read_when
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.option import one_of
@@ -26,26 +25,6 @@ from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
-
-
-class When(msgspec.Struct, frozen=True):
-    """A moment, or a delay by the store's clock, or neither: now."""
-
-    run_at: datetime | None = None
-    delay: float | None = None
-
-
-def read_when(text: str) -> When:
-    """``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00``, or ``+5m``. Raises ValueError with a sentence."""
-    if text.startswith("+"):
-        return When(delay=parse_duration(text[1:]))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
-    if moment.utcoffset() is None:
-        raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
-    return When(run_at=moment)
 
 
 when_option = click.option(

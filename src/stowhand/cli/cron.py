@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.cli.add import read_when
 from stowhand.cli.groups import Group
 from stowhand.cli.options import crontab_options, json_option, otel_option, settings_of, store_options
 from stowhand.cli.reading import Read
@@ -28,7 +27,7 @@ from stowhand.cron.sources import declared, read_crontab
 from stowhand.cron.zones import find_zone
 from stowhand.errors import ConfigurationError, hint, suggest
 from stowhand.jobs.job import Job
-from stowhand.jobs.moments import iso
+from stowhand.jobs.moments import iso, read_when
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.queue_store import KnownItem, QueueStore

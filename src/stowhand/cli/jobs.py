@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import click
 import msgspec
 
 from stowhand.app.settings.settings import StoreSettings
-from stowhand.cli.add import When, when_option
+from stowhand.cli.add import when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Moment, Wanted, filter_options, wanted_of
 from stowhand.cli.job_views import failures_json, failures_table, job_json, job_page, job_table
@@ -21,8 +20,10 @@ from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.moments import When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
+from stowhand.protocols.answering import answer_for, answers_of, reschedule
 from stowhand.protocols.matching import PAGE
 from stowhand.protocols.operating import Ages, Explanation
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
@@ -243,14 +244,7 @@ def reschedule_jobs(
     if chosen is None:
         return FAILURE
 
-    async def reschedule(store: QueueStore, ids: Sequence[int]) -> Sequence[Job]:
-        if when.delay is None:
-            return await store.admin.reschedule_jobs(ids, given)
-        # From now, by the store's clock, as a delay of `stowhand add` is.
-        run_at = await store.timetable.now() + timedelta(seconds=when.delay)
-        return await store.admin.reschedule_jobs(ids, msgspec.structs.replace(given, run_at=run_at))
-
-    return _administer(typed, chosen, reschedule, as_json=as_json)
+    return _administer(typed, chosen, lambda store, ids: reschedule(store, ids, given, when.delay), as_json=as_json)
 
 
 @command.command("unlock")
@@ -260,7 +254,7 @@ def reschedule_jobs(
 def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Take back what workers hold that are gone for good. Should one still live, what it does is not recorded."""
     taken = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
-    show_answers(map(_changed, taken), as_json=as_json)
+    show_answers(map(answer_for, taken), as_json=as_json)
     if not taken:
         click.echo("Nothing is held by them. Who holds what: stowhand jobs list --state processing --json", err=True)
     return OK if taken else FAILURE
@@ -404,25 +398,9 @@ def _administer(
     """The same for a call that returns the jobs that it has changed."""
 
     async def act(store: QueueStore, ids: Sequence[int]) -> list[Answer]:
-        changed = {job.id: _changed(job) for job in await change(store, ids)}
-        return [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in ids]
+        return await answers_of(store, ids, change)
 
     return _act(typed, act, job_ids, as_json=as_json)
-
-
-def _changed(job: Job) -> Answer:
-    return Answer(job.id, Done.DONE, f"it is {job.state}")
-
-
-def _skipped(job_id: int, job: Job | None) -> Answer:
-    """Why it was left alone, as far as can be seen a moment later."""
-    if job is None:
-        return Answer(job_id, Done.MISSING)
-    if job.state is State.PROCESSING:
-        return Answer(job_id, Done.REFUSED, f"it is running, held by {job.worker}")
-    if job.state in (State.COMPLETED, State.CANCELED):
-        return Answer(job_id, Done.REFUSED, f"it is {job.state} already")
-    return Answer(job_id, Done.REFUSED, "it was running; try again")
 
 
 def _reasons_json(found: Explanation) -> str:

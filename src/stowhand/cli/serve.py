@@ -72,7 +72,6 @@ def command(
     """
     lent = _Lent()
     settings = settings_of(typed, lent.ask)
-    tasks = lent.tasks()
     options = _options(
         host=host,
         port=port,
@@ -82,7 +81,7 @@ def command(
         tls_key=tls_key,
         trust_from=trust_from,
         grace=grace,
-        declared=lambda job: tasks.enqueued(tasks.declared(job)),
+        declared=lent.tasks().made_elsewhere,
     )
     asyncio.run(_serve(settings, lent, options))
     return exit_codes.OK

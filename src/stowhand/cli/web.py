@@ -6,31 +6,37 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
+import msgspec
 
 from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
-from stowhand.cli.tokens import tokens_option
+from stowhand.cli.tokens import tokens_option, trust_from_option
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
-from stowhand.observe.listener import LogListener
+from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.remote.server.token_file import TokenFile
+from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.token_file import TokenFile, write_private
 from stowhand.service.exit_codes import OK
+from stowhand.service.loading import load_app
 from stowhand.service.opening import store_of
 from stowhand.service.signals import handle_signals
+from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
+    from stowhand.web.access import Access, Entrance, Link
     from stowhand.web.asgi import Asgi
 
 PORT = 8480
@@ -55,13 +61,24 @@ def _prefix(text: str) -> str:
     help="Where it stands behind a proxy that passes paths on as they are: /jobs-admin.",
 )
 @tokens_option
+@click.option("--allow-actions", is_flag=True, help="Jobs may be changed and added, by who has signed in.")
+@click.option("--hide-payloads", is_flag=True, help="Nobody sees payloads, results, keys, errors or logs.")
+@click.option("--trust-header", default="", metavar="NAME", help="The header in which your proxy names the visitor.")
+@trust_from_option
+@click.option("--public-url", default="", metavar="URL", help="Where browsers find it: https://jobs.example.com/queue.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="PEM certificate, with its chain.")
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its PEM key, if not in that file.")
 @click.option("--beside", is_flag=True, hidden=True, help="Of a worker: ends with its standard input.")
 @store_options
-def command(host: str, port: int, url_prefix: str, tokens: tuple[Path, bool], beside: bool, **typed: Any) -> int:
+def command(
+    host: str, port: int, url_prefix: str, tls_cert: Path | None, tls_key: Path | None, beside: bool, **typed: Any
+) -> int:
     """Show the dashboard in a browser: every job, queue, task and worker.
 
-    It listens on this machine alone and changes nothing. To have it in an application of yours: stowhand.web.dashboard.
+    It listens on this machine alone and changes nothing. With --allow-actions you sign in by a link, good for one use;
+    on another --host, and wherever there are tokens, by a token. In an application of yours: stowhand.web.dashboard.
     """
+    door = _Door.of(typed, url_prefix)
     settings = settings_of(typed)
     if settings.store.connection.scheme == "memory":
         raise ConfigurationError(
@@ -70,55 +87,121 @@ def command(host: str, port: int, url_prefix: str, tokens: tuple[Path, bool], be
         )
     if not beside:
         log_store(settings.store.connection)
-    asyncio.run(_Command(settings, url_prefix, tokens).run(host, port, beside=beside))
+    where = {"host": host, "port": port, "tls_cert": tls_cert, "tls_key": tls_key}
+    asyncio.run(_Command(settings, door).run(where, beside=beside))
     return OK
+
+
+class _Door(msgspec.Struct, frozen=True):
+    """Who may come in, as it was typed."""
+
+    entrance: Entrance
+    tokens: Path
+    required: bool
+    prefix: str
+
+    @staticmethod
+    def of(typed: dict[str, Any], prefix: str) -> _Door:
+        """Takes its options out of ``typed``. Raises ConfigurationError."""
+        from stowhand.web.access import Entrance
+
+        path, required = typed.pop("tokens")
+        if required and not path.exists():
+            raise ConfigurationError(f"{path}: no tokens have been made yet; make one: {_make(path)}")
+        public_url = typed.pop("public_url").rstrip("/")
+        entrance = Entrance(
+            allow_actions=typed.pop("allow_actions"),
+            hide_payloads=typed.pop("hide_payloads"),
+            trust_header=typed.pop("trust_header"),
+            proxies=Proxies(typed.pop("trust_from")),
+            public_url=public_url,
+        )
+        return _Door(entrance, path, required, prefix or urlsplit(public_url).path)
+
+    def check(self, host: str) -> None:
+        """Nobody comes from elsewhere without being asked who they are. Raises ConfigurationError."""
+        from stowhand.remote.server.http_server import is_loopback
+
+        if not is_loopback(host) and not self.tokens.exists() and not self.entrance.trust_header:
+            raise ConfigurationError(
+                f"--host {host}: without tokens the dashboard is for this machine alone. Make one first:"
+                f" {_make(self.tokens)}; or let your proxy say who comes: --trust-header; or leave out --host"
+            )
+
+    def access(self, events: Events, show: Callable[[str], None]) -> tuple[Access, Link | None]:
+        """``show``: the path of a link to sign in; there is one where actions are allowed, and nothing else tells who
+        comes."""
+        from stowhand.remote.server.authenticator import Authenticator
+        from stowhand.web.access import Access, Link
+
+        clock = SystemClock()
+        gate = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)
+        needs = self.entrance.allow_actions and not gate.wants_tokens and not self.entrance.trust_header
+        link = Link(show, clock) if needs else None
+        return Access(gate, self.entrance, link), link
+
+
+def _make(path: Path) -> str:
+    return f"stowhand tokens make --name NAME --scope read,payload --tokens {path}"
 
 
 class _Command:
     """One run. The store is opened when the first page is asked for, so that one that is away can be told in a page."""
 
-    def __init__(self, settings: WorkerSettings, prefix: str, tokens: tuple[Path, bool]) -> None:
+    def __init__(self, settings: WorkerSettings, door: _Door) -> None:
         self._settings = settings
-        self._prefix = prefix
-        self._tokens = tokens
+        self._door = door
         self._store: QueueStore | None = None
+        self._url = ""
 
-    async def run(self, host: str, port: int, *, beside: bool) -> None:
-        from stowhand.remote.server.http_server import is_loopback, serving
+    async def run(self, where: dict[str, Any], *, beside: bool) -> None:
+        from stowhand.remote.server.http_server import ServerOptions, serving
 
-        path, _ = self._tokens
-        if not is_loopback(host) and not path.exists():
-            raise ConfigurationError(
-                f"--host {host}: without tokens the dashboard is for this machine alone. Make one first:"
-                f" stowhand tokens make --name NAME --scope read --tokens {path}; or leave out --host"
-            )
+        self._door.check(where["host"])
+        events = Events()
+        LendingListener(events, name="web")
+        access, link = self._door.access(events, self._show_link)
+        application = self._application(access, events)
         try:
-            async with serving(self._application(), host, port, GRACE) as server:
-                url = f"{server.url}{self._prefix}/"
+            async with serving(application, ServerOptions(grace=GRACE, **where)) as server:
+                url = self._door.entrance.public_url or f"{server.url}{self._door.prefix}"
+                self._url = url
                 if beside:
-                    print(url, flush=True)  # noqa: T201  the worker reads it
+                    print(f"{url}/", flush=True)  # noqa: T201  the worker reads it
                     handle_signals(lambda: None)
                     asyncio.get_running_loop().add_reader(0, server.stop)  # nothing is ever sent: it has ended
                 else:
-                    core_logger().info(f"Dashboard: {url} (Ctrl-C ends it)")
+                    core_logger().info(f"Dashboard: {url}/ (Ctrl-C ends it)")
                     loop = asyncio.get_running_loop()
                     handle_signals(lambda: loop.call_soon_threadsafe(server.stop))
+                if link is not None:
+                    link.make()
                 await server.until_stopped()
         finally:
             if self._store is not None:
                 await self._store.close()
 
-    def _application(self) -> Asgi:
-        from stowhand.remote.server.authenticator import Authenticator
-        from stowhand.web.access import Access
+    def _application(self, access: Access, events: Events) -> Asgi:
+        from stowhand.web.acting import Acting
         from stowhand.web.asgi import Asgi
         from stowhand.web.board import Board
         from stowhand.web.reading import Reading
 
-        events, (path, required) = Events(), self._tokens
-        LogListener(events)
-        gate = Authenticator(TokenFile(path), events, SystemClock(), required=required)
-        return Asgi(Board(Reading(self._opened), Access(gate)), prefix=self._prefix)
+        acting = None
+        if self._door.entrance.allow_actions:
+            app = self._settings.app
+            acting = Acting(events, Registry().made_elsewhere if app is None else load_app(app).registry.made_elsewhere)
+        return Asgi(Board(Reading(self._opened), access, acting), prefix=self._door.prefix)
+
+    def _show_link(self, path: str) -> None:
+        """To a terminal, which its owner sees, or into a file that only its owner reads: never into a log."""
+        link = f"{self._url}{path}"
+        if sys.stderr.isatty():
+            click.echo(f"Sign in, once and within ten minutes: {link}", err=True)
+            return
+        file = self._door.tokens.with_name("dashboard-link")
+        write_private(file, f"{link}\n".encode())
+        core_logger().info(f"The link to sign in, once and within ten minutes, is in {file}")
 
     async def _opened(self) -> QueueStore:
         store = store_of(self._settings.store)

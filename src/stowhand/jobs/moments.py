@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
+
+from stowhand.jobs.durations import parse_duration
+
 
 def say(moment: datetime | None) -> str:
     """``2030-01-31 09:00:00Z``, or ``-``."""
@@ -38,3 +42,23 @@ def ago(moment: datetime | None, now: datetime) -> str:
         return "-"
     seconds = (now - moment).total_seconds()
     return "now" if seconds < 1 else f"{say_span(seconds)} ago"
+
+
+class When(msgspec.Struct, frozen=True):
+    """A moment, or a delay by the store's clock, or neither: now."""
+
+    run_at: datetime | None = None
+    delay: float | None = None
+
+
+def read_when(text: str) -> When:
+    """``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00``, or ``+5m``. Raises ValueError with a sentence."""
+    if text.startswith("+"):
+        return When(delay=parse_duration(text[1:]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
+    if moment.utcoffset() is None:
+        raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
+    return When(run_at=moment)

@@ -11,6 +11,7 @@ _KEPT = frozenset("\u200c\u200d\u00a0\u202f\u3000")
 _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
 # What closes a list of pairs, `(user=a, password=b)`, is no part of the last one.
 _IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+?(?=[),\]}]*(?:[\s&;'\"]|$)))")
+HIDDEN = "***"
 _SECRET = re.compile(r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|api_?key|authorization|credentials?)$")
 """How the name of a fact ends whose value is a secret."""
 
@@ -49,11 +50,33 @@ def redact(value: Any, depth: int = 20) -> Any:
     if depth == 0:
         return "[...]"
     if isinstance(value, dict):
-        return {name: "***" if _is_secret(name) else redact(each, depth - 1) for name, each in value.items()}
+        return {name: HIDDEN if is_secret(name) else redact(each, depth - 1) for name, each in value.items()}
     return [redact(each, depth - 1) for each in value]
 
 
-def _is_secret(name: object) -> bool:
+def restored(changed: Any, original: Any) -> Any:
+    """What somebody has made of ``redact(original)``, with what was hidden back where it stood.
+
+    Raises KeyError with the name of a secret that stood nowhere.
+    """
+    match changed, original:
+        case str(), str() if changed == redact(original):
+            return original
+        case list(), list() if len(changed) == len(original):
+            return [restored(one, other) for one, other in zip(changed, original, strict=True)]
+        case list(), _:
+            return [restored(one, None) for one in changed]
+        case dict(), _:
+            known = original if isinstance(original, dict) else {}
+            return {
+                name: known[name] if value == HIDDEN and is_secret(name) else restored(value, known.get(name))
+                for name, value in changed.items()
+            }
+    return changed
+
+
+def is_secret(name: object) -> bool:
+    """Is the value of a fact of this name a secret?"""
     return isinstance(name, str) and _SECRET.search(name) is not None
 
 

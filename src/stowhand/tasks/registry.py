@@ -205,6 +205,10 @@ class Registry:
         made = self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", said))
         return made if job.on_failure is None else msgspec.structs.replace(made, on_failure=job.on_failure)
 
+    def made_elsewhere(self, job: NewJob) -> NewJob:
+        """The job of an enqueuer that may not know the task: as it is declared, and as ``on_enqueue`` makes it."""
+        return self.enqueued(self.declared(job))
+
     def wanted(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
         """What these tasks ask a worker to open, in the order of their declaration; ``None``: all tasks."""
         chosen = [one for one in self if tasks is None or one.name in tasks]

@@ -7,19 +7,18 @@ are no tokens, a program of this machine.
 
 from __future__ import annotations
 
-import base64
 import hmac
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from urllib.parse import quote, urlsplit
+from collections.abc import Callable
+from typing import Literal
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
-from stowhand.observe.safe_text import shorten
 from stowhand.remote.server.authenticator import FORWARDED, LOOPBACK_NAMES, Authenticator
 from stowhand.remote.server.grants import EVERYTHING, Grant, Scope
 from stowhand.remote.server.proxies import Proxies
@@ -28,22 +27,22 @@ from stowhand.remote.server.token_file import hash_of
 from stowhand.remote.wire import Kind
 from stowhand.web.asked import Ask, Asked, Reply, Right, View, Who, redirect
 
-LINK_LIFE = 600.0
-"""Seconds for which the one-time link is good."""
-LINK_PAUSE = 10.0
-"""Seconds between two: anybody here may ask for one."""
+LINK_LIFE, LINK_PAUSE = 600.0, 10.0
+"""Seconds for which the one-time link is good, and between two: anybody here may ask for one."""
 SESSION_LIFE = 12 * 3600.0
 """Seconds. A session also ends with the process, and with the token that began it."""
 SESSIONS = 1000
 SESSION, VISIT, SAID = "session", "visit", "said"
 """Cookies: who signed in; what ties a form to the browser that it was sent to; what became of the last form."""
-SAID_LIFE = 60
-"""Seconds."""
-SAID_BYTES = 3000
+SAID_BYTES, SAID_LIFE = 3000, 60
 NAME_LIMIT = 128
 """Characters of a name that a proxy gives."""
 RIGHTS = {Scope.READ: Right.LOOK, Scope.PAYLOAD: Right.PAYLOADS, Scope.ACT: Right.ACT, Scope.ADD: Right.ADD}
 """By the scope of a token that gives it."""
+FOREIGN = (
+    "another site sent this, or the page that it was sent from is older than this dashboard",
+    "go back, load the page again, and send it once more; nothing was changed",
+)
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
@@ -58,6 +57,7 @@ HEADERS = (
     ("cache-control", "no-store"),
 )
 _SECRET = re.compile(r"[\w-]{43}", re.ASCII)
+_HOST = re.compile(r"(\[[\da-f:]+\]|[\w.-]+)(?::(\d{1,5}))?", re.ASCII | re.IGNORECASE)
 _PAGE = re.compile(r"/(?:[a-z]+(?:/[a-z]+)*)?(?:\?[!-~]*)?")
 """A page of ours and its query. Each path is of fixed words, so this leads nowhere else."""
 
@@ -101,12 +101,11 @@ class Link:
         self._code, self._until = "", 0.0
 
     def make(self) -> None:
-        """A new one; the one before is void. Within some seconds of that one, which was not used, nothing is done."""
+        """A new one, which makes the one before void; but not within some seconds of one that was not used."""
         now = self._clock.monotonic()
-        if self._code and now < self._until - LINK_LIFE + LINK_PAUSE:
-            return
-        self._code, self._until = secrets.token_urlsafe(32), now + LINK_LIFE
-        self._show(f"/login?code={self._code}")
+        if not self._code or now >= self._until - LINK_LIFE + LINK_PAUSE:
+            self._code, self._until = secrets.token_urlsafe(32), now + LINK_LIFE
+            self._show(f"/login?code={self._code}")
 
     def spend(self, code: str) -> bool:
         """``False``: another code, or used, or too old."""
@@ -117,16 +116,10 @@ class Link:
         return True
 
 
-class _Session(msgspec.Struct, frozen=True):
-    grant: Grant
-    name: str
-    until: float
-
-
 class Access:
     """On the event loop. Without an ``authenticator`` nobody comes in but whom the application around it names.
 
-    ``link``: made where actions are allowed and there are no tokens.
+    ``link``: made where actions are allowed and nothing else tells who comes.
     """
 
     def __init__(
@@ -138,39 +131,46 @@ class Access:
     ) -> None:
         self._authenticator = authenticator
         self._entrance = entrance or Entrance()
+        self._public = urlsplit(self._entrance.public_url)
         self._link = link
         self._clock = clock or SystemClock()
-        # An application has several processes, perhaps, of which each takes the forms of the others.
+        # An application may have several processes, of which each takes the forms of the others.
         self._key = b"" if authenticator is None else secrets.token_bytes(32)
-        self._sessions: OrderedDict[str, _Session] = OrderedDict()
-        """By the hash of the cookie; the oldest first."""
+        self._sessions: OrderedDict[str, tuple[Grant, str, float]] = OrderedDict()
+        """By the hash of the cookie, the oldest first: what it stands for, the name, and until when."""
 
     async def admit(self, asked: Asked) -> tuple[Asked, View | Reply | None]:
         """The request with its visitor and the token of its forms; and what is answered at once, if anything."""
-        asked = self._arrived(asked)
-        if asked.path.startswith("/assets/"):
-            return asked, None
+        address = self._entrance.proxies.client(asked.peer, asked.headers)
+        asked = msgspec.structs.replace(asked, secure=asked.secure or self._public.scheme == "https", address=address)
+        visit = _kept(asked, VISIT) or secrets.token_urlsafe(32)
+        said = tuple(filter(None, unquote(_value(asked, SAID)).split("\n")))
+        asked = self._as(msgspec.structs.replace(asked, visit=visit, said=said), asked.who)
+        gate = self._authenticator
         try:
+            if asked.path.startswith("/assets/"):
+                return asked, None
             _check_site(asked)
-            asked, is_program = self._identified(asked)
-            if asked.method == "POST" and not is_program:
+            if asked.known:
                 _check_form(asked)
-            return asked, None if asked.known else self._door(asked)
+                return asked, None
+            if gate is None:
+                raise _no("nobody is let in here", "give dashboard(…) the argument rights")
+            asked, is_program = self._identified(asked, gate)
+            if not is_program:
+                _check_form(asked)
+            return asked, self._door(asked, gate)
         except Refused as refused:
-            return asked, self._refusal(asked, refused)
-
-    def still(self, asked: Asked) -> bool:
-        """May an admitted visitor still do what they could? For a stream, which outlives the question."""
-        try:
-            return self._identified(asked)[0].who == asked.who
-        except Refused:
-            return False
+            if gate is not None and refused.kind in (Kind.UNAUTHORIZED, Kind.TOO_MANY):
+                return asked, self._login(asked, gate, refused.status, refused.message)
+            values = {"words": refused.message, "hint": refused.fix}
+            return asked, View(template="base.html", title="Not allowed", values=values, status=refused.status)
 
     def protect(self, asked: Asked, reply: Reply) -> Reply:
         """The reply with the headers that every reply has, and the cookies that its forms and its message need."""
         more = [*HEADERS]
         if reply.said:
-            more.append(_cookie(asked, SAID, _write_said(reply.said), SAID_LIFE))
+            more.append(_cookie(asked, SAID, quote("\n".join(reply.said))[:SAID_BYTES], SAID_LIFE))
         elif asked.said and reply.is_page:
             more.append(_cookie(asked, SAID, "", 0))
         has_forms = reply.is_page and (not asked.who.rights or asked.who.rights & {Right.ACT, Right.ADD})
@@ -182,152 +182,98 @@ class Access:
 
     # -- who -------------------------------------------------------------------------------------
 
-    def _arrived(self, asked: Asked) -> Asked:
-        """With what is known before the visitor is: where it came from, and what its browser has kept for us."""
-        secure = asked.secure or urlsplit(self._entrance.public_url).scheme == "https"
-        asked = msgspec.structs.replace(
-            asked, secure=secure, address=self._entrance.proxies.client(asked.peer, asked.headers)
-        )
-        visit = _kept(asked, VISIT) or secrets.token_urlsafe(32)
-        return self._with_token(msgspec.structs.replace(asked, visit=visit, said=_read_said(asked)))
+    def _way(self, gate: Authenticator) -> Literal["token", "link", "proxy", "open"]:
+        """How a person comes in. A file of tokens that is made later closes what was open."""
+        if gate.wants_tokens:
+            return "token"
+        return "link" if self._link is not None else "proxy" if self._entrance.trust_header else "open"
 
-    def _identified(self, asked: Asked) -> tuple[Asked, bool]:
+    def _identified(self, asked: Asked, gate: Authenticator) -> tuple[Asked, bool]:
         """With its visitor; and whether that is a program, whose token no other site can make a browser send."""
-        gate = self._authenticator
-        if asked.known:
-            return asked, False
-        if gate is None:
-            raise Refused(Kind.OUT_OF_SCOPE, "nobody has been let in here", "give dashboard(…) the argument rights")
-        self._check_host(asked, gate)
+        entrance, way = self._entrance, self._way(gate)
+        self._check_host(asked, way)
         scheme, _, token = asked.headers.get("authorization", "").partition(" ")
-        if gate.wants_tokens and scheme.lower() == "bearer":
-            return self._as(asked, self._of_grant(self._granted(gate, token.strip(), asked))), True
+        if way == "token" and scheme.lower() == "bearer":
+            return self._as(asked, self._of_grant(_granted(gate, token.strip(), asked))), True
         cookie = _kept(asked, SESSION)
-        session = self._sessions.get(hash_of(cookie))
-        if session is not None and self._clock.monotonic() < session.until and gate.still(session.grant):
+        grant, name, until = self._sessions.get(hash_of(cookie), (EVERYTHING, "", 0.0))
+        if self._clock.monotonic() < until and gate.still(grant):
             asked = msgspec.structs.replace(asked, visit=cookie, is_session=True)
-            return self._as(asked, self._of_grant(session.grant, session.name)), False
-        if self._entrance.trust_header and asked.peer in self._entrance.proxies:
-            return self._as(asked, Who(_named(asked, self._entrance.trust_header), self._entrance.most)), False
-        if not self._has_login(gate) and not self._entrance.trust_header:
-            return self._as(asked, Who(rights=self._entrance.most - {Right.ACT, Right.ADD})), False
-        if not self._has_login(gate):
-            raise Refused(
-                Kind.OUT_OF_SCOPE, "this dashboard is reached through its proxy", f"open {self._entrance.public_url}"
-            )
-        if asked.path in ("/login", "/login/link"):
-            return asked, False
-        raise Refused(Kind.UNAUTHORIZED, "This dashboard asks who you are.")
+            return self._as(asked, self._of_grant(grant, name)), False
+        if entrance.trust_header and asked.peer in entrance.proxies:
+            return self._as(asked, Who(_named(asked, entrance.trust_header), entrance.most)), False
+        if way == "open":
+            return self._as(asked, Who(rights=entrance.most - {Right.ACT, Right.ADD})), False
+        if way == "proxy":
+            raise _no("this dashboard is reached through its proxy", f"open {entrance.public_url}")
+        if asked.path not in ("/login", "/login/link"):
+            raise Refused(Kind.UNAUTHORIZED, "This dashboard asks who you are.")
+        return asked, False
 
-    def _has_link(self, gate: Authenticator) -> bool:
-        return self._link is not None and not gate.wants_tokens
-
-    def _has_login(self, gate: Authenticator) -> bool:
-        return self._link is not None or gate.wants_tokens
-
-    def _check_host(self, asked: Asked, gate: Authenticator) -> None:
+    def _check_host(self, asked: Asked, way: str) -> None:
         """Where no secret is asked for, a page of another site must not pass for a visitor by giving its own name the
         address of this machine; nor must what a proxy brings in pass for a program of this machine."""
-        if gate.wants_tokens and not self._entrance.trust_header:
+        by_proxy = bool(self._entrance.trust_header)
+        if way == "token" and not by_proxy:
             return
-        here = (*LOOPBACK_NAMES, urlsplit(self._entrance.public_url).hostname)
-        if _host(asked.headers.get("host", "")) not in here:
-            raise Refused(
-                Kind.OUT_OF_SCOPE,
-                "this dashboard answers only to who asks for it by its own name",
-                f"open {self._entrance.public_url or 'http://127.0.0.1:PORT'}; where a proxy stands before it:"
-                " --public-url, and tokens or --trust-header",
-            )
-        if not self._entrance.trust_header and any(name in asked.headers for name in FORWARDED):
-            raise Refused(
-                Kind.OUT_OF_SCOPE,
-                "a proxy stands before this dashboard, which does not ask who you are",
-                "make a token: stowhand tokens make --name NAME --scope read; or let the proxy say: --trust-header",
-            )
-
-    def _granted(self, gate: Authenticator, token: str, asked: Asked) -> Grant:
-        grant = gate.find(token)
-        if grant is None:
-            raise gate.wrong(asked.address)
-        if grant.tasks is not None or grant.queues is not None:
-            raise Refused(
-                Kind.OUT_OF_SCOPE,
-                "this token is for some tasks or queues, and the dashboard shows them all",
-                f"make one without limits: stowhand tokens make --name {grant.name} --scope read",
-            )
-        return grant
+        if _host(asked)[0] not in (*LOOPBACK_NAMES, self._public.hostname):
+            known = self._entrance.public_url or "http://127.0.0.1:PORT"
+            raise _no("this dashboard has another name", f"open {known}; a proxy before it is named by --public-url")
+        if not by_proxy and any(name in asked.headers for name in FORWARDED):
+            fix = "make a token: stowhand tokens make --name NAME --scope read; or let the proxy say: --trust-header"
+            raise _no("a proxy stands before this dashboard, which does not ask who you are", fix)
 
     def _of_grant(self, grant: Grant, name: str = "") -> Who:
         given = {right for scope, right in RIGHTS.items() if scope in grant.scopes}
         return Who(name or f"{grant.name} ({grant.id})", self._entrance.most & given)
 
     def _as(self, asked: Asked, who: Who) -> Asked:
-        return self._with_token(msgspec.structs.replace(asked, who=who))
-
-    def _with_token(self, asked: Asked) -> Asked:
-        """Bound to the cookie and to the visitor: another site knows neither the one nor what becomes of it."""
-        made = hmac.new(self._key, f"{asked.visit}\n{asked.who.name}".encode("utf-8", "replace"), "sha256")
-        return msgspec.structs.replace(asked, token=made.hexdigest())
+        """As this visitor. The token is bound to them and to a cookie, of which another site knows nothing."""
+        made = hmac.new(self._key, f"{asked.visit}\n{who.name}".encode("utf-8", "replace"), "sha256")
+        return msgspec.structs.replace(asked, who=who, token=made.hexdigest())
 
     # -- in and out ------------------------------------------------------------------------------
 
-    def _door(self, asked: Asked) -> View | Reply | None:
-        gate = self._authenticator
-        if gate is None or not self._has_login(gate):
-            return None
-        method = "GET" if asked.method == "HEAD" else asked.method
-        match method, asked.path:
-            case "GET", "/login":
+    def _door(self, asked: Asked, gate: Authenticator) -> View | Reply | None:
+        way = self._way(gate)
+        match way, "GET" if asked.method == "HEAD" else asked.method, asked.path:
+            case "token" | "link", "GET", "/login":
                 return self._login(asked, gate, 200, "")
-            case "POST", "/login":
-                return self._sign_in(asked, gate)
-            case "POST", "/logout":
-                self._sessions.pop(hash_of(asked.visit), None)
-                return redirect(asked.href("/")).with_headers(_cookie(asked, SESSION, "", 0))
-            case "POST", "/login/link" if self._link is not None and not gate.wants_tokens:
+            case "token" | "link", "POST", "/login":
+                return self._sign_in(asked, gate, way)
+            case "link", "POST", "/login/link" if self._link is not None:
                 self._link.make()
                 return redirect(asked.href("/login"))
+            case _, "POST", "/logout":
+                self._sessions.pop(hash_of(asked.visit), None)
+                return redirect(asked.href("/")).with_headers(_cookie(asked, SESSION, "", 0))
         return None
 
-    def _sign_in(self, asked: Asked, gate: Authenticator) -> Reply:
-        if self._link is None or gate.wants_tokens:
-            grant, name = self._granted(gate, asked.sent("secret").strip(), asked), ""
-        elif self._link.spend(asked.sent("code")):
-            grant, name = EVERYTHING, "link"
-        else:
+    def _sign_in(self, asked: Asked, gate: Authenticator, way: str) -> Reply:
+        grant, name = EVERYTHING, "link"
+        if way == "token":
+            grant, name = _granted(gate, asked.sent("secret").strip(), asked), ""
+        elif self._link is None or not self._link.spend(asked.sent("code")):
             refused = gate.wrong(asked.address)
-            if refused.kind is Kind.UNAUTHORIZED:
-                raise Refused(Kind.UNAUTHORIZED, "This link was used, or is more than ten minutes old.")
-            raise refused
+            raise Refused(refused.kind, "This link was used, or is more than ten minutes old.", status=refused.status)
         if not self._of_grant(grant).rights:
-            raise Refused(
-                Kind.OUT_OF_SCOPE,
-                "this token gives no right here",
-                f"make one: stowhand tokens make --name {grant.name} --scope read,payload",
-            )
+            fix = f"make one: stowhand tokens make --name {grant.name} --scope read,payload"
+            raise _no("this token gives no right here", fix)
         self._sessions.pop(hash_of(asked.visit), None)
         visit = secrets.token_urlsafe(32)
-        self._sessions[hash_of(visit)] = _Session(grant, name, self._clock.monotonic() + SESSION_LIFE)
+        self._sessions[hash_of(visit)] = grant, name, self._clock.monotonic() + SESSION_LIFE
         if len(self._sessions) > SESSIONS:
             self._sessions.popitem(last=False)
-        return redirect(asked.prefix + page_of(asked.sent("back"))).with_headers(
-            _cookie(asked, SESSION, visit, round(SESSION_LIFE))
-        )
-
-    def _refusal(self, asked: Asked, refused: Refused) -> View | Reply:
-        gate = self._authenticator
-        if gate is not None and not asked.known and refused.kind in (Kind.UNAUTHORIZED, Kind.TOO_MANY):
-            return self._login(asked, gate, refused.status, refused.message)
-        values = {"words": refused.message, "hint": refused.fix}
-        return View(template="base.html", title="Not allowed", values=values, status=refused.status)
+        cookie = _cookie(asked, SESSION, visit, round(SESSION_LIFE))
+        return redirect(asked.prefix + page_of(asked.sent("back"))).with_headers(cookie)
 
     def _login(self, asked: Asked, gate: Authenticator, status: int, words: str) -> View:
         """A form for a token, or for the code of a link. To open the link spends nothing: programs open links, too."""
         onward = asked.href(asked.path, **asked.query) if status == 401 and asked.method == "GET" else ""
         back = ("back", onward.removeprefix(asked.prefix) or asked.sent("back"))
         code = asked.first("code")
-        if self._link is None or gate.wants_tokens:
-            ask = Ask(path="/login", button="Sign in", hidden=(back,), secret="Token")
+        if self._way(gate) == "token":
+            ask = Ask(path="/login", button="Sign in", hidden=(back,), field=("secret", "Token", "password"))
             hint = "A token is made by: stowhand tokens make --name NAME --scope read,payload"
         elif code and status == 200:
             ask = Ask(path="/login", button="Sign in", hidden=(("code", code), back))
@@ -339,9 +285,23 @@ class Access:
         return View(template="base.html", title="Sign in", values=values, status=status)
 
 
-def page_of(text: str) -> str:
+def page_of(given: str) -> str:
     """A page of ours to go to, from a form or an address; whatever is none is the first page."""
-    return text if _PAGE.fullmatch(text) else "/"
+    return given if _PAGE.fullmatch(given) else "/"
+
+
+def _no(message: str, fix: str) -> Refused:
+    return Refused(Kind.OUT_OF_SCOPE, message, fix)
+
+
+def _granted(gate: Authenticator, token: str, asked: Asked) -> Grant:
+    grant = gate.find(token)
+    if grant is None:
+        raise gate.wrong(asked.address)
+    if grant.tasks is not None or grant.queues is not None:
+        fix = f"make one without limits: stowhand tokens make --name {grant.name} --scope read"
+        raise _no("this token is for some tasks or queues, and the dashboard shows them all", fix)
+    return grant
 
 
 def _check_site(asked: Asked) -> None:
@@ -349,40 +309,31 @@ def _check_site(asked: Asked) -> None:
     site = asked.headers.get("sec-fetch-site", "same-origin")  # an older browser, a program, or no TLS
     leads = asked.headers.get("sec-fetch-mode") == "navigate" and asked.headers.get("sec-fetch-dest") == "document"
     if site != "same-origin" and (asked.method == "POST" or not (leads or site == "none")):
-        raise _foreign()
+        raise _no(*FOREIGN)
 
 
 def _check_form(asked: Asked) -> None:
-    """Raises Refused unless the form was made here, for this visitor. ``null`` is what a browser says of itself where
-    pages send no referrer, as ours: there the token alone decides."""
+    """Raises Refused for a form that was not made here, for this visitor. ``null`` is what a browser says of itself
+    where pages send no referrer, as ours: there the token alone decides."""
     origin = asked.headers.get("origin", "null")
-    if origin != "null" and urlsplit(origin).netloc.lower() != asked.headers.get("host", "").lower():
-        raise _foreign()
-    if not hmac.compare_digest(asked.token.encode(), asked.sent("token").encode("utf-8", "replace")):
-        raise _foreign()
-
-
-def _foreign() -> Refused:
-    return Refused(
-        Kind.OUT_OF_SCOPE,
-        "another site sent this, or the page that it was sent from is older than this dashboard",
-        "go back, load the page again, and send it once more; nothing was changed",
-    )
+    is_other = origin != "null" and urlsplit(origin).netloc.lower() != asked.headers.get("host", "").lower()
+    sent = asked.sent("token").encode("utf-8", "replace")
+    if asked.method == "POST" and (is_other or not hmac.compare_digest(asked.token.encode(), sent)):
+        raise _no(*FOREIGN)
 
 
 def _named(asked: Asked, header: str) -> str:
     name = asked.headers.get(header.lower(), "").strip()
     # A comma joins two headers of this name, of which a visitor may have sent one.
     if not name or len(name) > NAME_LIMIT or not name.isprintable() or "," in name:
-        raise Refused(Kind.OUT_OF_SCOPE, f"the proxy does not say in {header} who you are", "sign in at the proxy")
+        raise _no(f"the proxy does not say in {header} who you are", "sign in at the proxy")
     return name
 
 
-def _host(text: str) -> str:
-    try:
-        return urlsplit(f"//{text}").hostname or ""
-    except ValueError:
-        return ""
+def _host(asked: Asked) -> tuple[str, str]:
+    """Name and port; empty: none, or not a host at all."""
+    found = _HOST.fullmatch(asked.headers.get("host", ""))
+    return (found[1].strip("[]").lower(), found[2] or "") if found else ("", "")
 
 
 # -- cookies -------------------------------------------------------------------------------------
@@ -390,14 +341,13 @@ def _host(text: str) -> str:
 
 def _name(asked: Asked, what: str) -> str:
     """A browser has one jar for all ports of a host. ``__Host-`` keeps neighbours of a domain from setting it."""
-    port = re.search(r":(\d{1,5})$", asked.headers.get("host", ""))
-    return f"{'__Host-' if asked.secure else ''}stowhand-{what}{'-' + port[1] if port else ''}"
+    port = _host(asked)[1]
+    return f"{'__Host-' if asked.secure else ''}stowhand-{what}{port and '-'}{port}"
 
 
 def _value(asked: Asked, what: str) -> str:
-    name = _name(asked, what)
     pairs = (part.strip().partition("=") for part in asked.headers.get("cookie", "").split(";"))
-    return next((value for key, _, value in pairs if key == name), "")
+    return next((value for name, _, value in pairs if name == _name(asked, what)), "")
 
 
 def _kept(asked: Asked, what: str) -> str:
@@ -408,22 +358,7 @@ def _kept(asked: Asked, what: str) -> str:
 
 def _cookie(asked: Asked, what: str, value: str, life: int | None) -> tuple[str, str]:
     # The visit's comes along where a link of another site leads here, or that page would begin another visit.
-    parts = [f"{_name(asked, what)}={value}", f"Path={'/' if asked.secure else quote(asked.prefix) or '/'}", "HttpOnly"]
-    parts.append(f"SameSite={'Lax' if what == VISIT else 'Strict'}")
-    parts += [] if life is None else [f"Max-Age={life}"]
-    return "set-cookie", "; ".join([*parts, "Secure"] if asked.secure else parts)
-
-
-def _write_said(lines: Sequence[str]) -> str:
-    lines = [shorten(line, SAID_BYTES // 8) for line in lines]
-    while len(text := msgspec.json.encode(lines)) > SAID_BYTES:
-        lines = lines[:-1]
-    return base64.urlsafe_b64encode(text).decode().rstrip("=")
-
-
-def _read_said(asked: Asked) -> tuple[str, ...]:
-    text = _value(asked, SAID)
-    try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=tuple[str, ...])
-    except ValueError:  # none, or not of our writing
-        return ()
+    site = "Lax" if what == VISIT else "Strict"
+    path = "/" if asked.secure else quote(asked.prefix) or "/"
+    ends = ("" if life is None else f"; Max-Age={life}") + ("; Secure" if asked.secure else "")
+    return "set-cookie", f"{_name(asked, what)}={value}; Path={path}; HttpOnly; SameSite={site}{ends}"

@@ -12,7 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
+from stowhand.events import Events
+from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.web.acting import Acting
 from stowhand.web.asked import Asked, Reply, Right, Who, text
 from stowhand.web.board import Board
 from stowhand.web.reading import Reading
@@ -112,7 +115,11 @@ def _response(reply: Reply) -> Response:
 
 
 def dashboard(
-    kept: App | QueueStore, *, rights: Callable[[Request], Given | Awaitable[Given]], prefix: str = ""
+    kept: App | QueueStore,
+    *,
+    rights: Callable[[Request], Given | Awaitable[Given]],
+    prefix: str = "",
+    events: Events | None = None,
 ) -> Asgi:
     """An ASGI application for an application of yours to mount.
 
@@ -121,7 +128,7 @@ def dashboard(
     ``kept``: an App, or a store, which is opened when the first page is asked for; you close it. ``rights``: what the
     sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a ``Who``, whose name is kept for
     the audit; it may be ``async``. Where it raises, nothing is shown. ``prefix``: where it is mounted, where the server
-    around it does not say (``root_path``).
+    around it does not say (``root_path``). ``events``: hear what is changed (``DashboardChanged``); else it is logged.
     """
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
@@ -136,7 +143,10 @@ def dashboard(
         given = rights(request)
         return _who(await given if inspect.isawaitable(given) else given)
 
-    return Asgi(Board(Reading(opened)), visitor, prefix)
+    if events is None:
+        LendingListener(events := Events(), name="web")
+    acting = Acting(events, kept.registry.made_elsewhere) if isinstance(kept, App) else Acting(events)
+    return Asgi(Board(Reading(opened), acting=acting), visitor, prefix)
 
 
 def _who(given: Given) -> Who:

@@ -137,8 +137,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     button: str
     hidden: tuple[tuple[str, str], ...] = ()
     """Names and values that are sent along."""
-    secret: str = ""
-    """The label of a field ``secret``, if there is one."""
+    field: tuple[str, str, str] | None = None
+    """Name, label and type of what is typed in, if anything."""
 
 
 class Malformed(StowhandError):

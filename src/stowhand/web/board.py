@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -15,11 +15,20 @@ import msgspec
 from markupsafe import Markup
 
 from stowhand.clock import wall_clock
-from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreError
+from stowhand.errors import (
+    ConfigurationError,
+    InvalidJob,
+    SchemaError,
+    SchemaMissing,
+    SchemaOutdated,
+    SchemaTooNew,
+    StoreError,
+)
 from stowhand.jobs.moments import iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.web import job, jobs, lists, overview
 from stowhand.web.access import Access, page_of
+from stowhand.web.acting import ACTIONS, Acting
 from stowhand.web.asked import HTML, Absent, Asked, Malformed, Reply, Right, View, redirect, text
 from stowhand.web.live import Live
 from stowhand.web.reading import Reading
@@ -40,6 +49,7 @@ THEME = "stowhand-theme"
 YEAR = 31_536_000
 AGAIN = 5
 """Seconds after which a page that could not be shown is asked for again."""
+AFTER_POST = "Go back and look. Sending the form once more does what it did not, and nothing twice."
 Page = Callable[[Asked, Reading], Awaitable[View | Reply]]
 
 
@@ -89,13 +99,26 @@ TROUBLES = (
 """The first that fits."""
 
 
-class Board:
-    """One dashboard over one store. ``routes``: beside its own."""
+def _acting_routes(acting: Acting | None) -> Iterator[Route]:
+    if acting is not None:
+        yield Route("POST", "/act", acting.act, Right.ACT)
+        yield Route("GET", "/again", acting.again, Right.ADD)
+        yield Route("POST", "/again", acting.run_again, Right.ADD)
 
-    def __init__(self, reading: Reading, access: Access | None = None, routes: Sequence[Route] = ROUTES) -> None:
+
+class Board:
+    """One dashboard over one store. ``acting``: without it nothing can be changed. ``routes``: beside its own."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        access: Access | None = None,
+        acting: Acting | None = None,
+        routes: Sequence[Route] = ROUTES,
+    ) -> None:
         self._reading = reading
         self._access = access or Access()
-        self._routes = routes
+        self._routes = (*routes, *_acting_routes(acting))
         self._live = Live(self.answer, reading)
 
     def close(self) -> None:
@@ -128,7 +151,7 @@ class Board:
             if asked.method == "POST":
                 self._reading.forget()
         except tuple(trouble.kind for trouble in TROUBLES) as error:
-            found = self._trouble(error)
+            found = self._trouble(asked, error)
         if isinstance(found, Reply):
             return found
         reply = self._render(asked, found)
@@ -152,18 +175,24 @@ class Board:
             menu=[route for route in self._routes if route.label],
             place=self._reading.place,
             now=wall_clock().replace(microsecond=0),
-            may={right.value for right in Right if asked.may(right)},
+            may={right.value for right in Right if asked.may(right) and self._reading.offers(right)},
             theme=theme_of(asked),
             here=asked.href(asked.path, **asked.query).removeprefix(asked.prefix),
+            actions=ACTIONS,
             **view.values,
         )
         headers = (("content-type", HTML), ("cache-control", "no-store"))
         return Reply(status=view.status, headers=headers, body=body.encode("utf-8", "backslashreplace"))
 
-    def _trouble(self, error: Exception) -> View:
+    def _trouble(self, asked: Asked, error: Exception) -> View:
         _, status, title, hint = next(trouble for trouble in TROUBLES if isinstance(error, trouble.kind))
+        words = scrub(str(error))
+        if isinstance(error, StoreError) and not isinstance(error, SchemaError) and not asked.may(Right.PAYLOADS):
+            words = ""  # a database quotes rows
+        if asked.method == "POST":
+            title, hint = ("Not known whether it was done", AFTER_POST) if status == 503 else ("Not done", "")
         since = self._reading.away_since if status == 503 else None
-        values = {"words": scrub(str(error)), "hint": hint, "since": since}
+        values = {"words": words, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
 
 

@@ -28,14 +28,15 @@ COPIED = 3000
 FAILURE = {"job_id", "task", "arguments", "error_class", "error"}
 """The payload of a job that tells of another's failure."""
 OVER = (State.COMPLETED, State.CANCELED)
-_numbers = msgspec.json.Encoder(decimal_format="number")
+NUMBERS = msgspec.json.Encoder(decimal_format="number")
+"""Writes what ``read_value`` has read."""
 
 
 async def show(asked: Asked, reading: Reading) -> View:
     """Everything about it that the visitor may see."""
     job = await _job(asked, reading)
     sees = asked.may(Right.PAYLOADS)
-    payload, result = _value(job.payload_text), _value(job.result_text)
+    payload, result = read_value(job.payload_text), read_value(job.result_text)
     carried = unload(job.flags)
     values = {
         "page": "job",
@@ -73,7 +74,11 @@ async def show_text(asked: Asked, reading: Reading) -> Reply:
 
 def id_of(asked: Asked) -> int:
     """The id in the address. Raises Malformed."""
-    given = asked.first("id")
+    return read_id(asked.first("id"))
+
+
+def read_id(given: str) -> int:
+    """The id that a form or an address gives. Raises Malformed."""
     if not given.isdecimal() or not given.isascii() or not 0 < int(given[:20]) < 1 << 63:
         raise Malformed(f"id: {given!r} is no id of a job; an id is a whole number, as in /job?id=7")
     return int(given)
@@ -81,9 +86,9 @@ def id_of(asked: Asked) -> int:
 
 def hide_secrets(payload: str) -> str:
     """JSON as it stands, its numbers digit by digit; but for the values of names such as ``password``."""
-    value = _value(payload)
+    value = read_value(payload)
     hidden = redact(value, DEPTH_LIMIT + 1)
-    return payload if hidden == value else _numbers.encode(hidden).decode()
+    return payload if hidden == value else NUMBERS.encode(hidden).decode()
 
 
 def tree(value: Any) -> Markup:
@@ -114,7 +119,7 @@ def _ways(schema: str | None) -> list[str]:
     return [way for way in ("command", "sql", "python") if way != "sql" or schema is not None]
 
 
-def _value(given: str | None) -> Any:
+def read_value(given: str | None) -> Any:
     """A text that is no JSON, which SQL may have written, is shown as it stands."""
     if not given:
         return None
@@ -137,7 +142,7 @@ def _node(value: Any, left: list[int]) -> Markup:
             cut = value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…"
             return _plain("text", json.dumps(cut, ensure_ascii=False))
         case Decimal():
-            return _plain("value", _numbers.encode(value).decode())
+            return _plain("value", NUMBERS.encode(value).decode())
     return _plain("value", json.dumps(value))
 
 

@@ -141,6 +141,20 @@ class Reading:
         """The store's clock, to a second; of a store that has none to ask, this machine's."""
         return await self.shared("now", _now)
 
+    def offers(self, right: Right) -> bool:
+        """Can this right be used on the store? As far as is known: it may not have been opened yet."""
+        try:
+            match self._store, right:
+                case None, _:
+                    return True
+                case store, Right.ACT:
+                    return store.admin is not None
+                case store, Right.ADD:
+                    return store.jobs is not None
+            return True
+        except ConfigurationError:
+            return False
+
     # -- asking ----------------------------------------------------------------------------------
 
     async def ask(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:

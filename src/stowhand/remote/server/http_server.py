@@ -204,23 +204,24 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Any, host: str, port: int, grace: float) -> AsyncIterator[Serving]:
+async def serving(app: Any, options: ServerOptions) -> AsyncIterator[Serving]:
     """Serve another ASGI application for the length of the block, with the same limits on connections.
 
     Its connections are strangers until the application calls ``admit`` of the one in ``scope["state"][CONNECTION]``.
     Raises as ``running``.
     """
     check_uvicorn()
-    sock = listen(host, port)
-    server = Server(_config(app, ServerOptions(host=host, port=port, grace=grace)))
+    check_tls(options.tls_cert, options.tls_key)
+    sock = listen(options.host, options.port)
+    server = Server(_config(app, options))
     task = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand serving")
     try:
         await server.listening(task)
-        yield Serving(server, url_of("http", sock), task)
+        yield Serving(server, url_of("https" if options.tls_cert else "http", sock), task)
     finally:
         server.shut_down(now=task.done())
         with suppress(asyncio.CancelledError, Exception):
-            await asyncio.shield(asyncio.wait({task}, timeout=grace + 2))
+            await asyncio.shield(asyncio.wait({task}, timeout=options.grace + 2))
         sock.close()
 
 

@@ -124,7 +124,7 @@ class TokenFile:
             if len(tokens) > MOST:
                 raise ConfigurationError(f"{self.path}: {len(tokens)} tokens, the limit is {MOST}")
             body = msgspec.json.format(msgspec.json.encode(_Tokens(1, tokens)), indent=2)
-            _replace(self.path, body + b"\n")
+            write_private(self.path, body + b"\n")
 
     def secret(self) -> bytes:
         """The key beside the file, generated at the first use."""
@@ -135,7 +135,7 @@ class TokenFile:
                     raise ConfigurationError(f"{place}: too short for a key; remove it, and another one is made")
                 return found
             made = secrets.token_hex(32).encode()
-            _replace(place, made)
+            write_private(place, made)
             return made
 
     @contextmanager
@@ -172,8 +172,9 @@ def _read_private(path: Path, limit: int) -> bytes | None:
     return raw
 
 
-def _replace(path: Path, body: bytes) -> None:
-    """Write a file of mode 0600 atomically."""
+def write_private(path: Path, body: bytes) -> None:
+    """Write a file of mode 0600 atomically, in a folder that is made where there is none."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # creates it with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:

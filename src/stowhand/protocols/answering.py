@@ -1,0 +1,45 @@
+"""An answer for each job also from the calls that act on many, which say only what they have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
+
+Change = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
+"""Acts on the jobs of these ids, and returns those that it has changed."""
+
+
+async def answers_of(store: QueueStore, job_ids: Sequence[int], change: Change) -> list[Answer]:
+    """What became of each, in the order given."""
+    changed = {job.id: answer_for(job) for job in await change(store, job_ids)}
+    return [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in job_ids]
+
+
+def answer_for(job: Job) -> Answer:
+    """It was changed."""
+    return Answer(job.id, Done.DONE, f"it is {job.state}")
+
+
+async def reschedule(
+    store: QueueStore, job_ids: Sequence[int], to: Reschedule, delay: float | None = None
+) -> Sequence[Job]:
+    """``delay``: seconds from now by the store's clock, instead of ``to.run_at``."""
+    if delay is not None:
+        to = msgspec.structs.replace(to, run_at=await store.timetable.now() + timedelta(seconds=delay))
+    return await store.admin.reschedule_jobs(job_ids, to)
+
+
+def _skipped(job_id: int, job: Job | None) -> Answer:
+    """Why it was left alone, as far as can be seen a moment later."""
+    if job is None:
+        return Answer(job_id, Done.MISSING)
+    if job.state is State.PROCESSING:
+        return Answer(job_id, Done.REFUSED, f"it is running, held by {job.worker}")
+    if job.state in (State.COMPLETED, State.CANCELED):
+        return Answer(job_id, Done.REFUSED, f"it is {job.state} already")
+    return Answer(job_id, Done.REFUSED, "it was running; try again")

@@ -1,0 +1,250 @@
+"""What is changed from the dashboard: jobs, pauses, and a job that is run again with changes. Each leaves an audit.
+
+After a form the browser is sent to the page that it came from, which says what became of each job. Sent twice, a form
+does what it does once: every action says where a job is to be, and a job that is added has a key of its form.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import InvalidJob, StoreError
+from stowhand.events import DashboardChanged, Events
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.jobs.moments import When, read_when
+from stowhand.observe.safe_text import HIDDEN, restored
+from stowhand.protocols.answering import answers_of, reschedule
+from stowhand.protocols.operating import Operator, QueueChange, TaskChange
+from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
+from stowhand.web.access import page_of
+from stowhand.web.asked import Absent, Ask, Asked, Malformed, Reply, Right, View, redirect
+from stowhand.web.job import NUMBERS, hide_secrets, id_of, read_id, read_value
+from stowhand.web.jobs import PAGE
+from stowhand.web.reading import Reading
+
+MADE = 1000
+"""Forms whose jobs are remembered."""
+SHOWN = 5
+"""Jobs that a question names with their tasks."""
+FIELDS = ("payload", "queue", "priority", "max_attempts", "when", "once")
+Act = Callable[[QueueStore, Sequence[int], Asked], Awaitable[Sequence[Answer]]]
+Many = Callable[[QueueStore, Sequence[int], Asked], Awaitable[Sequence[Job]]]
+"""Returns the jobs that it has changed."""
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What can be done to jobs. ``warning``: it is asked for once more, with these words."""
+
+    label: str
+    act: Act
+    warning: str = ""
+
+
+def _each(change: Many) -> Act:
+    return lambda store, ids, asked: answers_of(store, ids, lambda store, ids: change(store, ids, asked))
+
+
+async def _reschedule(store: QueueStore, ids: Sequence[int], asked: Asked) -> Sequence[Job]:
+    when, priority = _when(asked), _number(asked, "priority")
+    if when == When() and priority is None:
+        raise Malformed("Reschedule: say when (2030-01-31T09:00:00Z, or +5m), or the priority (smaller runs first)")
+    return await reschedule(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay)
+
+
+async def _run_now(store: QueueStore, ids: Sequence[int], _: Asked) -> Sequence[Answer]:
+    answers = await answers_of(store, ids, lambda store, ids: reschedule(store, ids, Reschedule(), delay=0.0))
+    failed = (Done.DONE, f"it is {State.FAILED}")  # a failed job takes another time, and stays failed
+    why = "it has failed; retry it"
+    return [Answer(one.job_id, Done.REFUSED, why) if (one.done, one.why) == failed else one for one in answers]
+
+
+ACTIONS = {
+    # The first is what the enter key does in a field of the form.
+    "reschedule": Action("Reschedule", _each(_reschedule)),
+    "run": Action("Run now", _run_now),
+    "retry": Action("Retry", lambda store, ids, _: store.admin.retry_jobs(ids)),
+    "cancel": Action("Cancel", lambda store, ids, _: store.admin.cancel_jobs(ids)),
+    "complete": Action(
+        "Complete",
+        _each(lambda store, ids, _: store.admin.complete_jobs(ids)),
+        "What is completed by hand counts as having run.",
+    ),
+    "fail": Action(
+        "Fail",
+        _each(lambda store, ids, asked: store.admin.permanently_fail_jobs(ids, asked.sent("reason").strip() or None)),
+        "What is failed by hand runs again only when it is retried.",
+    ),
+    "remove": Action("Remove", lambda store, ids, _: store.admin.remove_jobs(ids), "What is removed is gone for good."),
+}
+PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | TaskChange]]] = {
+    "pause queue": lambda operate, name: operate.pause_queue(name),
+    "resume queue": lambda operate, name: operate.resume_queue(name),
+    "pause task": lambda operate, name: operate.pause_task(name),
+    "resume task": lambda operate, name: operate.resume_task(name),
+    "pause unqueued": lambda operate, name: operate.pause_unqueued(),
+    "resume unqueued": lambda operate, name: operate.resume_unqueued(),
+}
+
+
+class Acting:
+    """``declared``: a new job as the App's tasks declare it. Its methods are pages."""
+
+    def __init__(self, events: Events, declared: Callable[[NewJob], NewJob] = lambda job: job) -> None:
+        self._events = events
+        self._declared = declared
+        self._made: OrderedDict[str, int] = OrderedDict()
+        """By the form that was sent: the job that it made."""
+
+    async def act(self, asked: Asked, reading: Reading) -> View | Reply:
+        """Do to jobs, or to a queue or task, what the form says."""
+        word, name = asked.sent("action"), asked.sent("name")
+        if word in PAUSES:
+            change = await reading.ask(lambda store: PAUSES[word](store.operate, name))
+            done = Done.DONE if change.changed else Done.UNCHANGED
+            self._audit(asked, word, [name], [done])
+            return _back(asked, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
+        if (action := ACTIONS.get(word)) is None:
+            raise Malformed(f"action: {word!r} is none; there are: {', '.join([*ACTIONS, *PAUSES])}")
+        ids = [read_id(given) for given in dict.fromkeys(asked.form.get("id", ()))]
+        if len(ids) > PAGE:
+            raise Malformed(f"id: {len(ids)} jobs at once; a page has {PAGE}")
+        if not ids:
+            return _back(asked, ["No job was chosen."])
+        if action.warning and not asked.sent("sure"):
+            return await _ask(asked, reading, action, ids)
+        try:
+            answers = await reading.ask(lambda store: action.act(store, ids, asked))
+        except StoreError:
+            self._audit(asked, word, ids, ["not known"] * len(ids))
+            raise
+        self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
+        return _back(asked, _lines(action, answers), gone=word == "remove")
+
+    async def again(self, asked: Asked, reading: Reading) -> View:
+        """The form for a job like this one."""
+        return _form(asked, await _original(asked, reading), {"once": secrets.token_urlsafe(12)})
+
+    async def run_again(self, asked: Asked, reading: Reading) -> View | Reply:
+        """Add the job of that form, or say what is wrong with it."""
+        old, once = await _original(asked, reading), asked.sent("once")[:64]
+        try:
+            job = self._job(asked, old, once)
+            job_id = self._made.get(once) or (await reading.ask(lambda store: store.jobs.enqueue(job))).id
+        except (InvalidJob, Malformed) as error:
+            return _form(asked, old, {name: asked.sent(name) for name in FIELDS}, str(error))
+        self._made[once] = job_id
+        if len(self._made) > MADE:
+            self._made.popitem(last=False)
+        self._audit(asked, "run again", [old.id, job_id], ["", "added"])
+        said = (f"Added job {job_id}, as job {old.id} with changes.",)
+        return msgspec.structs.replace(redirect(asked.href("/job", id=job_id)), said=said)
+
+    def _job(self, asked: Asked, old: Job, once: str) -> NewJob:
+        when, payload = _when(asked), asked.sent("payload")
+        job = NewJob(
+            task=old.task,
+            payload=_revealed(payload, old.payload_text) if asked.may(Right.PAYLOADS) else payload,
+            queue=asked.sent("queue").strip() or None,
+            priority=_number(asked, "priority") or 0,
+            max_attempts=_number(asked, "max_attempts"),
+            run_at=when.run_at,
+            delay=when.delay,
+            flags=old.flags,
+        )
+        job = self._declared(limits.check(job))
+        if job.key is None and once:  # whoever sends the form twice, or hears no answer, gets the same job
+            job = msgspec.structs.replace(job, key=f"again:{once}", key_mode=KeyMode.UNSAFE_DEDUPE)
+        return limits.check(job)
+
+    def _audit(self, asked: Asked, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
+        told = DashboardChanged(action, asked.who.name, tuple(map(str, ids)), tuple(map(str, answers)), asked.address)
+        self._events.emit(told)
+
+
+# -- what a form says, and what is answered --------------------------------------------------------
+
+
+def _when(asked: Asked) -> When:
+    given = asked.sent("when").strip()
+    try:
+        return read_when(given) if given else When()
+    except ValueError as error:
+        raise Malformed(f"When: {error}") from None
+
+
+def _number(asked: Asked, name: str) -> int | None:
+    given = asked.sent(name).strip()
+    try:
+        return int(given[:20]) if given else None
+    except ValueError:
+        raise Malformed(f"{name}: {given!r} is no whole number") from None
+
+
+async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int]) -> View:
+    """The same form once more: a page, since a question in a window needs a script."""
+    known = [await reading.job(asked.who, job_id) for job_id in ids[:SHOWN]]
+    names = [f"{job.id} ({job.task}, {job.state})" for job in known if job is not None]
+    names += [f"and {len(ids) - SHOWN} more"] if len(ids) > SHOWN else []
+    sent = [(name, value) for name, values in asked.form.items() if name != "token" for value in values]
+    ask = Ask(
+        path="/act",
+        button=f"{action.label} {len(ids)} {'job' if len(ids) == 1 else 'jobs'}",
+        hidden=(*sent, ("sure", "yes")),
+        field=("reason", "Reason", "text") if action is ACTIONS["fail"] else None,
+    )
+    words = f"{action.label} {', '.join(names)}?"
+    return View(
+        template="base.html", title="Are you sure?", values={"words": words, "hint": action.warning, "ask": ask}
+    )
+
+
+def _back(asked: Asked, lines: Sequence[str], *, gone: bool = False) -> Reply:
+    page = page_of(asked.sent("back"))
+    page = "/jobs" if gone and page.startswith("/job?") else page
+    return msgspec.structs.replace(redirect(asked.prefix + page), said=tuple(lines))
+
+
+def _lines(action: Action, answers: Sequence[Answer]) -> list[str]:
+    """``Cancel 17, 18: done``; ``Cancel 19: refused (it has completed already)``"""
+    found: dict[str, list[str]] = {}
+    for one in answers:
+        found.setdefault(one.done + (f" ({one.why})" if one.why else ""), []).append(str(one.job_id))
+    return [f"{action.label} {', '.join(ids)}: {what}" for what, ids in found.items()]
+
+
+async def _original(asked: Asked, reading: Reading) -> Job:
+    """With its payload: what of it the visitor sees is said by the form."""
+    job = await reading.ask(lambda store: store.jobs.get(id_of(asked)))
+    if job is None:
+        raise Absent(f"There is no job {id_of(asked)}: it was removed, or its time in the history is over.")
+    return job
+
+
+def _form(asked: Asked, old: Job, sent: dict[str, str], words: str = "") -> View:
+    shown: dict[str, Any] = {"payload": "{}", "queue": old.queue or "", "priority": old.priority, "when": ""}
+    if asked.may(Right.PAYLOADS):
+        with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
+            shown["payload"] = msgspec.json.format(hide_secrets(old.payload_text), indent=2)
+    values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": old.flags}
+    values["sent"] = shown | {"max_attempts": old.max_attempts} | sent
+    title = f"Run job {old.id} again, with changes"
+    return View(template="jobs.html", title=title, values=values, status=400 if words else 200)
+
+
+def _revealed(payload: str, original: str) -> str:
+    """What was changed of a payload, with what was hidden back in its place. Raises InvalidJob."""
+    changed = read_value(payload)
+    if HIDDEN not in payload or changed == payload:  # or no JSON, which is said where jobs are checked
+        return payload
+    try:
+        return NUMBERS.encode(restored(changed, read_value(original))).decode()
+    except KeyError as error:
+        words = f"payload: {error.args[0]}: {HIDDEN} stands for a value that is hidden; write the value"
+        raise InvalidJob(words) from None

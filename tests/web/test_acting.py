@@ -1,0 +1,395 @@
+"""What is changed from the dashboard: each action from the form to the row, its answer, and its audit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from stowhand.errors import InvalidJob, StoreUnreachable
+from stowhand.events import DashboardChanged, Events
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import ClaimRequest
+from stowhand.testing import MemoryStore
+from stowhand.web.acting import ACTIONS, Acting, _revealed
+from stowhand.web.asked import Reply, Right, Who
+from stowhand.web.board import Board
+from stowhand.web.job import hide_secrets
+from stowhand.web.jobs import PAGE
+from stowhand.web.reading import Reading
+from tests.web.browser import Browser, Page
+from tests.web.conftest import Stores
+
+
+def _veiled(payload: str) -> str:
+    return msgspec.json.format(hide_secrets(payload), indent=2)
+
+
+ANN = Who("ann", frozenset(Right))
+
+
+class Desk:
+    """A person at a dashboard over this store, and what the audit says of them."""
+
+    def __init__(self, store: Any, who: Who = ANN, declared: Callable[[NewJob], NewJob] = lambda job: job) -> None:
+        self.store = store
+        self.told: list[DashboardChanged] = []
+        events = Events()
+        events.on(DashboardChanged, self.told.append)
+
+        async def opened() -> QueueStore:
+            return self.store  # type: ignore[no-any-return]
+
+        self.browser = Browser(Board(Reading(opened), acting=Acting(events, declared)), who=who, peer="10.0.0.1")
+
+    async def add(self, task: str = "send", **details: Any) -> int:
+        return int((await self.store.jobs.enqueue(NewJob(task=task, **details))).id)
+
+    async def job(self, job_id: int) -> Job:
+        found = await self.store.jobs.get(job_id)
+        assert found is not None
+        return found  # type: ignore[no-any-return]
+
+    async def running(self) -> int:
+        request = ClaimRequest(worker="w1", token="6c5f0b1e-0000-4000-8000-000000000001", limit=1, lease=600.0)
+        (claim,) = await self.store.claim(request)
+        return int(claim.lease.job_id)
+
+    async def act(self, action: str, *job_ids: int, at: str = "/jobs", **fields: str) -> Reply:
+        """By the form of the list, answering what is asked once more."""
+        form = (await self.browser.open(at)).form("/act")
+        assert action in form.buttons
+        reply = await self.browser.send(form, action=action, id=[str(one) for one in job_ids], **fields)
+        if reply.status == 200:
+            asked = Page(reply)
+            assert "Are you sure?" in asked.html
+            reply = await self.browser.send(asked.form("/act"), **fields)
+        return reply
+
+    async def said(self, reply: Reply) -> list[str]:
+        page = await self.browser.follow(reply)
+        return _said(page)
+
+
+def _said(page: Page) -> list[str]:
+    found = page.html.partition('<ul class="said"')[2].partition("</ul>")[0]
+    return [line.partition("</li>")[0] for line in found.split("<li>")[1:]]
+
+
+@asynccontextmanager
+async def desk_at(store_at: Stores, **options: Any) -> AsyncIterator[Desk]:
+    async with store_at() as store:
+        yield Desk(store, **options)
+
+
+async def test_each_action_from_the_form_to_the_row(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        ids = {name: await desk.add(run_at=later) for name in ACTIONS}
+        await desk.store.admin.permanently_fail_jobs([ids["retry"]])
+        lines = {
+            name: await desk.said(await desk.act(name, job_id, priority="7", when="+3h"))
+            for name, job_id in ids.items()
+        }
+        assert lines["retry"] == [f"Retry {ids['retry']}: done"]
+        assert lines["cancel"] == [f"Cancel {ids['cancel']}: done"]
+        assert lines["fail"] == [f"Fail {ids['fail']}: done (it is failed)"]
+        assert lines["reschedule"] == [f"Reschedule {ids['reschedule']}: done (it is queued)"]
+        rows = {name: await desk.store.jobs.get(job_id) for name, job_id in ids.items()}
+        assert rows.pop("remove") is None
+        states = {name: job.state for name, job in rows.items()}
+        assert states == {
+            "reschedule": State.QUEUED,
+            "run": State.QUEUED,
+            "retry": State.QUEUED,
+            "cancel": State.CANCELED,
+            "complete": State.COMPLETED,
+            "fail": State.FAILED,
+        }
+        assert rows["reschedule"].priority == 7
+        assert rows["reschedule"].run_at > later + timedelta(hours=1)
+        assert rows["run"].run_at < later - timedelta(minutes=30)
+        assert rows["retry"].run_at < later - timedelta(minutes=30)
+        assert [(event.action, event.who, event.ids, event.address) for event in desk.told] == [
+            (name, "ann", (str(job_id),), "10.0.0.1") for name, job_id in ids.items()
+        ]
+        assert {event.answers for event in desk.told} == {("done",)}
+
+
+async def test_a_selection_is_told_one_by_one(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        await desk.add()
+        running = await desk.running()
+        done, waiting = await desk.add(), await desk.add()
+        await desk.store.admin.complete_jobs([done])
+        lines = await desk.said(await desk.act("retry", running, done, waiting, 999_999))
+        assert f"Retry {waiting}: done" in lines
+        assert f"Retry {running}: refused (it is running; cancel it first, or wait until it has ended)" in lines
+        assert f"Retry {done}: refused (it completed; enqueue it again instead)" in lines
+        assert any(line.startswith("Retry 999999: missing") for line in lines)
+        assert dict(zip(desk.told[0].ids, desk.told[0].answers, strict=True))[str(running)] == "refused"
+        lines = await desk.said(await desk.act("complete", running, waiting))
+        assert f"Complete {waiting}: done (it is completed)" in lines
+        assert f"Complete {running}: refused (it is running, held by w1)" in lines
+        (line,) = await desk.said(await desk.act("cancel", running))
+        assert line.startswith(f"Cancel {running}: asked (it is running")
+
+
+async def test_run_now_leaves_attempts_and_says_of_a_failed_job_what_to_do(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        failed = await desk.add()
+        await desk.store.admin.permanently_fail_jobs([failed])
+        (line,) = await desk.said(await desk.act("run", failed))
+        assert line == f"Run now {failed}: refused (it has failed; retry it)"
+        assert (await desk.job(failed)).state is State.FAILED
+
+
+async def test_queues_and_tasks_are_paused_and_resumed(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        await desk.add(queue="a/b <mail>")
+        form = (await desk.browser.open("/jobs")).form("/act")
+        for word, name in (("queue", "a/b <mail>"), ("task", "send"), ("unqueued", "")):
+            for verb, seen in (("pause", True), ("resume", False)):
+                lines = [
+                    _said(await desk.browser.follow(await desk.browser.send(form, action=f"{verb} {word}", name=name)))
+                    for _ in range(2)
+                ]
+                shown = f" {name}".rstrip().replace("<", "&lt;").replace(">", "&gt;")
+                assert lines[0] == [f"{verb.capitalize()} {word}{shown}: done"]
+                assert lines[1] == [f"{verb.capitalize()} {word}{shown}: unchanged"]
+                paused = [one.name for one in await desk.store.inspect.queues() if one.paused_since]
+                pauses = await desk.store.inspect.pauses()
+                paused += [*pauses.tasks, *([""] if pauses.unqueued else [])]
+                assert paused == ([name] if seen else [])
+        assert desk.told[0] == DashboardChanged("pause queue", "ann", ("a/b <mail>",), ("done",), "10.0.0.1")
+
+
+async def test_what_cannot_be_undone_is_asked_for_once_more_on_a_page() -> None:
+    desk = Desk(MemoryStore())
+    ids = [await desk.add() for _ in range(7)]
+    form = (await desk.browser.open("/jobs?task=send")).form("/act")
+    for action in ("remove", "fail", "complete"):
+        page = Page(await desk.browser.send(form, action=action, id=[str(one) for one in ids]))
+        assert page.status == 200
+        assert f"{ids[0]} (send, queued)" in page.html
+        assert "and 2 more" in page.html
+    assert {(await desk.job(one)).state for one in ids} == {State.QUEUED}
+    assert not desk.told
+    page = Page(await desk.browser.send(form, action="fail", id=[str(ids[0])]))
+    reply = await desk.browser.send(page.form("/act"), reason="a <wrong> order")
+    assert dict(reply.headers)["location"] == "/jobs?task=send"
+    assert (await desk.job(ids[0])).last_error == "a <wrong> order"
+    page = Page(await desk.browser.send(form, action="remove", id=[str(ids[1])], back=f"/job?id={ids[1]}"))
+    reply = await desk.browser.send(page.form("/act"))
+    assert dict(reply.headers)["location"] == "/jobs", "its own page is gone"
+
+
+async def test_a_form_sent_twice_does_what_it_does_once() -> None:
+    desk = Desk(MemoryStore())
+    for action in ACTIONS:
+        job_id = await desk.add()
+        form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
+        first, second = [await desk.browser.send(form, action=action, sure="yes", priority="3") for _ in range(2)]
+        assert first.status == second.status == 303
+        found = await desk.store.jobs.get(job_id)
+        assert found is None or found.state in {State.QUEUED, State.CANCELED, State.COMPLETED, State.FAILED}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"action": "explode"}, "is none; there are"),
+        ({"action": ""}, "is none; there are"),
+        ({"action": "cancel", "id": "x"}, "is no id of a job"),
+        ({"action": "cancel", "id": "-1"}, "is no id of a job"),
+        ({"action": "cancel", "id": "٣"}, "is no id of a job"),
+        ({"action": "cancel", "id": str(2**63)}, "is no id of a job"),
+        ({"action": "cancel", "id": [str(one) for one in range(1, PAGE + 2)]}, f"a page has {PAGE}"),
+        ({"action": "reschedule", "id": "1"}, "say when"),
+        ({"action": "reschedule", "id": "1", "when": "soon"}, "neither a moment"),
+        ({"action": "reschedule", "id": "1", "when": "2030-01-01T09:00"}, "in which time zone"),
+        ({"action": "reschedule", "id": "1", "when": "+9999999w"}, "longer than a hundred years"),
+        ({"action": "reschedule", "id": "1", "priority": "1.5"}, "no whole number"),
+        ({"action": "reschedule", "id": "1", "priority": str(2**40)}, "the limits are"),
+        ({"action": "pause queue", "name": ""}, "empty"),
+        ({"action": "pause queue", "name": "a\nb"}, "control character"),
+        ({"action": "pause task", "name": "x" * 129}, "the limit is 128"),
+    ],
+)
+async def test_a_form_that_means_nothing_is_refused_with_the_field(fields: dict[str, Any], words: str) -> None:
+    desk = Desk(MemoryStore())
+    await desk.add()
+    form = (await desk.browser.open("/jobs")).form("/act")
+    page = Page(await desk.browser.send(form, **fields))
+    assert page.status == 400
+    assert words in page.html
+    assert not desk.told
+
+
+async def test_nothing_chosen_is_said() -> None:
+    desk = Desk(MemoryStore())
+    await desk.add()
+    assert await desk.said(await desk.act("cancel")) == ["No job was chosen."]
+
+
+async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(ids: Sequence[int]) -> None:
+        raise StoreUnreachable("the connection broke at (17, a secret row)")
+
+    desk = Desk(MemoryStore(), Who("ann", frozenset({Right.LOOK, Right.ACT})))
+    job_id = await desk.add()
+    form = (await desk.browser.open("/jobs")).form("/act")
+    monkeypatch.setattr(desk.store.admin, "cancel_jobs", lost)
+    reply = await desk.browser.send(form, action="cancel", id=[str(job_id)])
+    assert reply.status == 503
+    assert isinstance(reply.body, bytes)
+    assert b"Not known whether it was done" in reply.body
+    assert b"secret row" not in reply.body
+    assert "refresh" not in dict(reply.headers)
+    assert desk.told == [DashboardChanged("cancel", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
+
+
+def _exact(text: str) -> Any:
+    return json.loads(text, parse_float=str, parse_int=str)
+
+
+# -- run again with changes ------------------------------------------------------------------------
+
+PAYLOAD = '{"n":123456789012345678901234567890,"x":0.1234567890123456789,"e":1e5,"to":"ä<b>","token":"s3cret-1"}'
+
+
+async def again(desk: Desk, job_id: int, **fields: str | Sequence[str]) -> Reply:
+    page = await desk.browser.open(f"/again?id={job_id}")
+    return await desk.browser.send(page.form("/again"), **fields)
+
+
+async def test_a_job_is_run_again_as_it_was_to_the_last_digit(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        old = await desk.add(payload=PAYLOAD, queue="q", priority=3, max_attempts=7, flags=("f",), key="k")
+        kept = (await desk.job(old)).payload_text
+        page = await desk.browser.open(f"/again?id={old}")
+        assert "s3cret-1" not in page.html
+        reply = await desk.browser.send(page.form("/again"))
+        shown = await desk.browser.follow(reply)
+        assert _said(shown) == [f"Added job {old + 1}, as job {old} with changes."]
+        new = await desk.job(old + 1)
+        assert _exact(new.payload_text) == _exact(kept) | ({"e": "1E+5"} if "1e5" in kept else {})
+        assert (new.task, new.queue, new.priority, new.max_attempts, new.flags) == ("send", "q", 3, 7, ("f",))
+        assert (await desk.job(old)).key == "k"
+        assert desk.told == [DashboardChanged("run again", "ann", (str(old), str(old + 1)), ("", "added"), "10.0.0.1")]
+
+
+async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        old = await desk.add(payload='{"n":1}')
+        await again(desk, old, payload='{"n": 2}', queue=" mail ", priority="-5", max_attempts="2", when="+1h")
+        new = await desk.job(old + 1)
+        assert (new.payload, new.queue, new.priority, new.max_attempts) == ({"n": 2}, "mail", -5, 2)
+        assert new.run_at > (await desk.job(old)).run_at + timedelta(minutes=50)
+        for fields, words in (
+            ({"payload": "{"}, "payload: Input data was truncated"),
+            ({"payload": '"\\u0000"'}, "NUL"),
+            ({"payload": "[" * 65 + "]" * 65}, "nested deeper"),
+            ({"payload": '{"a": 1e999}'}, "exponent"),
+            ({"payload": '"' + "x" * (1 << 20) + '"'}, "the limit is"),
+            ({"queue": "a\x1bb"}, "control character"),
+            ({"max_attempts": "0"}, "the limits are"),
+            ({"when": "soon"}, "neither a moment"),
+            ({"payload": '{"password": "***"}'}, "stands for a value that is hidden"),
+        ):
+            reply = await again(desk, old, **fields)
+            page = Page(reply)
+            assert (reply.status, words in page.html) == (400, True), (words, page.html[:4000])
+            sent = dict(page.form("/again").fields)
+            if (given := fields.get("payload")) is not None and len(given) < 1000:
+                assert sent["payload"].strip() == given, "what was typed is not lost"
+        assert await desk.store.jobs.get(old + 2) is None or len(await desk.store.inspect.list()) == 2
+
+
+async def test_a_form_sent_twice_adds_one_job(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        old = await desk.add()
+        form = (await desk.browser.open(f"/again?id={old}")).form("/again")
+        first = await desk.browser.send(form)
+        new = await desk.running() if (await desk.job(old)).state is not State.QUEUED else old + 1
+        others = Desk(desk.store)
+        others.browser.cookies = desk.browser.cookies  # another process of the same application, after a lost reply
+        for browser in (desk.browser, others.browser):
+            second = await browser.send(form)
+            assert dict(first.headers)["location"] == dict(second.headers)["location"]
+        assert len(await desk.store.inspect.list()) == 2
+        await desk.store.admin.complete_jobs([new])
+        third = await desk.browser.send(form)
+        assert dict(first.headers)["location"] == dict(third.headers)["location"]
+        assert [job.id for job in await desk.store.inspect.list()] == [old]
+
+
+async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_one() -> None:
+    store = MemoryStore()
+    desk = Desk(store, Who("bob", frozenset({Right.LOOK, Right.ADD})))
+    old = await desk.add(payload=PAYLOAD, key="k3y-of-it")
+    page = await desk.browser.open(f"/again?id={old}")
+    for secret in ("s3cret-1", "123456789012345678901234567890", "ä", "k3y-of-it"):
+        assert secret not in page.html
+    reply = await again(desk, old, payload='{"token": "***"}')
+    assert reply.status == 303
+    assert (await desk.job(old + 1)).payload == {"token": "***"}, "nobody learns of it by having it sent on"
+
+
+async def test_a_built_in_job_is_not_run_from_here() -> None:
+    desk = Desk(MemoryStore())
+    job = await desk.store.admin.add_built_in(NewJob(task="jobs:purge_completed"))
+    page = Page(await again(desk, job.id))
+    assert page.status == 400
+    assert "is built in" in page.html
+    assert len(await desk.store.inspect.list()) == 1
+
+
+async def test_what_its_task_declares_holds() -> None:
+    def declared(job: NewJob) -> NewJob:
+        if "n" not in job.payload:
+            raise InvalidJob("payload: n is missing")
+        return NewJob(task=job.task, payload=job.payload, flags=("declared",))
+
+    desk = Desk(MemoryStore(), declared=declared)
+    old = await desk.add(payload='{"n":1}')
+    await again(desk, old)
+    assert (await desk.job(old + 1)).flags == ("declared",)
+    page = Page(await again(desk, old, payload="{}"))
+    assert (page.status, "n is missing" in page.html) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"a":1.0,"a":2}', '{\n  "a": 1.0,\n  "a": 2\n}'),
+        ('{"a":[{"api_key":[1,2]}]}', '{\n  "a": [\n    {\n      "api_key": "***"\n    }\n  ]\n}'),
+        ('"postgres://u:pw@h/d"', '"postgres://u:***@h/d"'),
+    ],
+)
+def test_what_is_secret_is_veiled_and_comes_back(text: str, shown: str) -> None:
+    assert _veiled(text) == shown
+    assert _veiled(_revealed(shown, text)) == shown
+
+
+def test_what_was_changed_around_a_secret_is_kept() -> None:
+    old = '{"token":"t","deep":{"password":"p","n":1},"list":[{"secret":"s"}],"url":"x://u:pw@h"}'
+    changed = json.loads(_veiled(old)) | {"new": [1.5], "url": "x://v:***@h"}
+    changed["deep"]["n"] = 2
+    assert json.loads(_revealed(json.dumps(changed), old)) == {
+        "token": "t",
+        "deep": {"password": "p", "n": 2},
+        "list": [{"secret": "s"}],
+        "url": "x://v:***@h",
+        "new": [1.5],
+    }
+    deep = '{"a":' * 60 + '{"token":"t"}' + "}" * 60
+    assert json.loads(_revealed(_veiled(deep), deep)) == json.loads(deep)
+    with pytest.raises(InvalidJob, match="hidden"):
+        _revealed('{"moved": {"token": "***"}}', '{"token":"t"}')
