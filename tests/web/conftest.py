@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -29,14 +29,20 @@ LOOKER = Who("lou", frozenset({Right.LOOK}))
 class Visitor:
     """Somebody who looks at a dashboard. ``at``: links and forms of its pages as they stand there."""
 
-    def __init__(self, store: QueueStore, who: Who = ADMIN, prefix: str = "") -> None:
-        async def opened() -> QueueStore:
+    def __init__(
+        self,
+        store: QueueStore,
+        who: Who = ADMIN,
+        prefix: str = "",
+        opened: Callable[[], Awaitable[QueueStore]] | None = None,
+    ) -> None:
+        async def is_open() -> QueueStore:
             return store
 
         self.store = store
         self.who = who
         self.prefix = prefix
-        self.board = Board(Reading(opened))
+        self.board = Board(Reading(opened or is_open))
 
     async def reply(self, at: str, method: str = "GET", **headers: str) -> Reply:
         """What is sent back for this link."""
