@@ -13,7 +13,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Playwright,
+    Request,
+    async_playwright,
+    expect,
+)
 
 from tests.support import browsers
 
@@ -48,6 +57,7 @@ class Chromium:
 
     async def start(self) -> None:
         """Start the browser; loud if it does not."""
+        expect.set_options(timeout=WAIT)
         self._playwright = await async_playwright().start()
         self._browser = await self._playwright.chromium.launch(
             executable_path=self._program.program,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
@@ -170,3 +174,27 @@ async def test_what_a_viewer_may_not_see_does_not_travel() -> None:
 
 async def _all(stream: AsyncIterator[bytes]) -> list[bytes]:
     return [piece async for piece in stream]
+
+
+SERVER = """
+import sys, uvicorn
+from stowhand.testing import MemoryStore
+from stowhand.web import dashboard
+app = dashboard(MemoryStore(), rights=lambda _: ["look"])
+uvicorn.run(app, fd=int(sys.argv[1]), log_config=None, lifespan="off", ws="none")
+"""
+
+
+def test_a_stream_does_not_keep_a_server_from_stopping() -> None:
+    """uvicorn waits for streams, and has told nobody that it is to stop."""
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        command = [sys.executable, "-c", SERVER, str(door.fileno())]
+        with subprocess.Popen(command, pass_fds=[door.fileno()]) as server:
+            with socket.create_connection(door.getsockname(), timeout=60) as client, client.makefile("rb") as reply:
+                client.sendall(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+                assert any(b"event: now" in line for line in reply)
+                server.terminate()
+                reply.read()  # to its end
+            assert server.wait(60) in (0, -signal.SIGTERM)

@@ -87,7 +87,8 @@ function show() {
     tellTimes(old);
     tellTimes(fresh);
     keep(old, fresh);
-    patched(old, fresh);
+    const now = patched(old, fresh);
+    if (now !== old) old.replaceWith(now);
   }
   say(waiting ? "paused" : "live", waiting ? "Paused while you point at it" : "Live");
 }
@@ -116,14 +117,14 @@ function listen() {
   });
   stream.addEventListener("away", (event) => say("away", event.data));
   stream.onerror = () => {
-    say("away", "Not connected");
-    if (stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    if (stream.readyState !== EventSource.CLOSED) return say("away", "Not connected"); // it tries again by itself
     leave();
     setTimeout(listen, LATER);
   };
 }
 
 function leave() {
+  say("away", "Not connected");
   stream?.close();
   stream = null;
 }

@@ -6,7 +6,6 @@ await page.goto(site.url)
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -41,29 +40,20 @@ class Site:
         return self.url + path
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-
 @asynccontextmanager
 async def served(app: ASGIApp) -> AsyncIterator[str]:
-    """Its URL, without a slash at the end."""
+    """Its URL, without a slash at the end. Without uvicorn's loop, which looks ten times a second whether to stop."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
         door.bind(("127.0.0.1", 0))
-        server = _Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
-        serving = asyncio.create_task(server.serve([door]))
-        await server.ready.wait()
+        config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
+        config.load()
+        server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        await server.startup([door])
         try:
             yield f"http://127.0.0.1:{door.getsockname()[1]}"
         finally:
-            server.should_exit = True
-            await serving
+            await server.shutdown([door])
 
 
 @asynccontextmanager

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 from playwright.async_api import Page, expect
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from stowhand.jobs.job import NewJob
-from tests.support.browsing import barriers, overflow
-from tests.web.screens.conftest import Site
+from stowhand.testing import MemoryStore
+from stowhand.web import dashboard
+from tests.support.browsing import Chromium, barriers, overflow
+from tests.web.screens.conftest import Site, served
 
 SCREENS = ["/", "/jobs", "/job?id={job}", "/queues", "/tasks", "/failures", "/workers"]
 
@@ -23,11 +27,61 @@ async def test_a_screen_keeps_nobody_out(full_site: Site, page: Page, path: str)
     assert await barriers(page) == []
 
 
-async def test_a_job_that_ends_changes_its_row_without_a_reload(site: Site, page: Page) -> None:
-    job = await site.store.jobs.enqueue(NewJob(task="send_mail"))
-    await page.goto(site.at("/jobs?state=queued&state=canceled"))
-    row = page.locator(f"#job-{job.id}")
-    await expect(row).to_contain_text("queued")
-    await expect(page.locator("#stamp")).to_contain_text("Live")
-    await site.store.admin.cancel(job.id)
-    await expect(row).to_contain_text("canceled")
+async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: Site) -> None:
+    async with chromium.context(java_script_enabled=False) as context:
+        page = await context.new_page()
+        await page.goto(full_site.url)
+        for name in ("Jobs", "Queues", "Tasks", "Failures", "Workers", "Overview"):
+            await page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
+            await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+            await expect(page.locator("#stamp")).to_contain_text("As of")
+            assert await page.locator("main time, main svg").count() > 0
+
+
+async def test_a_chosen_theme_is_kept_without_a_script(chromium: Chromium, full_site: Site) -> None:
+    async with chromium.context(java_script_enabled=False, color_scheme="light") as context:
+        page = await context.new_page()
+        await page.goto(full_site.at("/jobs?state=failed"))
+        light = await page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+        await page.get_by_role("link", name="dark", exact=True).click()
+        assert page.url == full_site.at("/jobs?state=failed")
+        assert await page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") != light
+        await page.goto(full_site.at("/tasks"))
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await page.get_by_role("link", name="as the system").click()
+        assert await page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == light
+
+
+async def test_everything_can_be_reached_by_the_keyboard(full_site: Site, page: Page) -> None:
+    await page.goto(full_site.at("/queues"))
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".skip")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    await expect(page.locator("main :focus")).to_have_count(1)
+    ring = await page.locator("main :focus").evaluate("one => getComputedStyle(one).outlineStyle")
+    assert ring == "solid"
+
+
+@pytest.mark.parametrize("path", ["", "/jobs-admin"])
+async def test_it_works_mounted_in_an_application(chromium: Chromium, path: str) -> None:
+    """Below a path, and with the application's own word of who may what."""
+    store = MemoryStore()
+    await store.jobs.enqueue(NewJob(task="t", queue="a/b"))
+    board = dashboard(store, rights=lambda request: ["look"] if request.headers.get("user-agent") else [])
+    app = Starlette(routes=[Mount(path or "/", app=board)])
+    async with served(app) as url, chromium.context() as context:
+        page = await context.new_page()
+        await page.goto(f"{url}{path}/queues")
+        await page.get_by_role("link", name="a/b").click()
+        await expect(page.locator("#job-1")).to_be_visible()
+        await store.jobs.enqueue(NewJob(task="t", queue="a/b"))
+        await expect(page.locator("#job-2")).to_be_visible()
+        assert page.url.startswith(f"{url}{path}/jobs?")
+
+
+async def test_an_empty_store_says_what_to_do_next(site: Site, page: Page) -> None:
+    for path, command in (("/jobs", "stowhand add"), ("/queues", "--queue"), ("/workers", "stowhand worker")):
+        await page.goto(site.at(path))
+        await expect(page.locator(".empty code")).to_contain_text(command)
+        assert await barriers(page) == []

@@ -1,0 +1,87 @@
+"""What moves while somebody looks, and what holds still for their hand."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.async_api import Page, expect
+
+from stowhand.jobs.job import NewJob
+from tests.web.screens.conftest import Site
+
+LIVE = re.compile("live")
+
+
+async def test_a_job_that_ends_changes_its_row_without_a_reload(site: Site, page: Page) -> None:
+    job = await site.store.jobs.enqueue(NewJob(task="send_mail"))
+    await page.goto(site.at("/jobs?state=queued&state=canceled"))
+    row = page.locator(f"#job-{job.id}")
+    await expect(row).to_contain_text("queued")
+    await expect(page.locator("#stamp")).to_contain_text("Live")
+    await site.store.admin.cancel(job.id)
+    await expect(row).to_contain_text("canceled")
+
+
+async def test_a_new_row_comes_in_its_place_and_the_others_stay_the_same_elements(site: Site, page: Page) -> None:
+    await site.store.jobs.enqueue(NewJob(task="first"))
+    await page.goto(site.at("/jobs"))
+    await page.locator("#job-1").evaluate("row => { row.wasHere = true; }")
+    await site.store.jobs.enqueue(NewJob(task="second"))
+    await expect(page.locator("tbody tr")).to_have_count(2)
+    assert await page.locator("tbody tr").nth(0).get_attribute("id") == "job-2"
+    assert await page.locator("#job-1").evaluate("row => row.wasHere")
+
+
+async def test_a_table_waits_while_somebody_points_at_it(site: Site, page: Page) -> None:
+    await site.store.jobs.enqueue(NewJob(task="first"))
+    await page.goto(site.at("/jobs"))
+    await page.locator("#job-1").hover()
+    await site.store.jobs.enqueue(NewJob(task="second"))
+    await expect(page.locator("#stamp")).to_have_class("paused")
+    await expect(page.locator("#job-2")).to_have_count(0)
+    await page.locator("h1").hover()
+    await expect(page.locator("#job-2")).to_be_visible()
+    await expect(page.locator("#stamp")).to_have_class("live")
+
+
+async def test_a_table_waits_while_somebody_selects_in_it(site: Site, page: Page) -> None:
+    await site.store.jobs.enqueue(NewJob(task="first"))
+    await page.goto(site.at("/jobs"))
+    await page.locator("#job-1").evaluate("row => getSelection().selectAllChildren(row)")
+    await site.store.jobs.enqueue(NewJob(task="second"))
+    await expect(page.locator("#stamp")).to_have_class("paused")
+    await page.evaluate("getSelection().removeAllRanges()")
+    await expect(page.locator("#job-2")).to_be_visible()
+
+
+async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site, page: Page) -> None:
+    """No window of a browser without a screen is ever hidden: the page is told so."""
+    await site.store.jobs.enqueue(NewJob(task="first"))
+    await page.goto(site.at("/jobs"))
+    await expect(page.locator("#stamp")).to_have_class("live")
+    hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
+    hide += " document.dispatchEvent(new Event('visibilitychange')); }"
+    await page.evaluate(hide, True)
+    await expect(page.locator("#stamp")).to_have_class("away")
+    await site.store.jobs.enqueue(NewJob(task="second"))
+    await page.evaluate(hide, False)
+    await expect(page.locator("#job-2")).to_be_visible()
+
+
+async def test_what_a_hand_has_opened_stays_open(site: Site, page: Page) -> None:
+    job = await site.store.jobs.enqueue(NewJob(task="t"))
+    await page.goto(site.at(f"/job?id={job.id}"))
+    copy = page.locator("#copy details").first
+    await copy.locator("summary").click()
+    await page.locator("h1").hover()
+    await site.store.admin.cancel(job.id)
+    await expect(page.locator("#facts")).to_contain_text("canceled")
+    await expect(copy).to_have_attribute("open", "")
+
+
+async def test_times_are_local_with_utc_beside_them(site: Site, page: Page) -> None:
+    await site.store.jobs.enqueue(NewJob(task="t"))
+    await page.goto(site.at("/jobs"))
+    time = page.locator("#job-1 time")
+    await expect(time).to_have_text(re.compile("now|ago"))
+    await expect(time).to_have_attribute("title", re.compile(r"\d{1,2} \w+ \d{4}, \d\d:\d\d:\d\d \(.* UTC\)"))
