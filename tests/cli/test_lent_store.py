@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.jobs.job import Job, State
+from stowhand.jobs.job import Job, NewJob, State
 from stowhand.testing import MemoryStore
 from tests.cli.conftest import Ended, Stowhand
+from tests.remote.client.canned import Canned, reply, trouble
 from tests.remote.server.tokens import make_token
 from tests.support.lent import SharedServer
 
@@ -91,6 +92,34 @@ def test_what_is_done_beside_the_store_is_refused_with_the_place(
     assert "the store itself" in said.err or "another process keeps" in said.err, said.err
     assert "another process keeps" in said.err or "that store's own URL (" in said.err or token == (), said.err
     assert lent.token not in said.err
+
+
+def test_what_failed_is_grouped_for_the_tasks_of_the_token(lent: Lent, call: Stowhand, tmp_path: Path) -> None:
+    async def fail() -> None:
+        for task in ("a", "a", "b"):
+            job = await lent.store.jobs.enqueue(NewJob(task=task))
+            await lent.store.admin.permanently_fail_jobs([job.id], "no such customer")
+
+    asyncio.run(fail())
+    tokens = tmp_path / "tokens.json"
+    for tasks, groups in ((None, [("a", 2), ("b", 1)]), (("b",), [("b", 1)])):
+        token = make_token(tokens, "r", "read", tasks=tasks)
+        said = call("jobs", "failures", "--json", "-c", lent.url, "--token", token)
+        assert said.code == 0, said.err
+        assert [(row["task"], row["jobs"]) for row in said.rows()] == groups
+        assert {(row["error_class"], row["error"]) for row in said.rows()} == {("by hand", "no such customer")}
+    for token in (make_token(tokens, "q", "read", queues=("q",)), lent.limited):
+        refused = call("jobs", "failures", "-c", lent.url, "--token", token)
+        assert (refused.code, refused.out) == (1, "")
+        assert "scope" in refused.err
+
+
+def test_an_older_server_that_cannot_group_what_failed_is_named(call: Stowhand) -> None:
+    terms, unknown = {"name": "shop", "kind": "queue"}, trouble("unknown", "there is no such call", "404 Not Found")
+    with Canned(reply(terms), unknown) as older:
+        refused = call("jobs", "failures", "-c", older.url)
+    assert (refused.code, refused.out) == (2, "")
+    assert "the server is older and cannot group its failed jobs: update Stowhand there" in refused.err
 
 
 def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: Lent, call: Stowhand) -> None:

@@ -25,6 +25,7 @@ from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.answering import answer_for, answers_of, reschedule
 from stowhand.protocols.matching import PAGE
+from stowhand.protocols.offered import failure_groups
 from stowhand.protocols.operating import Ages, Explanation
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
@@ -118,7 +119,7 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 @store_options
 def list_failures(as_json: bool, **typed: Any) -> None:
     """Group the newest 10,000 failed jobs by task and by the class of their last error, with when it began."""
-    found = with_store(settings_of(typed).store, lambda store: store.inspect.failures())
+    found = with_store(settings_of(typed).store, lambda store: failure_groups(store).failures())
     show_all(found, "No failed jobs.", failures_table, failures_json, as_json=as_json)
 
 

@@ -16,6 +16,7 @@ from stowhand.protocols.queue_store import (
     Administrator,
     AnyStore,
     Connections,
+    FailureGroups,
     Inspector,
     Producer,
     QueueStore,
@@ -84,6 +85,11 @@ def whole(store: AnyStore[Job]) -> QueueStore:
         return store
     parts = (store.jobs, store.inspect, store.admin, store.operate, store.timetable, store.schema, store.flows)
     return WholeStore(store) if any(part is None for part in parts) else cast("QueueStore", store)
+
+
+def failure_groups(store: QueueStore) -> FailureGroups:
+    """What groups failed jobs. Raises ConfigurationError where the store has nothing for it."""
+    return store.jobs if isinstance(store.jobs, FailureGroups) else store.inspect
 
 
 class WholeStore:

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterable, Awaitable, Iterable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -153,7 +153,15 @@ FAILURES_MOST = 10_000
 """Failed jobs that are looked at, the newest."""
 
 
-class Inspector(Protocol):
+@runtime_checkable
+class FailureGroups(Protocol):
+    """A queue's inspector; and the jobs of a lent store, which has none."""
+
+    async def failures(self) -> Sequence[Failures]:
+        """The newest 10,000 failed jobs by task and class of error, the most frequent first."""
+
+
+class Inspector(FailureGroups, Protocol):
     """Looking at jobs, queues and workers."""
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
@@ -161,9 +169,6 @@ class Inspector(Protocol):
 
     async def search(self, wanted: Search = ANY) -> Found:
         """Search for a limited time; the answer says where to go on. Raises InvalidJob."""
-
-    async def failures(self) -> Sequence[Failures]:
-        """The newest 10,000 failed jobs by task and class of error, the most frequent first."""
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state; every state is a key."""

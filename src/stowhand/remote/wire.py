@@ -12,6 +12,7 @@
     POST /v1/ends       EndsAsked    -> Ends              how jobs ended; waits for that
     GET  /v1/jobs/{id}               -> Job               payload and result only with that scope, else "" and null
     GET  /v1/jobs/{id}/tries         -> [Try]             what its last attempts left that did not complete
+    GET  /v1/failures                -> [Failures]        failed jobs by task and class of error
     GET  /healthz, /readyz
 
 Errors are ``Trouble`` with 400 malformed, 401 no or wrong token, 403 out of scope, 404 unknown, 405 method, 408 too

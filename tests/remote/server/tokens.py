@@ -13,10 +13,13 @@ from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def make_token(path: Path, name: str, *scopes: str, tasks: tuple[str, ...] | None = None) -> str:
+def make_token(
+    path: Path, name: str, *scopes: str, tasks: tuple[str, ...] | None = None, queues: tuple[str, ...] | None = None
+) -> str:
     """A token, by default for everything."""
     token, token_id, sha256 = new_token()
-    record = TokenRecord(id=token_id, name=name, sha256=sha256, scopes=scopes or tuple(Scope), tasks=tasks, made=MOMENT)
+    scopes = scopes or tuple(Scope)
+    record = TokenRecord(id=token_id, name=name, sha256=sha256, scopes=scopes, tasks=tasks, queues=queues, made=MOMENT)
     TokenFile(path).change(lambda tokens: (*tokens, record))
     return token
 

@@ -11,10 +11,11 @@ from typing import NoReturn
 
 import msgspec
 
-from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
+from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.tries import Try
+from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import whole
 from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
@@ -47,6 +48,18 @@ class Producing:
             if refused.kind == Kind.UNKNOWN:
                 return []
             raise
+
+    async def failures(self) -> Sequence[Failures]:
+        """Of the token's tasks. Raises ConfigurationError where what is lent has no jobs, or the server is older."""
+        try:
+            return await self._http.get("/v1/failures", list[Failures])
+        except CallRefused as refused:
+            if refused.kind != Kind.UNKNOWN:
+                raise
+            raise ConfigurationError(
+                f"{refused}: where a queue is lent, the server is older and cannot group its failed jobs: update"
+                " Stowhand there, or do it on a machine that reaches the store itself, with that store's own URL"
+            ) from None
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable, and StoreError where out of scope."""

@@ -121,6 +121,7 @@ class HttpApp:
             Route("/v1/terms", self._admitted(self._terms)),
             Route("/v1/jobs/{id}", self._admitted(self._job)),
             Route("/v1/jobs/{id}/tries", self._admitted(self._tries)),
+            Route("/v1/failures", self._admitted(self._failures)),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/metrics", self._admitted(self._show_metrics)),
@@ -199,6 +200,9 @@ class HttpApp:
 
     async def _tries(self, request: Request, grant: Grant) -> Response:
         return _reply(await self._store_server.tries(grant, request.path_params["id"]))
+
+    async def _failures(self, request: Request, grant: Grant) -> Response:
+        return _reply(await self._store_server.failures(grant))
 
     async def _healthz(self, request: Request) -> Response:
         return _state(self._health.alive())

@@ -22,6 +22,7 @@ from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.tries import Try
 from stowhand.protocols.progress import ProgressKeeper, read_progress
+from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
@@ -307,6 +308,18 @@ class StoreServer:
         """What its last attempts left that did not complete."""
         job = await self._seen(grant, job_id)
         return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
+
+    async def failures(self, grant: Grant) -> Sequence[Failures]:
+        """Failed jobs of the token's tasks by class of error. A group has no queue, so it is not for tokens of some."""
+        grant.need(Scope.READ)
+        if grant.queues is not None:
+            raise Refused(
+                Kind.OUT_OF_SCOPE,
+                "this token is for some queues, and failed jobs are grouped over all of them",
+                "use a token without --queue",
+            )
+        found = await self._shared_store.queue("grouped by its failures").inspect.failures()
+        return [group for group in found if grant.tasks is None or group.task in grant.tasks]
 
     async def _seen(self, grant: Grant, job_id: str) -> Job:
         grant.need(Scope.READ)
