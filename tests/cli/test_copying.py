@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import os
+import sys
 import types
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,3 +112,23 @@ def test_python_enqueues_it(tmp_path: Path) -> None:
 
     installed(f"sqlite:///{tmp_path / 'jobs.db'}").sync.close()
     asyncio.run(scenario())
+
+
+def test_a_test_runs_it_and_fails_with_what_it_raises(tmp_path: Path) -> None:
+    one = job(PAYLOADS["nested"])
+    (tmp_path / "shop.py").write_text(
+        "import stowhand\napp = stowhand.App()\n"
+        f"@app.task(name={one.task!r})\nasync def taken(big, f, list): assert big == 18446744073709551617, 'another'\n"
+        "@app.task\nasync def raises(): raise ValueError('from the task')\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\nstowhand_app = shop:app\npythonpath = .\n")
+    for number, copied in enumerate((one, job("{}", task="raises"), job("{}", task="elsewhere"))):
+        (tmp_path / f"test_{number}.py").write_text(copying.pytest_file(copied, copied.payload_text, FLAGS))
+    done = forked.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "2 failed" in done.stdout
+    assert "ValueError: from the task" in done.stdout
+    assert "none of the App's tasks took it" in done.stdout

@@ -135,6 +135,7 @@ def test_a_payload_is_a_tree_in_which_numbers_stand_digit_by_digit() -> None:
     assert "x&lt;\\&#34;y" in shown
     assert "hush" not in shown
     assert len(str(tree(list(range(100_000))))) < 40_000
+    assert len(str(tree({f"{number}{'<' * 5000}": ["&" * 9000] for number in range(500)}))) < 120_000
 
 
 def test_secrets_are_hidden_in_what_is_copied_and_nothing_else_changes() -> None:

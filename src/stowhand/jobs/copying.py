@@ -1,4 +1,4 @@
-"""A job as the text that enqueues it once more: for a shell, for SQL, for Python."""
+"""A job as the text that enqueues it once more: for a shell, for SQL, for Python, for pytest."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = SCHEM
 
 def python(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
     """``await app.enqueue(NewJob(…))``"""
+    return f"from stowhand import NewJob\n\nawait app.enqueue({_new_job(job, payload, flags)})"
+
+
+def pytest_file(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
+    """A file for pytest, whose ini file names the App. It fails with what the task raises."""
+    return f'''"""Job {job.id} once more: pytest runs it where stowhand_app = "module:app" stands in its ini file."""
+
+from stowhand import NewJob
+
+
+def test_job_{job.id}(jobs, stowhand_app):
+    stowhand_app.sync.add_jobs([{_new_job(job, payload, flags)}])
+    assert jobs.drain(), "none of the App's tasks took it"
+'''
+
+
+def _new_job(job: Job, payload: str, flags: tuple[str, ...]) -> str:
     given = [
         f"task={job.task!r}",
         f"payload={payload!r}",
@@ -48,7 +65,7 @@ def python(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
         f"max_attempts={job.max_attempts}",
         *([f"flags={flags!r}"] if flags else []),
     ]
-    return f"from stowhand import NewJob\n\nawait app.enqueue(NewJob({', '.join(given)}))"
+    return f"NewJob({', '.join(given)})"
 
 
 def _literal(text: str) -> str:

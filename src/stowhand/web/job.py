@@ -17,8 +17,8 @@ from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, wi
 from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, text
 from stowhand.web.reading import Reading
 
-NODES = 400
-"""Values of a payload that are shown; the rest is in its text."""
+SHOWN = 16_000
+"""Characters of markup, about, after which a payload is cut; all of it is in its text."""
 LONGEST_TEXT = 2000
 """Characters of one text in it."""
 LONGEST_ERROR = 16_000
@@ -53,8 +53,8 @@ async def show(asked: Asked, reading: Reading) -> View:
         "correlation": f"{CORRELATION}={carried[CORRELATION]}" if CORRELATION in carried else None,
         "trace": (carried.get(TRACE_PARENT) or "--").split("-")[1],
         "flags": without(job.flags),
-        "copies": _copies(job, reading.schema_name) if sees and len(job.payload_text) <= COPIED else {},
-        "ways": _ways(reading.schema_name) if sees else [],
+        "copies": _copies(job, reading.schema_name) if sees else {},
+        "is_short": len(job.payload_text) <= COPIED,
     }
     return View(template="jobs.html", title=f"Job {job.id}", values=values)
 
@@ -93,8 +93,7 @@ def hide_secrets(payload: str) -> str:
 
 def tree(value: Any) -> Markup:
     """A value as nested lists. Numbers are text, digit by digit: a browser's own have 53 bits."""
-    left = [NODES]
-    return _node(redact(value, DEPTH_LIMIT + 1), left)
+    return _node(redact(value, DEPTH_LIMIT + 1), [SHOWN])
 
 
 async def _job(asked: Asked, reading: Reading) -> Job:
@@ -111,12 +110,9 @@ def _copies(job: Job, schema: str | None) -> dict[str, str]:
         "command": copying.command(job, payload, flags),
         "sql": "" if schema is None else copying.sql(job, payload, flags, schema),
         "python": copying.python(job, payload, flags),
+        "test": copying.pytest_file(job, payload, flags),
     }
     return {way: copied for way, copied in copies.items() if copied}
-
-
-def _ways(schema: str | None) -> list[str]:
-    return [way for way in ("command", "sql", "python") if way != "sql" or schema is not None]
 
 
 def read_value(given: str | None) -> Any:
@@ -130,31 +126,28 @@ def read_value(given: str | None) -> Any:
 
 
 def _node(value: Any, left: list[int]) -> Markup:
-    left[0] -= 1
     match value:
         case dict() if value:
-            return _list(
-                [(_plain("name", json.dumps(name, ensure_ascii=False)), one) for name, one in value.items()], left
-            )
+            return _list(list(value.items()), left)
         case list() if value:
-            return _list([(Markup(""), one) for one in value], left)
-        case str():
-            cut = value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…"
-            return _plain("text", json.dumps(cut, ensure_ascii=False))
+            return _list([(None, one) for one in value], left)
         case Decimal():
-            return _plain("value", NUMBERS.encode(value).decode())
-    return _plain("value", json.dumps(value))
+            return _plain("value", NUMBERS.encode(value).decode(), left)
+    return _plain("value", json.dumps(value, ensure_ascii=False), left)
 
 
-def _list(items: list[tuple[Markup, Any]], left: list[int]) -> Markup:
+def _list(items: list[tuple[str | None, Any]], left: list[int]) -> Markup:
     shown = []
     for number, (name, one) in enumerate(items):
         if left[0] <= 0:
             shown.append(Markup("<li>… {} more</li>").format(len(items) - number))
             break
-        shown.append(Markup("<li>{}{}</li>").format(name, _node(one, left)))
+        named = Markup("") if name is None else _plain("name", json.dumps(name, ensure_ascii=False), left)
+        shown.append(Markup("<li>{}{}</li>").format(named, _node(one, left)))
     return Markup("<ul>{}</ul>").format(Markup("").join(shown))
 
 
-def _plain(kind: str, words: str) -> Markup:
+def _plain(kind: str, words: str, left: list[int]) -> Markup:
+    words = words if len(words) <= LONGEST_TEXT else f"{words[:LONGEST_TEXT]}…"
+    left[0] -= len(words) + 50
     return Markup('<bdi class="{}">{}</bdi> ').format(kind, words)
