@@ -1,0 +1,136 @@
+"""``stowhand dev``: a worker that is started anew when a file changes, and the dashboard; Ctrl-C ends both."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from stowhand.cli.dev import look
+from tests.cli.conftest import Stowhand, command
+from tests.support import forked
+
+DEADLINE = 60
+APP = """
+from stowhand import App
+
+app = App()
+
+@app.task
+async def hello(name: str) -> None:
+    print("hello", name, flush=True)
+"""
+
+
+class Dev:
+    """The command, and what it and its worker say."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = forked.Popen(
+            command("dev", *arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.said: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def until(self, words: str) -> str:
+        """The next line with these words."""
+        while words not in (line := self._lines.get(timeout=DEADLINE)):
+            assert line, "".join(self.said)
+        return line
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def close(self) -> None:
+        """Its children have its output, too: read to the end, they have ended."""
+        self.process.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(line)
+            self._lines.put(line)
+        self._lines.put("")
+
+
+@contextmanager
+def dev(folder: Path, *arguments: str) -> Iterator[Dev]:
+    """At the end it is killed, unless it has ended; its children must be gone then."""
+    running = Dev(folder, *arguments)
+    children: list[psutil.Process] = []
+    try:
+        yield running
+        if running.process.poll() is None:
+            children = running.children()
+    finally:
+        running.process.kill()
+        running.close()
+        for child in children:
+            child.wait(DEADLINE)  # raises psutil.TimeoutExpired for one that is left running
+
+
+def test_a_change_is_run_a_mistake_is_waited_for_and_ctrl_c_ends_everything(folder: Path, stowhand: Stowhand) -> None:
+    file = folder / "shop.py"
+    file.write_text(APP)
+    with dev(folder, "shop:app", "--port", "0") as running:
+        assert "http://127.0.0.1:" in running.until("Dashboard: ")
+        running.until("Worker connected")
+        stowhand("add", "hello", '{"name": "Ada"}')
+        running.until("hello Ada")
+        file.write_text(APP.replace('"hello"', '"good morning"'))
+        assert "shop.py; starting anew" in running.until("Changed: ")
+        running.until("Worker connected")
+        stowhand("add", "hello", '{"name": "Bea"}')
+        running.until("good morning Bea")
+        file.write_text(APP + "\ndef (")
+        running.until("SyntaxError")
+        running.until("ended with code 2; waiting for a change")
+        file.write_text(APP)
+        running.until("Worker connected")
+        children = running.children()
+        assert len(children) == 2
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(DEADLINE) == 0
+        assert not [child for child in children if child.is_running()]
+    assert sum("Dashboard: " in line for line in running.said) == 1
+
+
+def test_when_it_is_killed_nothing_is_left_running(folder: Path) -> None:
+    (folder / "shop.py").write_text(APP)
+    with dev(folder, "shop:app", "--port", "0") as running:
+        running.until("Worker connected")
+        assert len(running.children()) == 2
+
+
+def test_a_mistyped_app_and_a_port_in_use_are_said_at_once(folder: Path, stowhand: Stowhand) -> None:
+    (folder / "shop.py").write_text(APP)
+    mistyped = stowhand("dev", "shopp:app")
+    assert mistyped.code == 2
+    assert "'shopp:app': no module named 'shopp'; did you mean 'shop'?" in mistyped.err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        in_use = stowhand("dev", "shop:app", "--port", port)
+    assert in_use.code == 2
+    assert f"port {port} on 127.0.0.1 is in use" in in_use.err
+
+
+def test_files_of_packages_and_hidden_folders_are_passed_over(tmp_path: Path) -> None:
+    for name in ("shop.py", "shop/mail.py", "stowhand.toml", "notes.txt", ".git/a.py", "node_modules/b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("")
+    (tmp_path / "venv" / "c.py").write_text("")
+    assert sorted(look(tmp_path)) == ["shop.py", "shop/mail.py", "stowhand.toml"]
