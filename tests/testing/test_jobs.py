@@ -151,12 +151,14 @@ def test_what_a_task_raises_is_raised_when_all_have_run(jobs: Jobs) -> None:
     (note,) = raised.value.__notes__
     assert note.startswith("raised by job 1: broken()")
     assert "attempt 1 of 1" in note
+    assert raised.value.__context__ is None
 
 
 def test_without_raising_the_summary_tells_of_failures(jobs: Jobs) -> None:
     app.sync.enqueue(broken)
     drained = jobs.drain(raises=False)
     assert drained.counts == {"failed": 1}
+    assert repr(drained) == "<Drained: 1 attempts\n    job 1: broken() failed, ValueError: it is broken>"
     assert [(one.job.task, str(one.error)) for one in drained.failures] == [("broken", "it is broken")]
 
 
@@ -262,6 +264,14 @@ def test_a_job_that_has_run_is_named(jobs: Jobs) -> None:
 def test_a_mistyped_argument_is_refused(jobs: Jobs) -> None:
     with pytest.raises(InvalidJob, match="no parameter 'too'; did you mean 'to'"):
         jobs.assert_enqueued(send, too="x")
+
+
+def test_a_mistyped_task_is_said(jobs: Jobs) -> None:
+    with pytest.raises(AssertionError, match="the App has no task 'sned'; did you mean 'send'"):
+        jobs.assert_enqueued("sned", to="x")
+    with pytest.raises(AssertionError, match="the App has no task 'sned'; did you mean 'send'"):
+        jobs.assert_not_enqueued("sned")
+    jobs.assert_not_enqueued("declared_elsewhere")
 
 
 def test_time_does_not_go_back(jobs: Jobs) -> None:

@@ -55,6 +55,8 @@ store_options = _flags(*(setting for setting in SETTINGS.values() if setting.on 
 """Of every command that opens a store."""
 worker_options = _flags(*(setting for setting in SETTINGS.values() if setting.on in ("store", "worker")))
 """All of them but what only an enqueuer, or a lender, has a use for."""
+dev_options = _flags(SETTINGS["connection"], SETTINGS["jobs"], *_LOG)
+"""While an application is written; the environment has the others."""
 connection_options = _flags(SETTINGS["connection"], *_LOG)
 """Where the database is, and what is logged: for a table that is not in a queue of ours."""
 log_options = _flags(*_LOG)

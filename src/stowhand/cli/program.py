@@ -23,6 +23,7 @@ COMMANDS = {
     "queues": "Named queues: what they hold; pause and resume them.",
     "stats": "Jobs by state and task, throughput, and workers.",
     "top": "What the queue is doing, live.",
+    "dev": "A worker that reloads, and the dashboard: while you write.",
     "web": "Show the dashboard in a browser.",
     "cron": "Check a crontab; see and run what recurs.",
     "migrate": "Install or upgrade the store's schema.",

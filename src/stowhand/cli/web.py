@@ -215,24 +215,20 @@ class _Command:
 
 
 @contextmanager
-def dashboard_beside(address: str | None, typed: Mapping[str, Any]) -> Iterator[None]:
+def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_actions: bool = False) -> Iterator[None]:
     """A dashboard in a process of its own for the length of the block, on the same store.
 
-    ``typed``: the worker's options. Raises ConfigurationError where it could not start, once it has said why.
+    ``typed``: the worker's options. With ``allow_actions`` a terminal is shown the link to sign in, and no other.
+    Raises ConfigurationError where it could not start, once it has said why.
     """
     if address is None:
         yield
         return
     host, port = split_address(address)
-    # By the environment: other users of the machine see a command line, and a URL may hold a password.
-    given = {
-        option.variables[0]: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, option in SETTINGS.items()
-        if option.on == "store" and (value := typed.get(name)) is not None
-    }
     process = subprocess.Popen(
-        [sys.executable, "-m", "stowhand.cli", "web", "--beside", "--host", host, "--port", str(port)],
-        env={**os.environ, **given},
+        [sys.executable, "-m", "stowhand.cli", "web", "--beside", "--host", host, "--port", str(port)]
+        + ["--allow-actions"] * allow_actions,
+        env={**os.environ, **environment_of(typed, "store")},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # the worker's Ctrl-C is not its own
@@ -243,7 +239,8 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any]) -> Iterator[
         url = process.stdout.readline().decode().strip()
         if not url:
             raise ConfigurationError(f"--web {address}: the dashboard has not started; what it said stands above")
-        core_logger().info(f"Dashboard: {url}")
+        if not (allow_actions and sys.stderr.isatty()):
+            core_logger().info(f"Dashboard: {url}")
         yield
     finally:
         process.stdin.close()
@@ -253,3 +250,15 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any]) -> Iterator[
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+def environment_of(typed: Mapping[str, Any], *on: str) -> dict[str, str]:
+    """What was typed of the settings of these, for a process that is started beside this one.
+
+    By the environment: other users of the machine see a command line, and a URL may hold a password.
+    """
+    return {
+        option.variables[0]: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, option in SETTINGS.items()
+        if option.on in on and (value := typed.get(name)) is not None and value != ()
+    }

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,9 @@ Or name an application with --app MODULE:NAME."""
 
 
 @click.command()
+@click.option("--beside", is_flag=True, hidden=True, help="Of stowhand dev: ends with its standard input.")
 @worker_options
-def command(**typed: Any) -> int:
+def command(beside: bool, **typed: Any) -> int:
     """Run a worker: claim jobs and do them.
 
     Without options it runs the tasks of the folder tasks/ on the store that the environment names, or else on
@@ -44,8 +48,16 @@ def command(**typed: Any) -> int:
         return OK
     from stowhand.service.run import run_worker
 
+    if beside:
+        threading.Thread(target=_stop_with_the_input, name="stowhand beside", daemon=True).start()
     with dashboard_beside(settings.web, typed):
         return run_worker(settings)
+
+
+def _stop_with_the_input() -> None:
+    """Nothing is ever sent: who started this process has ended, or wants it to."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def check_tasks(settings: WorkerSettings) -> None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, aclosing, contextmanager
 from datetime import datetime, timedelta
 from math import ceil
 from pathlib import Path
+from traceback import format_exception_only
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,7 +31,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.resource import AnyContextManager
 from stowhand.tasks.task import ConfiguredTask
 from stowhand.testing.clock import StandingClock
-from stowhand.testing.matching import Expected, described, each
+from stowhand.testing.matching import SHOWN, Expected, called, described, each
 from stowhand.testing.places import MemoryPlace, Place, Server, in_file
 
 T = TypeVar("T")
@@ -44,6 +45,11 @@ class Drained(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.ran)
+
+    def __repr__(self) -> str:
+        told = [f"\n    {called(one.job)} {one.ended}{_of_error(one.error)}" for one in self.ran[:SHOWN]]
+        more = f"\n    … and {len(self) - SHOWN} more" if len(self) > SHOWN else ""
+        return f"<Drained: {len(self)} attempts{''.join(told)}{more}>"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -148,6 +154,8 @@ class Jobs:
         """No job of this task waits that has these arguments."""
         __tracebackhide__ = True
         expected = self._expected(task, arguments)
+        if expected.is_mistyped:
+            raise AssertionError(expected.unknown)
         found = [job for job in self.enqueued if job.task == expected.task and not expected.differences(job)]
         if found:
             raise AssertionError(f"a job waits that was enqueued as {expected}\n{each(found)}")
@@ -156,19 +164,17 @@ class Jobs:
         __tracebackhide__ = True
         self.app.discover()
         name = task if isinstance(task, str) else task.name
-        return Expected(name, self.app.registry.find(name), arguments)
+        return Expected(name, self.app.registry, arguments)
 
     # -- the test's own loop ---------------------------------------------------------------------
 
     def _wait(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
         __tracebackhide__ = True
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            if self._runner is None:
-                self._runner = asyncio.Runner()
-            return self._runner.run(start())
-        raise RuntimeError(f"called inside a running event loop, which would stand still: write {instead}")
+        if _is_in_a_loop():
+            raise RuntimeError(f"called inside a running event loop, which would stand still: write {instead}")
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(start())
 
     def close(self) -> None:
         """The end of the test."""
@@ -236,6 +242,18 @@ def jobs_of(app: App, kind: str, clock: StandingClock, server: Server | None, fo
         jobs = Jobs(app, place, clock)
         stack.callback(jobs.close)
         yield jobs
+
+
+def _of_error(error: BaseException | None) -> str:
+    return "" if error is None else f", {''.join(format_exception_only(error)).partition(chr(10))[0]}"
+
+
+def _is_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def store_options_of(app: App, clock: StandingClock) -> StoreOptions:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stowhand.errors import InvalidJob, suggest
+from stowhand.errors import InvalidJob, hint, suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
-from stowhand.tasks.registry import TaskDefinition
+from stowhand.tasks.registry import Registry
 from stowhand.tasks.shape import ABSENT
 
 SHOWN = 10
@@ -18,13 +18,16 @@ LONGEST = 200
 
 
 class Expected:
-    """Jobs of a task with these arguments, whatever the others. ``task``: ``None`` where no App declares it.
+    """Jobs of a task with these arguments, whatever the others. ``tasks``: of the App; another may declare this one.
 
     Raises InvalidJob for arguments that its jobs cannot have.
     """
 
-    def __init__(self, name: str, task: TaskDefinition | None, arguments: Mapping[str, object]) -> None:
+    def __init__(self, name: str, tasks: Registry, arguments: Mapping[str, object]) -> None:
         __tracebackhide__ = True
+        task, near = tasks.find(name), hint(name, tasks.names)
+        self.unknown = "" if task is not None else f"the App has no task {name!r}{near or suggest(name, tasks.names)}"
+        self.is_mistyped = task is None and bool(near)
         self.task = name
         self._shape = None if task is None else task.shape
         self._whole = None if self._shape is None else self._shape.whole
@@ -56,6 +59,8 @@ class Expected:
     def absence(self, waiting: Sequence[Job], over: Sequence[Job]) -> str:
         """Why none of those that wait is one of them. ``over``: those that do not wait any more."""
         lines = [f"no job waits that was enqueued as {self}"]
+        if self.unknown:
+            lines.append(self.unknown)
         mine = [job for job in waiting if job.task == self.task]
         if mine:
             nearest = min(mine, key=lambda job: len(self.differences(job)))
@@ -81,11 +86,13 @@ class Expected:
 
 def described(job: Job, whole: str | None = None) -> str:
     """``job 3: send(to='x'), errored, due 2030-01-01 00:00:02``"""
-    payload = job.payload
-    arguments = (
-        {whole: payload} if whole is not None else payload if isinstance(payload, dict) else {"payload": payload}
-    )
-    return f"job {job.id}: {_call(job.task, arguments)}, {job.state}, due {job.run_at:%Y-%m-%d %H:%M:%S}"
+    return f"{called(job, whole)}, {job.state}, due {job.run_at:%Y-%m-%d %H:%M:%S}"
+
+
+def called(job: Job, whole: str | None = None) -> str:
+    """``job 3: send(to='x')``"""
+    payload = job.payload if whole is None else {whole: job.payload}
+    return f"job {job.id}: {_call(job.task, payload if isinstance(payload, dict) else {'payload': payload})}"
 
 
 def each(jobs: Iterable[Job]) -> str:
