@@ -78,10 +78,11 @@ class Address:
         ``info``: as psycopg and psycopg2 have it. Two names of hosts may mean one server; what is not said here is the
         environment's.
         """
-        known = self._parameters
-        place = (known.get("host"), known.get("port", "5432"))
-        here = "dbname" in known and place == (info.host, str(info.port))
-        return info.dbname if here and info.dbname != known["dbname"] else None
+        known, name = self._parameters, info.dbname
+        if name == known.get("dbname", name):
+            return None
+        here = (info.host, str(info.port)) == (known.get("host"), known.get("port", "5432"))
+        return str(name) if here else None
 
     def __str__(self) -> str:
         """For people: ``postgresql://user@host:port/name``, without password and options."""

@@ -113,9 +113,10 @@ def first_line(error: BaseException) -> str:
 
 
 def beneath(error: BaseException) -> BaseException:
-    """The driver's own error, where a library (SQLAlchemy, Django) has raised one of its own for it."""
-    errors = (error, getattr(error, "orig", None), error.__cause__)
-    return next((one for one in errors if one is not None and _code(one)), error)
+    """The driver's own error, where libraries (SQLAlchemy, Django) have raised theirs for it."""
+    while (inner := getattr(error, "orig", None) or error.__cause__) is not None and _code(inner):
+        error = inner
+    return error
 
 
 def _code(error: BaseException) -> str:

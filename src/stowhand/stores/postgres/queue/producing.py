@@ -239,7 +239,7 @@ class Producer:
 def refused(job: NewJob | None, error: BaseException) -> InvalidJob:
     """The values are at fault, of this job or of one of several."""
     which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
-    return InvalidJob(f"{which}: {trouble.first_line(error)}. Nothing was written.")
+    return InvalidJob(f"{which}: {trouble.first_line(error).rstrip('.')}. Nothing was written.")
 
 
 def _is_divisible(error: Exception) -> bool:
