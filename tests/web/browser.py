@@ -33,6 +33,7 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.forms: list[Form] = []
         self.links: list[str] = []
+        self.text = ""
         self._area = ""
         self._inside: Form | None = None
         self.feed(self.html)
@@ -64,6 +65,7 @@ class Page(HTMLParser):
                 pass
 
     def handle_data(self, data: str) -> None:
+        self.text += data
         if self._area and self._inside is not None:
             name, value = self._inside.fields.pop()
             self._inside.fields.append((name, value + data))

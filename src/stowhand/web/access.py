@@ -359,6 +359,6 @@ def _kept(asked: Asked, what: str) -> str:
 def _cookie(asked: Asked, what: str, value: str, life: int | None) -> tuple[str, str]:
     # The visit's comes along where a link of another site leads here, or that page would begin another visit.
     site = "Lax" if what == VISIT else "Strict"
-    path = "/" if asked.secure else quote(asked.prefix) or "/"
+    path = "/" if asked.secure else asked.prefix or "/"
     ends = ("" if life is None else f"; Max-Age={life}") + ("; Secure" if asked.secure else "")
     return "set-cookie", f"{_name(asked, what)}={value}; Path={path}; HttpOnly; SameSite={site}{ends}"

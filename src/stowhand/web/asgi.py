@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -63,7 +63,7 @@ class Asgi:
             headers=_joined(request.headers.items()),
             peer=request.client.host if request.client is not None else "",
             secure=request.scope.get("scheme") == "https",
-            prefix=root + self._prefix,
+            prefix=quote(root + self._prefix),
             who=Who() if self._visitor is None else await self._visitor(request),
             known=self._visitor is not None,
         )

@@ -56,7 +56,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     secure: bool = False
     """It came over TLS."""
     prefix: str = ""
-    """Where the dashboard is mounted: empty, or ``/jobs-admin``."""
+    """Where the dashboard is mounted: empty, or ``/jobs-admin``; quoted for URLs."""
     who: Who = Who()
     known: bool = False
     """The application around the dashboard has said who it is; else ``Access.admit`` finds out."""

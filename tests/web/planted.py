@@ -1,0 +1,64 @@
+"""A store where one text stands in every place that a user, a handler or a worker can write."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.progress import Progress, ProgressKeeper
+from stowhand.protocols.store import ClaimRequest
+
+
+async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> list[int]:
+    """Jobs in every state. ``names``: in tasks, queues, flags and workers, too; ``error``: instead of the text."""
+    task, queue, worker = f"t{names}"[:128], f"q{names}"[:128], f"w{names}"[:128]
+    payload = json.dumps({text: [text, {"deep": text}], "plain": text})
+    lasting = {"run_at": None, "flags": (f"f{names}"[:128],), "queue": queue}
+    ids: list[int] = []
+
+    async def add(**details: Any) -> int:
+        given = {"task": task, "payload": payload, "key": f"{text[:200]}-{len(ids)}", **details}
+        ids.append((await store.jobs.enqueue(NewJob(**given))).id)
+        return ids[-1]
+
+    async def claim() -> Any:
+        request = ClaimRequest(worker=worker, token=str(uuid.uuid4()), limit=1, lease=600.0)
+        (found,) = await store.claim(request)
+        return found.lease
+
+    said = error or f'ValueError: {text}\n  File "{text}"\n{text}'
+    for end in (
+        Settlement(State.COMPLETED, Ended.OK, result=payload),
+        Settlement(State.ERRORED, Ended.RETRY, 3600.0, said, error_class="builtins.ValueError"),
+        Settlement(State.FAILED, Ended.FAILED, error=said, error_class="builtins.ValueError"),
+    ):
+        await add()
+        await store.settle([(await claim(), end)])
+    await add(max_attempts=1)
+    await store.settle([(await claim(), Settlement(State.FAILED, Ended.FAILED, error=said))])
+    await store.admin.permanently_fail_jobs([await add()], said)
+    await store.admin.cancel_jobs([await add()])
+    await add()
+    lease = await claim()
+    beats = store.heartbeats()
+    if isinstance(beats, ProgressKeeper):
+        await beats.keep_progress([Progress(lease, 0.5, text)], 5.0)
+    if isinstance(beats, WorkerList):
+        await beats.worker_seen(WorkerCard(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",)))
+    await beats.close()
+    await add(**lasting)
+    await store.operate.pause_queue(queue)
+    await store.operate.pause_task(f"p{names}"[:128])
+    return ids
+
+
+def pages(ids: list[int]) -> list[str]:
+    """Every page that shows what was planted."""
+    lists = ("/", "/jobs", "/queues", "/tasks", "/tasks?sort=rate", "/failures", "/workers")
+    states = [f"/jobs?state={state.value}" for state in State]
+    one = [f"{page}?id={job_id}" for job_id in ids for page in ("/job", "/again")]
+    return [*lists, *states, *one]
