@@ -61,10 +61,8 @@ function patched(old, fresh) {
 
 // What a hand has opened or ticked stays so.
 function keep(old, fresh) {
-  for (const one of old.querySelectorAll("details[id]")) {
-    const again = fresh.querySelector(`#${CSS.escape(one.id)}`);
-    if (again) again.open = one.open;
-  }
+  const opened = [...old.querySelectorAll("details")];
+  fresh.querySelectorAll("details").forEach((one, at) => (one.open = opened[at]?.open ?? one.open));
   for (const one of old.querySelectorAll("input:checked")) {
     const again = fresh.querySelector(`input[name="${one.name}"][value="${CSS.escape(one.value)}"]`);
     if (again) again.checked = true;
