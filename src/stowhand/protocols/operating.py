@@ -69,6 +69,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     """Of those that are waiting."""
     running: int
     failed: int
+    """Of the newest 10,000 that have failed, in a store that keeps many."""
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):

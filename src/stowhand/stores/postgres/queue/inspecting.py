@@ -113,7 +113,8 @@ class Inspector:
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
-        return [QueueRow(*row) for row in await self._ask("queues", self._context.now())]
+        asked = {"now": self._context.now(), "most": FAILURES_MOST}
+        return [QueueRow(*row) for row in await self._ask_with("queues", asked)]
 
     async def figures(self) -> Figures:
         """Exact while the tables are small; then what a sample of their pages says."""

@@ -494,17 +494,29 @@ select {schema}.resume_unqueued(%s::timestamptz)
 -- name: pauses
 select task, since from {schema}.pauses order by task collate "C"
 
+-- Each part from its index, which alone says what is asked of a million that wait; so the newest failed ones are enough.
 -- name: queues
 select coalesce(j.name, q.name), q.paused_at, nullif(q.holder_id, -1), coalesce(j.waiting, 0), coalesce(j.due, 0),
   coalesce(j.running, 0), coalesce(j.failed, 0)
 from (
-  select l.queue as name,
-    count(*) filter (where l.state in ('queued', 'errored')) as waiting,
-    count(*) filter (where l.state in ('queued', 'errored') and l.run_at <= v.at) as due,
-    count(*) filter (where l.state = 'processing') as running,
-    count(*) filter (where l.state = 'failed') as failed
-  from {schema}.live l cross join (values (coalesce(%s::timestamptz, now()))) as v(at)
-  where l.queue is not null group by l.queue
+  select p.name, sum(p.waiting)::bigint as waiting, sum(p.due)::bigint as due, sum(p.running)::bigint as running,
+    sum(p.failed)::bigint as failed
+  from (values (coalesce(%(now)s::timestamptz, now()))) as v(at) cross join lateral (
+    select w.queue as name, count(*) as waiting, count(*) filter (where w.run_at <= v.at) as due, 0 as running, 0 as failed
+    from {schema}.live w
+    where w.state in ('queued', 'errored') and w.queue is not null and w.resets < 2 group by w.queue
+    union all
+    select s.queue, count(*), count(*) filter (where s.run_at <= v.at), 0, 0 from {schema}.live s
+    where s.state in ('queued', 'errored') and s.resets >= 2 and s.queue is not null group by s.queue
+    union all
+    select r.queue, 0, 0, count(*), 0 from {schema}.live r
+    where r.state = 'processing' and r.queue is not null group by r.queue
+    union all
+    select f.queue, 0, 0, 0, count(*) from (
+      select l.queue from {schema}.live l where l.state = 'failed'
+      order by l.finished_at desc, l.id desc limit %(most)s::int) f
+    where f.queue is not null group by f.queue) p
+  group by p.name
 ) j full join {schema}.queues q on q.name = j.name
 where j.name is not null or q.paused_at is not null
 order by coalesce(j.name, q.name) collate "C"

@@ -102,7 +102,7 @@ class Inspector:
 
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
-        found = await self._connections.read(lambda tx: tx.rows("queues"))
+        found = await self._connections.read_all(lambda tx: tx.rows("queues", most=FAILURES_MOST))
         return [QueueRow(name, None if since is None else to_datetime(since), *rest) for name, since, *rest in found]
 
     async def figures(self) -> Figures:
