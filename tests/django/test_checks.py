@@ -51,6 +51,11 @@ def test_a_module_that_cannot_be_imported(site: None) -> None:
     assert found({"modules": ["shop.nowhere"]}) == ["stowhand.E004"]
 
 
+@pytest.mark.parametrize("item", [("0 3 * * *", "shop.tasks.nothing"), ("0 3 * * *",)])
+def test_what_recurs_and_is_no_task(site: None, item: tuple[str, ...]) -> None:
+    assert found({"cron": {"nightly": item}}) == ["stowhand.E005"]
+
+
 def test_an_option_that_is_none(site: None) -> None:
     with pytest.raises(ConfigurationError, match="no option 'databse'"):
         StowhandBackend("default", {"OPTIONS": {"databse": "default"}})

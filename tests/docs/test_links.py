@@ -101,7 +101,15 @@ def _tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
 
 
-OF_TESTS = ("cases.md", "coverage-shithub.md", "dbworker.md", "graphile-worker.md", "guild-queues.md", "proofs.md")
+OF_TESTS = (
+    "cases.md",
+    "coverage-shithub.md",
+    "dbworker.md",
+    "django.md",
+    "graphile-worker.md",
+    "guild-queues.md",
+    "proofs.md",
+)
 """Pages of the reference that say which test proves what. (Contributors' pages speak of tests too.)"""
 USERS = [
     page for page in sorted(DOCS.rglob("*.md")) if page.name not in (*OF_TESTS, "internals.md", "test-your-tasks.md")

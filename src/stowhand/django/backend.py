@@ -24,6 +24,7 @@ from stowhand.protocols.store import StoreOptions
 OPTIONS = {
     "database": "the alias of DATABASES that keeps the jobs: 'default'",
     "modules": "modules that declare tasks besides the apps' own: ['shop.jobs', 'shop.reports.*']",
+    "cron": "what recurs: {'nightly': ('0 3 * * *', 'shop.tasks.report')}, with arguments by name behind it",
     "max_attempts": "of a task that declares none: 25",
     "schema": "the schema in PostgreSQL: 'stowhand'",
 }
@@ -42,6 +43,7 @@ class StowhandBackend(BaseTaskBackend):
         super().__init__(alias, params)
         self.database = Database(self.options.get("database", "default"), self._store_options())
         self.modules: tuple[str, ...] = tuple(self.options.get("modules", ()))
+        self.cron: Mapping[str, Sequence[Any]] = self.options.get("cron", {})
         self._known: dict[str, base.Task] | None = None
 
     def known(self) -> Mapping[str, base.Task]:

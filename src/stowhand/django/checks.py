@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core import checks
 from django.db import connections
+from django.tasks import base
 
 from stowhand.django.known import known_tasks
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, suggest
 
 if TYPE_CHECKING:
     from stowhand.django.backend import StowhandBackend
@@ -31,10 +33,23 @@ def check_backend(backend: StowhandBackend) -> list[Any]:
     except ConfigurationError as error:
         return [*found, checks.Error(f"{where}: {error}.", id="stowhand.E003")]
     try:
-        known_tasks(backend.modules)
+        found += _of_cron(backend, where, known_tasks(backend.modules))
     except ConfigurationError as error:
         found.append(checks.Error(f"{where}: OPTIONS['modules']: {error}", id="stowhand.E004"))
     return found + (_of_sqlite(backend, where) if vendor == "sqlite" else [])
+
+
+def _of_cron(backend: StowhandBackend, where: str, known: Mapping[str, base.Task]) -> list[Any]:
+    found = []
+    for name, item in backend.cron.items():
+        if len(item) not in (2, 3) or item[1] not in known:
+            path = item[1] if len(item) > 1 else ""
+            hint = (
+                f"Write ('0 3 * * *', 'shop.tasks.report'), and {{...}} behind it for arguments{suggest(path, known)}."
+            )
+            words = f"{where}: OPTIONS['cron'][{name!r}] names no task of a worker: {item!r}."
+            found.append(checks.Error(words, hint=hint, id="stowhand.E005"))
+    return found
 
 
 def _of_sqlite(backend: StowhandBackend, where: str) -> list[Any]:

@@ -28,6 +28,8 @@ def app_of(backend: StowhandBackend) -> App:
     )
     for name, (task, queue) in names_of(backend).items():
         app.task(name=name, **options_of(task, queue))(function_of(backend, task))
+    for identifier, (pattern, path, *kwargs) in backend.cron.items():
+        app.cron(pattern, path, {"args": [], "kwargs": kwargs[0] if kwargs else {}}, identifier=identifier)
     return app
 
 
