@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from stowhand.app.portal import Portal, Waited
 from stowhand.app.results import gather
+from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import Connection
 from stowhand.protocols.offered import there
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.queue_store import Administrator, Answer, Inspector, Producer, QueueStore, Schema, Timetable
+from stowhand.stores.callers.recognising import is_asynchronous
 from stowhand.tasks.job_handle import JobFields, JobHandle
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.task import ConfiguredTask
@@ -56,6 +58,8 @@ class Sync:
 
         app.sync.enqueue_in(session, send, "x")
         """
+        if is_asynchronous(connection):
+            raise ConfigurationError(f"this connection is asynchronous: await {task.name}.enqueue_in(…)")
         return SyncJobHandle(task.enqueue_in(connection, *args, **kwargs), self._portal)
 
     if TYPE_CHECKING:

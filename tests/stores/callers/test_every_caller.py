@@ -21,6 +21,7 @@ from tests.conftest import Run
 from tests.stores.callers.conftest import Count
 from tests.support import callers
 from tests.support.callers import Opens, settled
+from tests.support.spans import Spans
 
 ALL = callers.POSTGRES | callers.SQLITE
 
@@ -28,6 +29,11 @@ pytestmark = pytest.mark.parametrize(
     "opens",
     [pytest.param(one, id=name, marks=[] if name in callers.OFTEN else pytest.mark.rare) for name, one in ALL.items()],
 )
+
+
+@pytest.fixture
+def spans() -> Spans:
+    return Spans()
 
 
 @dataclass
@@ -146,3 +152,24 @@ def test_a_commit_wakes_a_sleeping_worker_and_the_arguments_arrive(opens: Opens,
                     return await job.result()
 
     assert run(story(), timeout=90) is True
+
+
+def test_hooks_see_it_and_its_span_ends_before_the_commit(
+    opens: Opens, url: str, app: App, run: Run, spans: Spans
+) -> None:
+    hooked = App(url, traces=spans.traces(), on_enqueue=[lambda job: msgspec.structs.replace(job, priority=7)])
+    confirm = declared(hooked)
+
+    async def story() -> Job:
+        async with opens(url) as held:
+            made = await settled(confirm.enqueue_in(held.given, *GIVEN))
+            span = spans.one("enqueue confirm")
+            assert span.attributes is not None
+            assert span.attributes["messaging.message.id"] == str(made.id)
+            await held.commit()
+            job: Job = made.job
+            return job
+
+    made = run(story())
+    assert made.priority == 7
+    assert any(flag.startswith("stowhand") or "trace" in flag for flag in made.flags), made.flags

@@ -44,13 +44,13 @@ class Made:
     def connection(self, **options: Any) -> Any:
         return self._stack.enter_context(self.engine(**options).connect())
 
-    def async_engine(self, **options: Any) -> Any:
-        engine = create_async_engine(make_url(self.url).set(drivername="postgresql+asyncpg"), **options)
+    def async_engine(self, driver: str = "postgresql+asyncpg", **options: Any) -> Any:
+        engine = create_async_engine(make_url(self.url).set(drivername=driver), **options)
         self._stack.push_async_callback(engine.dispose)
         return engine
 
-    async def async_connection(self, **options: Any) -> Any:
-        return await self._stack.enter_async_context(self.async_engine(**options).connect())
+    async def async_connection(self, driver: str = "postgresql+asyncpg", **options: Any) -> Any:
+        return await self._stack.enter_async_context(self.async_engine(driver, **options).connect())
 
     async def asyncpg(self) -> Any:
         connection = await asyncpg.connect(self.url)
@@ -86,6 +86,10 @@ REFUSED: dict[str, tuple[Callable[[Made], Any], str]] = {
     "a session in two phases": (lambda made: made.session(made.engine(), twophase=True), "two phases"),
     "an engine in AUTOCOMMIT": (lambda made: made.connection(**AUTOCOMMIT), "is in AUTOCOMMIT"),
     "the same, asynchronous": (lambda made: made.async_connection(**AUTOCOMMIT), "is in AUTOCOMMIT"),
+    "over psycopg, asynchronous": (
+        lambda made: made.async_connection("postgresql+psycopg", **AUTOCOMMIT),
+        "is in AUTOCOMMIT",
+    ),
     "a connection in AUTOCOMMIT": (lambda made: made.connection().execution_options(**AUTOCOMMIT), "is in AUTOCOMMIT"),
     "a transaction of SQLAlchemy's": (lambda made: made.connection().begin(), "hand over its connection"),
     "a pool of SQLAlchemy's": (lambda made: made.engine().pool, "take a connection from it"),
@@ -145,6 +149,22 @@ def test_another_file_is_refused_and_another_name_of_the_same_is_not(tmp_path: P
     run(elsewhere())
     assert len(app.sync.list()) == 2
     app.sync.close()
+
+
+def test_what_needs_an_event_loop_is_refused_where_there_is_none(postgres_url: str, run: Run) -> None:
+    app = App(postgres_url)
+
+    @app.task
+    def send(to: str) -> None: ...
+
+    async def story() -> None:
+        async with making(postgres_url) as made:
+            for given in (await made.psycopg(), await made.async_connection(), await made.asyncpg()):
+                with pytest.raises(ConfigurationError, match=r"await send\.enqueue_in"):
+                    app.sync.enqueue_in(given, send, "x")
+            assert app.sync.enqueue_in(made.session(made.engine()), send, "x").payload == {"to": "x"}
+
+    run(story())
 
 
 def test_a_job_that_the_server_refuses_is_an_invalid_job_whatever_the_library(postgres_url: str, run: Run) -> None:

@@ -145,6 +145,32 @@ def test_nor_of_an_asynchronous_one(opens: Callable[[str], Any], postgres_url: s
     run(story())
 
 
+def test_a_session_in_a_tests_own_transaction_leaves_nothing(postgres_url: str) -> None:
+    app = App(postgres_url)
+    app.sync.counts()
+    engine = create_engine(make_url(postgres_url).set(drivername="postgresql+psycopg"))
+    with engine.connect() as connection:
+        outer = connection.begin()
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            check(app.enqueue_in(session, JOB))
+            session.commit()
+            seen = connection.scalar(text("select count(*) from stowhand.live"))
+        outer.rollback()
+    engine.dispose()
+    assert (seen, app.sync.list()) == (1, [])
+    app.sync.close()
+
+
+def test_within_run_sync_it_is_synchronous(postgres_url: str, run: Run) -> None:
+    app = App(postgres_url)
+
+    async def story() -> None:
+        async with of_an_async_engine(postgres_url) as session:
+            check(await session.run_sync(lambda inside: app.enqueue_in(inside, JOB)))
+
+    run(story())
+
+
 @pytest.mark.parametrize("name", ["psycopg", "asyncpg", "Session-psycopg", "AsyncSession-asyncpg"])
 def test_the_schemas_name_is_no_pattern_of_anybodys(name: str, postgres_url: str, run: Run) -> None:
     app = App(postgres_url, schema='a "b" :job %s %% ? $1 {c} \\:d')

@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
+from uuid import uuid4
 
+import asyncpg
 import psycopg
 import pytest
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from stowhand.app.app import App
 from stowhand.cli.program import run as run_program
@@ -296,3 +300,30 @@ def test_who_only_reads_leaves_no_setting_on_a_connection_of_the_poolers(
                 assert connection.execute(f"show {name}").fetchone() == (usual,)
 
     run(story())
+
+
+def test_callers_that_keep_no_statements_enqueue_through_the_pooler(
+    bouncer: PgBouncer, postgres_url: str, run: Run
+) -> None:
+    app = App(bouncer.url)
+    plain: dict[str, Any] = {"statement_cache_size": 0}
+    engines = {
+        "postgresql+asyncpg": {"connect_args": plain | {"prepared_statement_name_func": lambda: f"__{uuid4()}__"}},
+        "postgresql+psycopg": {"connect_args": {"prepare_threshold": None}},
+    }
+
+    async def story() -> None:
+        for _ in range(2):  # the second on another server connection, maybe
+            connection = await asyncpg.connect(bouncer.url, **plain)
+            async with connection.transaction():
+                await app.enqueue_in(connection, NewJob(task="t"))
+            await connection.close()
+            for driver, options in engines.items():
+                engine = create_async_engine(make_url(bouncer.url).set(drivername=driver), **options)
+                async with AsyncSession(engine) as session, session.begin():
+                    await app.enqueue_in(session, NewJob(task="t"))
+                await engine.dispose()
+
+    run(story())
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("select count(*) from stowhand.live").fetchone() == (6,)

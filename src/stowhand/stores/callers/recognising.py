@@ -49,6 +49,13 @@ INSTEAD = {
 """What to hand over instead of what is no connection, or none of these."""
 
 
+def is_asynchronous(connection: object) -> bool:
+    """What is done on it has to be awaited."""
+    names = _names(connection)
+    of_drivers = {"psycopg.AsyncConnection", *_ASYNCPG, *_AIOSQLITE}
+    return not of_drivers.isdisjoint(names) or any(name.startswith("sqlalchemy.ext.asyncio.") for name in names)
+
+
 def postgres_caller(connection: Any) -> PostgresCaller:
     """The connection as a store asks it. Raises ConfigurationError where it is none to PostgreSQL."""
     names = _names(connection)
