@@ -17,7 +17,7 @@ from pathlib import Path
 from scripts.site import llms
 from scripts.site.check import problems
 from scripts.site.navigation import Unreachable, as_toml, navigation, pages_of
-from scripts.site.pages import ROOT, BrokenLinks, collect
+from scripts.site.pages import PICTURES, ROOT, BrokenLinks, collect
 from scripts.site.versions import publish
 
 SETTINGS = Path(__file__).parent / "zensical.toml"
@@ -55,6 +55,7 @@ def build(stage: Path) -> list[str]:
         file = stage / "pages" / page.place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page.for_zensical)
+    shutil.copytree(ROOT / PICTURES, stage / "pages" / PICTURES.name)
     shutil.copy(STYLE, stage / "pages" / STYLE.name)
     name, description = project["name"].title(), project["description"]
     head = f"site_name = {json.dumps(name)}\nsite_description = {json.dumps(description)}\nnav = {as_toml(entries)}\n"

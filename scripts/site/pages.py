@@ -20,6 +20,8 @@ _INDENTED = re.compile(r"^(?=  )", re.MULTILINE)
 _ITEM_AFTER = re.compile(r"((?:\A|(?<=\n\n))(?![*-] |\d+\. )(?:(?!\n\n).)*?\n)(?=(?:[*-]|\d+\.) )", re.DOTALL)
 """A block that begins with a paragraph and goes on with an item: what is before the item."""
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+PICTURES = PurePosixPath("docs/pictures")
+"""A folder of files that are copied as they are."""
 _LANGUAGES = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".sh": "sh", ".json": "json", ".service": "ini"}
 
 
@@ -79,7 +81,7 @@ def collect(root: Path = ROOT) -> dict[PurePosixPath, Page]:
         broken += [f"{source}: {link}" for link, target in targets.items() if target is None]
         found = {link: target for link, target in targets.items() if target is not None}
         pages[source] = Page(source, place_of(root, source), _relinked(root, source, text, found))
-        todo += found.values()
+        todo += [target for target in found.values() if target.parent != PICTURES]
     if broken:
         raise BrokenLinks("\n".join(broken))
     return pages
@@ -88,6 +90,8 @@ def collect(root: Path = ROOT) -> dict[PurePosixPath, Page]:
 def place_of(root: Path, source: PurePosixPath) -> PurePosixPath:
     """``docs/a.md`` is ``a.md``, ``examples`` is ``examples/index.md``, ``examples/a.py`` is ``examples/a.py.md``."""
     place = source.relative_to("docs") if source.is_relative_to("docs") else source
+    if source.parent == PICTURES:
+        return place
     if (root / source).is_dir():
         return place / "index.md"
     if place.name == "README.md":

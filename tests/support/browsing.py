@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import uvicorn
 from playwright.async_api import (
     Browser,
     BrowserContext,
@@ -23,6 +25,7 @@ from playwright.async_api import (
     async_playwright,
     expect,
 )
+from starlette.types import ASGIApp
 
 from tests.support import browsers
 
@@ -94,6 +97,22 @@ class Chromium:
             self.run(self.stop())
         finally:
             self._runner.close()
+
+
+@asynccontextmanager
+async def served(app: ASGIApp) -> AsyncIterator[str]:
+    """Its URL, without a slash at the end. Without uvicorn's loop, which looks ten times a second whether to stop."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
+        door.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
+        config.load()
+        server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        await server.startup([door])
+        try:
+            yield f"http://127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            await server.shutdown([door])
 
 
 async def barriers(page: Page) -> list[str]:

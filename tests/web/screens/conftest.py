@@ -7,21 +7,18 @@ await page.goto(site.url)
 from __future__ import annotations
 
 import inspect
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 from playwright.async_api import Page
-from starlette.types import ASGIApp
 
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
 from stowhand.web.asked import Right, Who
 from tests.support.browsers import find_browser
-from tests.support.browsing import Chromium
+from tests.support.browsing import Chromium, served
 from tests.support.population import morning, populate
 
 ADMIN = Who("ada", frozenset(Right))
@@ -38,22 +35,6 @@ class Site:
 
     def at(self, path: str) -> str:
         return self.url + path
-
-
-@asynccontextmanager
-async def served(app: ASGIApp) -> AsyncIterator[str]:
-    """Its URL, without a slash at the end. Without uvicorn's loop, which looks ten times a second whether to stop."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
-        door.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
-        config.load()
-        server = uvicorn.Server(config)
-        server.lifespan = config.lifespan_class(config)
-        await server.startup([door])
-        try:
-            yield f"http://127.0.0.1:{door.getsockname()[1]}"
-        finally:
-            await server.shutdown([door])
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ from starlette.routing import Mount
 from stowhand.jobs.job import NewJob
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from tests.support.browsing import Chromium, barriers, overflow
-from tests.web.screens.conftest import Site, served
+from tests.support.browsing import Chromium, barriers, overflow, served
+from tests.web.screens.conftest import Site
 
 SCREENS = ["/", "/jobs", "/job?id={job}", "/queues", "/tasks", "/failures", "/workers"]
 
