@@ -1399,8 +1399,8 @@ begin
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null,
       progress_text = null,
-      round = case when old.last_worker is not null or old.state = 'failed' then "stowhand".next_round(old.id)
-                   else old.round end,
+      round = case when old.last_worker is not null or old.round is not null or old.state = 'failed'
+                   then "stowhand".next_round(old.id) end,
       revision = old.revision + 1, updated_at = _at,
       replaced = case _mode when 'unique' then old.replaced else old.revision + 1 end
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
@@ -1530,7 +1530,7 @@ begin
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         earlier_error = null, finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
-        progress_text = null
+        progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
     where j.id = any(_locked);
   perform "stowhand".notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
     having count(*) > 0;
@@ -3285,6 +3285,7 @@ declare
   _verdicts "stowhand".verdict[];
   _locked bigint[];
   _waiting bigint[];
+  _by_hand bigint[];
 begin
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
@@ -3295,16 +3296,17 @@ begin
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
   _verdicts := "stowhand".take_back(_held, _keep, _at, false);
-  perform "stowhand".keep_ends_by_hand(
-    array(select j.id from "stowhand".live j
-      where j.id = any(_locked) and j.state <> 'failed'
-        and coalesce(_attempts, j.attempts) >= coalesce(_max_attempts, j.max_attempts) order by j.id),
-    null, _at);
+  _by_hand := array(
+    select j.id from "stowhand".live j
+    where j.id = any(_locked) and j.state <> 'failed'
+      and coalesce(_attempts, j.attempts) >= coalesce(_max_attempts, j.max_attempts) order by j.id);
+  perform "stowhand".keep_ends_by_hand(_by_hand, null, _at);
   _waiting := array(
     select j.id from "stowhand".live j
     where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update "stowhand".live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
+        round = case when j.id = any(_by_hand) then coalesce(j.round, 1) else j.round end,
         expires_at = case when j.state <> 'failed' then
           j.expires_at + (coalesce(_run_at, j.run_at) - j.run_at) end,
         (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout, progress,

@@ -274,3 +274,21 @@ async def test_older_failures_are_left_out_and_it_is_said(harness: StoreHarness)
         await harness.store.admin.permanently_fail_jobs(made[begin : begin + 2000])
     (found,) = await harness.store.inspect.failures()
     assert (found.task, found.jobs, found.since, found.is_cut) == ("t", FAILURES_MOST, harness.now, True)
+
+
+@needs("admin")
+@needs("keys")
+@pytest.mark.parametrize("by_numbers", [False, True])
+async def test_a_repeat_of_the_key_of_one_that_was_failed_by_hand_and_revived_is_another_round(
+    harness: StoreHarness, by_numbers: bool
+) -> None:
+    """No worker ever held it, so nothing but its entry says that it was tried."""
+    admin, job = harness.store.admin, await harness.add(key="k")
+    if by_numbers:
+        await admin.reschedule_jobs([job.id], Reschedule(attempts=25))
+    else:
+        await admin.permanently_fail_jobs([job.id])
+    await admin.reschedule_jobs([job.id], Reschedule(attempts=0))
+    await harness.add(key="k")
+    await admin.permanently_fail_jobs([job.id])
+    assert [one.round for one in await harness.store.jobs.tries(job.id)] == [1, 2]

@@ -237,8 +237,8 @@ begin
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
       last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null,
       progress_text = null,
-      round = case when old.last_worker is not null or old.state = 'failed' then {schema}.next_round(old.id)
-                   else old.round end,
+      round = case when old.last_worker is not null or old.round is not null or old.state = 'failed'
+                   then {schema}.next_round(old.id) end,
       revision = old.revision + 1, updated_at = _at,
       replaced = case _mode when 'unique' then old.replaced else old.revision + 1 end
     where case _mode when 'unique' then old.state = 'failed' else old.state <> 'processing' end
