@@ -88,6 +88,7 @@ class Operations:
             self.settle: 7,
             self.beat: 2,
             self.progress: 1,
+            self.wait: 2,
             self.release: 2,
             self.reset_lease: 2,
             self.abandon: 1,
@@ -121,6 +122,7 @@ class Operations:
 
     def enqueue_many(self) -> tuple[str, Doing]:
         drawn = [self._new_job() for _ in range(self._random.randint(2, 5))]
+        drawn = self._alike(drawn)
         keyed = [job for job in drawn if job.key is not None]
         keys = [job.key for job in keyed]
         # At most two with keys, and last: in which order several are born is not promised.
@@ -225,6 +227,21 @@ class Operations:
 
         return f"progress {notes}", do
 
+    def wait(self) -> tuple[str, Doing]:
+        """Mark jobs whose end is to be heard of, and learn how those stand that have ended."""
+        if not self.born:
+            return self.pass_time()
+        ordinals = sorted({self._young() for _ in range(3)})
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            assert twin.store.results is not None
+            found = await twin.store.results.mark([twin.ids[ordinal] for ordinal in ordinals])
+            seen = ("state", "is_marked", "attempts", "resets", "last_error", "revision", "replaced")
+            stand = [(twin.ordinals[one.job_id], *(getattr(one, name) for name in seen)) for one in found]
+            return lambda: sorted(stand, key=lambda one: one[0])
+
+        return f"wait {ordinals}", do
+
     def release(self) -> tuple[str, Doing]:
         leases = self._some_leases(3)
 
@@ -313,7 +330,8 @@ class Operations:
     def schedule(self) -> tuple[str, Doing]:
         minute = self._clock.now().replace(second=0, microsecond=0)
         # At most one with a key: in which order several are born is not promised.
-        jobs = [self._new_job(), msgspec.structs.replace(self._new_job(), key=None, delay=None)]
+        jobs = [self._new_job(), msgspec.structs.replace(self._new_job(), key=None, delay=None, unique_period=None)]
+        jobs = self._alike(jobs)
         ticks = [
             Tick(identifier=self._random.choice("ab"), at=minute - timedelta(minutes=back), job=job, spec=job.task)
             for back, job in zip((self._random.randint(0, 1), 0), reversed(jobs), strict=True)
@@ -380,7 +398,7 @@ class Operations:
 
     def _new_job(self) -> NewJob:
         choose = self._random.choice
-        key = choose([None, None, "k", "l", "m"])
+        key, mode = choose([None, None, "k", "l", "m"]), choose(list(KeyMode))
         return NewJob(
             task=choose(TASKS),
             payload=choose(["{}", '{"n": 1}', "[1]", "[2, 3]", "null"]),
@@ -391,9 +409,19 @@ class Operations:
             max_attempts=choose([1, 2, 25]),
             max_resets=choose([None, None, 0, 1]),
             key=key,
-            key_mode=choose(list(KeyMode)),
+            key_mode=mode,
+            unique_period=choose([None, 5.0, 20.0]) if key is not None and mode is KeyMode.UNIQUE else None,
             flags=choose([(), (), ("f",), ("g", "f")]),
+            # What a claim of the next job of a queue passes over is no part of its specification.
+            expires=None if self._chains else choose([None, None, None, 1.0, 5.0]),
+            on_failure=choose([None, None, NewJob(task=choose(TASKS), priority=1, flags=choose([(), ("f",)]))]),
         )
+
+    def _alike(self, jobs: list[NewJob]) -> list[NewJob]:
+        """All with rules, or none: those without are written together, and before or after the others."""
+        ruled = not self._chains and self._random.random() < 0.5
+        rules: dict[str, Any] = {"expires": 5.0} if ruled else dict.fromkeys(("expires", "on_failure", "unique_period"))
+        return [msgspec.structs.replace(job, **rules) for job in jobs]
 
     def _some_leases(self, most: int) -> list[tuple[Ordinal, str, int]]:
         """Mostly fresh ones, some zombies."""

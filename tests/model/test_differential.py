@@ -6,6 +6,7 @@ A difference is a bug in one of them, or a question that SEMANTICS has not answe
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,12 @@ async def look(place: Backend, twin: Twin) -> Rows:
     tried = [job for job in jobs if job.last_worker is not None or job.state is State.FAILED]
     tries = {job.id: list(await twin.store.jobs.tries(job.id)) for job in tried}
     rows = [
-        {"born": twin.ordinals[job.id], **describe(job), "secrets": secrets[job.id], "tries": tries.get(job.id)}
+        {
+            "born": twin.ordinals[job.id],
+            **describe(job, twin.ordinals),
+            "secrets": secrets[job.id],
+            "tries": tries.get(job.id),
+        }
         for job in jobs
     ]
     together: dict[str, object] = {
@@ -114,14 +120,17 @@ async def look(place: Backend, twin: Twin) -> Rows:
     return [*rows, together]
 
 
-def describe(job: Job) -> dict[str, object]:
+def describe(job: Job, ordinals: Mapping[int, int]) -> dict[str, object]:
     """A row without its id, in words that mean the same in every store."""
     skipped = ("id", "payload_text", "flags")
     row = {name: getattr(job, name) for name in Job.__struct_fields__ if name not in skipped}
     if job.state is not State.PROCESSING:
         # When an attempt began that has ended is a note for people; it may get lost on the way.
         del row["started_at"]
-    return row | {"payload": payload_of(job.payload_text), "flags": set(job.flags)}
+    payload = payload_of(job.payload_text)
+    if isinstance(payload, dict) and "job_id" in payload:  # it tells of a failure
+        payload = payload | {"job_id": ordinals[payload["job_id"]]}
+    return row | {"payload": payload, "flags": set(job.flags)}
 
 
 def differing(expected: Rows, found: Rows) -> str:
