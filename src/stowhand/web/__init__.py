@@ -14,7 +14,8 @@ from __future__ import annotations
 
 try:
     from stowhand.web.asgi import dashboard
+    from stowhand.web.asked import Right, Who
 except ImportError as error:
     raise ImportError(f"the dashboard needs more packages: pip install 'stowhand[web]' ({error})") from error
 
-__all__ = ["dashboard"]
+__all__ = ["Right", "Who", "dashboard"]
