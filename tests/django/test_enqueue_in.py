@@ -16,6 +16,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import StoreOptions
+from stowhand.testing import MemoryStore
 
 GIVEN = "100 % ü ? :now %(x)s"
 KINDS = ("sqlite", "postgres")
@@ -107,3 +108,19 @@ def test_a_transaction_that_has_failed_says_so_in_djangos_words(alias: str, app:
 
     with pytest.raises(InternalError, match="current transaction is aborted"):
         goes_on()
+
+
+@pytest.mark.usefixtures("site")
+def test_in_a_test_in_memory_the_job_is_there_after_the_commit() -> None:
+    app = App(store=MemoryStore(hears_commits=True))
+    tell = declared(app)
+    with transaction.atomic():
+        tell.enqueue_in(connection, "a")
+        with suppress(ZeroDivisionError), transaction.atomic():
+            tell.enqueue_in(connection, "rolled back alone")
+            raise ZeroDivisionError
+        assert app.sync.list() == []
+    assert [job.payload["to"] for job in app.sync.list()] == ["a"]
+    with pytest.raises(ConfigurationError, match="in no transaction"):
+        tell.enqueue_in(connection, "b")
+    app.sync.close()

@@ -12,6 +12,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from stowhand.app.embedding import events_that_log
+from stowhand.app.opening import report_warnings
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.queue_store import JobFilter, QueueStore
@@ -45,7 +47,8 @@ class MemoryPlace:
     """In this process: one store for every loop."""
 
     def __init__(self, options: StoreOptions) -> None:
-        self._store = MemoryStore(options=options)
+        self._store = MemoryStore(options=options, hears_commits=True)
+        report_warnings(self._store, events_that_log())
 
     def make(self) -> QueueStore:
         return self._store

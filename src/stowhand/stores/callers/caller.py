@@ -47,3 +47,10 @@ class SqliteCaller(Protocol):
 
     def run(self, work: Callable[[SqliteHost], T]) -> Any:
         """What the work gives; or an awaitable of it."""
+
+
+class Held(Protocol):
+    """What waits for a commit."""
+
+    def show(self) -> None:
+        """It has been committed."""

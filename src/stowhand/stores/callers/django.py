@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.callers.caller import Check, SqliteHost
+from stowhand.stores.callers.caller import Check, Held, SqliteHost
 
 T = TypeVar("T")
 
@@ -32,6 +32,11 @@ class DjangoCaller:
         self._refuse_autocommit()
         with self._connection.cursor() as cursor:
             return work(_Host(self._connection, cursor))
+
+    def hear(self, held: Held) -> None:
+        """Tell it of the commit."""
+        self._refuse_autocommit()
+        self._connection.on_commit(held.show)
 
     def _refuse_autocommit(self) -> None:
         if not self._connection.in_atomic_block and self._connection.get_autocommit():

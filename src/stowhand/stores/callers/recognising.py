@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stowhand.errors import ConfigurationError
 from stowhand.stores.callers.caller import POSTGRES, SQLITE, PostgresCaller, SqliteCaller
+
+if TYPE_CHECKING:
+    from stowhand.stores.callers.django import DjangoCaller
+    from stowhand.stores.callers.sqlalchemy import SqlAlchemyCaller
 
 _SQLALCHEMY = {
     "sqlalchemy.engine.base.Connection": "connection",
@@ -78,17 +82,36 @@ def sqlite_caller(connection: Any) -> SqliteCaller:
     return caller
 
 
-def _of_a_library(connection: Any, names: list[str], wanted: str) -> Any:
-    """SQLAlchemy's and Django's are to a database of any kind."""
-    caller: Any = None
+def hearing_caller(connection: Any) -> SqlAlchemyCaller | DjangoCaller | None:
+    """The connection, where its library tells of its commit. Raises ConfigurationError for an engine, a pool, …"""
+    names = _names(connection)
+    caller = _library_caller(connection, names)
+    instead = next((INSTEAD[name] for name in names if name in INSTEAD), None)
+    if caller is None and instead is not None:
+        raise ConfigurationError(f"enqueue_in needs a connection or a session, not a {names[0]}; {instead}")
+    return caller
+
+
+def is_asyncpg(connection: object) -> bool:
+    """It has no commit: its transactions are blocks."""
+    return not _ASYNCPG.isdisjoint(_names(connection))
+
+
+def _library_caller(connection: Any, names: list[str]) -> SqlAlchemyCaller | DjangoCaller | None:
     if kinds := [_SQLALCHEMY[name] for name in names if name in _SQLALCHEMY]:
         from stowhand.stores.callers.sqlalchemy import sqlalchemy_caller
 
-        caller = sqlalchemy_caller(kinds[0], connection)
-    elif not _DJANGO.isdisjoint(names):
+        return sqlalchemy_caller(kinds[0], connection)
+    if not _DJANGO.isdisjoint(names):
         from stowhand.stores.callers.django import DjangoCaller
 
-        caller = DjangoCaller(connection)
+        return DjangoCaller(connection)
+    return None
+
+
+def _of_a_library(connection: Any, names: list[str], wanted: str) -> Any:
+    """SQLAlchemy's and Django's are to a database of any kind."""
+    caller = _library_caller(connection, names)
     if caller is not None and caller.database == wanted:
         return caller
     instead = next((f"; {INSTEAD[name]}" for name in names if name in INSTEAD), "")

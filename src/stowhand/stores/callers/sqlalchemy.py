@@ -14,7 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.callers.caller import Check, SqliteHost
+from stowhand.stores.callers.caller import Check, Held, SqliteHost
+from stowhand.stores.callers.commits import commits_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -56,6 +57,10 @@ class SqlAlchemyCaller:
 
     def run(self, work: Callable[[SqliteHost], T]) -> Any:
         return self._runs(lambda connection: work(_Host(connection)))
+
+    def hear(self, held: Held) -> Any:
+        """Tell it of the commit; gives ``None``, or an awaitable of it."""
+        return self._runs(lambda connection: commits_of(connection).add(connection, held))
 
 
 def _database(session: Session) -> str:

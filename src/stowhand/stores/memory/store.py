@@ -21,12 +21,13 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement, slack
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.notices import Notices
-from stowhand.protocols.queue_store import SchemaStatus
+from stowhand.protocols.queue_store import SchemaStatus, Transactions
 from stowhand.protocols.sleepers import Sleepers
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.memory import leasing
 from stowhand.stores.memory.acting import Administrator
+from stowhand.stores.memory.after_commit import AfterCommit
 from stowhand.stores.memory.enqueueing import Producer
 from stowhand.stores.memory.flow_tables import MemoryFlowTables
 from stowhand.stores.memory.heartbeats import MemoryHeartbeats
@@ -56,11 +57,13 @@ class MemoryStore:
     is_listening = True
     terms: Terms | None = None
     enclosing: EnclosingStore | None = None
-    transactions = None
     settings = None
     connections = None
 
-    def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, options: StoreOptions | None = None, *, hears_commits: bool = False
+    ) -> None:
+        """``hears_commits``: ``enqueue_in`` is for tests, too: see ``after_commit``."""
         self._clock = clock or SystemClock()
         self._options = options or StoreOptions()
         self._rows = Rows(self._options.history, self._options.max_attempts)
@@ -73,13 +76,15 @@ class MemoryStore:
         self._wakes_before = 0
         """When ``wait`` was last called: a hint that came since is kept for the next call."""
         self.jobs = Producer(self.transaction)
+        self.notices = Notices()
+        hearing = AfterCommit(self.transaction, self.notices) if hears_commits else None
+        self.transactions: Transactions | None = hearing
         self.inspect = Inspector(self.transaction)
         self.admin = Administrator(self.transaction)
         self.operate = Operator(self.transaction)
         self.timetable = Timetable(self.transaction, self._now)
         self.schema = Installer(self._erase)
         self.flows = MemoryFlowTables(self.transaction, keeps=self._options.history is not None)
-        self.notices = Notices()
         self.results = Results(self.transaction, self._endings)
 
     async def open(self) -> None:
