@@ -14,7 +14,7 @@ import httpx
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
 from stowhand import App, InvalidJob
@@ -53,6 +53,16 @@ def test_an_order_and_its_job_are_committed_together(orders: Any, run: Run) -> N
     assert run(worked_off(orders.app, job.id)) == "invoiced a lamp"
     with Session(orders.engine) as session, pytest.raises(InvalidJob, match="order"):
         orders.invoice.enqueue_in(session, orders.Order(item="not flushed").id)
+
+
+def test_an_event_of_the_orm_enqueues_for_every_order(orders: Any) -> None:
+    of_page = importlib.import_module("for_every_order").enqueue
+    try:
+        with Session(orders.engine) as session, session.begin():
+            session.add_all([orders.Order(item="a lamp"), orders.Order(item="a book")])
+    finally:
+        event.remove(orders.Order, "after_insert", of_page)
+    assert sorted(job.payload["order"] for job in orders.app.sync.list()) == [1, 2]
 
 
 def test_a_request_commits_its_own_session(orders: Any, run: Run) -> None:

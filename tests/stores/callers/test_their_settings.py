@@ -21,10 +21,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from stowhand.app.app import App
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import Job, KeyMode, NewJob
 from tests.conftest import Run
 from tests.support import callers
 from tests.support.callers import settled
+from tests.support.imported import modules_after
 
 JOB = NewJob(task="t", payload='{"to": "100 % : ? ü"}', flags=("b", "a"), key="k", delay=1.0)
 
@@ -161,6 +162,19 @@ def test_a_session_in_a_tests_own_transaction_leaves_nothing(postgres_url: str) 
     app.sync.close()
 
 
+def test_no_library_is_imported_for_those_who_have_none(tmp_path: Path) -> None:
+    program = """
+import sqlite3
+from stowhand import App, NewJob
+app = App("sqlite:///{}")
+app.sync.install()
+app.enqueue_in(sqlite3.connect("{}"), NewJob(task="t"))"""
+    file = tmp_path / "shop.db"
+    loaded = modules_after(program.format(file, file))
+    assert "stowhand.stores.callers.recognising" in loaded
+    assert not {"sqlalchemy", "asyncpg", "aiosqlite", "django", "stowhand.stores.callers.sqlalchemy"} & loaded
+
+
 def test_within_run_sync_it_is_synchronous(postgres_url: str, run: Run) -> None:
     app = App(postgres_url)
 
@@ -186,6 +200,20 @@ def test_the_schemas_name_is_no_pattern_of_anybodys(name: str, postgres_url: str
     app.sync.close()
     with psycopg.connect(postgres_url) as connection:
         connection.execute(b'drop schema "a ""b"" :job %s %% ? $1 {c} \\:d" cascade')
+
+
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "12026-11-23 12:00:00+00"])
+def test_a_run_time_that_python_cannot_name_is_the_last_or_the_first(moment: str, postgres_url: str) -> None:
+    app = App(postgres_url)
+    again = NewJob(task="t", key="k", key_mode=KeyMode.UNSAFE_DEDUPE)
+    with of_an_engine(postgres_url) as session:
+        session.execute(
+            text("select stowhand.add_job('t', job_key := 'k', run_at := cast(:at as timestamptz))"), {"at": moment}
+        )
+        found = app.enqueue_in(session, again)
+        plainly = app.enqueue_in(session.connection().connection.driver_connection, again)
+        assert isinstance(plainly, Job)
+        assert (found.run_at, found.id) == (plainly.run_at, plainly.id)
 
 
 def beginning_by_itself(url: str, **options: Any) -> Engine:
