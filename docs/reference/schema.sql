@@ -1949,17 +1949,22 @@ CREATE FUNCTION stowhand.fold_throughput(_now timestamp with time zone) RETURNS 
     AS $$
 declare
   _at timestamptz;
+  _begins timestamptz[];
 begin
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 3));
   _at := "stowhand".at(_now);
-  perform "stowhand".regroup_throughput(array(
+  _begins := array(
     select distinct t.begins from "stowhand".throughput t
-    where t.writer <> '' and t.begins <= _at - interval '11 minutes' order by t.begins limit 120), 60);
-  perform "stowhand".regroup_throughput(array(
+    where t.writer <> '' and t.begins <= _at - interval '11 minutes' order by t.begins limit 120);
+  perform "stowhand".regroup_throughput(_begins, 60);
+  perform "stowhand".total_throughput(_begins, 60);
+  _begins := array(
     select distinct to_timestamp(floor(extract(epoch from t.begins) / 3600) * 3600) from "stowhand".throughput t
     where t.seconds = 60 and t.begins < to_timestamp(floor(extract(epoch from _at - interval '2 days') / 3600) * 3600)
-    order by 1 limit 24), 3600);
-  delete from "stowhand".throughput t where t.seconds = 3600 and t.begins < _at - interval '90 days';
+    order by 1 limit 24);
+  perform "stowhand".regroup_throughput(_begins, 3600);
+  perform "stowhand".total_throughput(_begins, 3600);
+  delete from "stowhand".throughput t where t.seconds in (3600, -3600) and t.begins < _at - interval '90 days';
 end $$;
 
 CREATE FUNCTION stowhand.force_unlock_workers(worker_ids text[]) RETURNS SETOF stowhand.jobs
@@ -3166,7 +3171,7 @@ CREATE FUNCTION stowhand.regroup_throughput(_begins timestamp with time zone[], 
     AS $$
   with gone as (
     delete from "stowhand".throughput t using unnest(_begins) as s(begins)
-      where t.seconds <= _seconds and t.begins >= s.begins and t.begins < s.begins + _seconds * interval '1 second'
+      where t.seconds between 1 and _seconds and t.begins >= s.begins and t.begins < s.begins + _seconds * interval '1 second'
       returning s.begins, t.task, t.tally
   ), numbers as (
     select g.begins, g.task, e.key, sum(e.value::bigint) as number
@@ -4014,6 +4019,23 @@ begin
   end loop;
   if _told then perform "stowhand".wake(); end if;
 end $$;
+
+CREATE FUNCTION stowhand.total_throughput(_begins timestamp with time zone[], _seconds integer) RETURNS void
+    LANGUAGE sql
+    AS $$
+  with gone as (
+    delete from "stowhand".throughput t using unnest(_begins) as s(begins)
+      where t.seconds < 0 and t.seconds > -_seconds
+        and t.begins >= s.begins and t.begins < s.begins + _seconds * interval '1 second'
+  ), numbers as (
+    select t.begins, e.key, sum(e.value::bigint) as number
+    from "stowhand".throughput t cross join lateral jsonb_each_text(t.tally) as e(key, value)
+    where t.seconds = _seconds and t.begins = any(_begins) and t.writer = '' group by t.begins, e.key
+  )
+  insert into "stowhand".throughput (seconds, begins, task, writer, tally)
+    select -_seconds, n.begins, '', '', jsonb_object_agg(n.key, n.number) from numbers n group by n.begins
+    on conflict (seconds, begins, task, writer) do update set tally = excluded.tally
+$$;
 
 CREATE FUNCTION stowhand.unlock_all(_workers text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER

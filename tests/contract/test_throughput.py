@@ -170,3 +170,37 @@ async def test_what_lies_in_the_range_in_part_is_read_and_nothing_else(harness: 
     begins = harness.now.replace(second=0, microsecond=0)
     found = await harness.store.inspect.throughput(begins - 2.5 * minute, begins)
     assert [(begins - period.at) / minute for period in found] == [3, 2]
+
+
+async def test_all_tasks_in_one_are_the_sum_of_each_whatever_was_added_up(harness: StoreHarness) -> None:
+    async def compare(hours: int, step: float) -> int:
+        each, all_in_one = await read(harness, hours, step=step), await read(harness, hours, step=step, by_task=False)
+        spans = [(period.at, period.seconds) for period in all_in_one]
+        assert spans == sorted({(period.at, period.seconds) for period in each})
+        for at, seconds in spans:
+            of_each = [one for one in each if (one.at, one.seconds) == (at, seconds)]
+            (together,) = (one for one in all_in_one if (one.at, one.seconds) == (at, seconds))
+            assert (together.task, together.tally) == (None, total(of_each))
+        return len(spans)
+
+    for passes in range(3):
+        for ago in (0, 3):
+            for writer in ("w/1", "w/2"):
+                minutes = [counted(harness, task, ago, ok=2 + ago, retry=1) for task in ("a", "b", OTHERS)]
+                assert await write(harness, f"{writer}/{passes}", *minutes) == set()
+        assert await compare(1, 60) == 2
+        await harness.pass_time(700)
+        await fold(harness)
+        assert await compare(1, 60) == 2, "added up"
+        await harness.pass_time(2 * 3600)
+        assert await compare(24, 3600) >= passes + 1
+    await harness.pass_time(2 * DAY + 7200)
+    assert await write(harness, "w/1", counted(harness, ok=1)) == set()
+    for _ in range(2):
+        await fold(harness)
+        assert await compare(24 * 4, 60) >= 3, "hours, and the newest minute"
+    (only,) = await read(harness, 24 * 4, step=4 * DAY, by_task=False, task="b")
+    assert (only.task, only.tally.ended) == (None, total(await read(harness, 24 * 4, task="b")).ended)
+    await harness.pass_time(91 * DAY)
+    await fold(harness)
+    assert list(await read(harness, 24 * 200, by_task=False)) == []

@@ -146,7 +146,7 @@ class AppVersion(msgspec.Struct, frozen=True):
 
 
 class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that has live jobs, had some within a day, or that a worker has."""
+    """A task that has live jobs, had some within an hour, or that a worker has."""
 
     name: str
     paused_since: datetime | None

@@ -186,13 +186,14 @@ class Inspector(FailureGroups, Protocol):
         """How many jobs are in which state, and how many ended lately; fast, however many jobs there are."""
 
     async def throughput(
-        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
         """What ended from ``since`` until before ``until`` (aware), in steps of so many seconds, by time and task.
 
         As workers have counted it (``protocols/throughput.py``): nothing before workers counted, and of the last ten
         seconds not all. ``step``: 60 or a multiple of it; what is older than two days is kept by the hour, and comes by
-        the hour where the step is less. ``task``: of this one only. Raises InvalidJob.
+        the hour where the step is less. ``task``: of this one only. ``by_task`` false: all tasks in one, which costs
+        little however many there are. Raises InvalidJob.
         """
 
     async def queues(self) -> Sequence[QueueRow]:

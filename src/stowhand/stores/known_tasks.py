@@ -8,7 +8,7 @@ from stowhand.protocols.figures import LiveCounts, Pauses
 from stowhand.protocols.operating import ABLE_SHOWN, TaskRow, WorkerRow
 from stowhand.protocols.throughput import HOUR, MOST_TASKS, OTHERS
 
-COUNTED_FOR = 24 * HOUR
+COUNTED_FOR = HOUR
 """Seconds within which a task had jobs that is known for them alone."""
 
 

@@ -54,7 +54,7 @@ async def show(asked: Asked, reading: Reading) -> View:
         *_paused(asked, queues or (), tasks or (), pauses or Pauses()),
         *_orphaned(asked, tasks or ()),
         *_failing(asked, failures or (), now),
-        *_lost(asked, workers or (), lately),
+        *_lost(asked, workers or (), lately and await _reset(reading, now, lately)),
     ]
     alive = [row for row in workers or () if row.alive]
     values = {
@@ -81,14 +81,21 @@ async def _drawn(
     ends = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     # Columns begin at the same moments whenever they are drawn: two viewers share one answer, and nothing wobbles.
     since = datetime.fromtimestamp((ends.timestamp() - length) // step * step, now.tzinfo)
-    lately = await reading.throughput(ends - NEW, ends) or ()
-    found = lately if span == "1h" else await reading.throughput(since, ends, step)
+    lately = await reading.throughput(ends - NEW, ends, by_task=False) or ()
+    found = lately if span == "1h" else await reading.throughput(since, ends, step, by_task=False)
     if not found:
         return [], lately
     slots = charts.slots_of(found, since, ends, step)
     return [
         draw(f"chart-{draw.__name__}", slots, marks) for draw in (charts.throughput, charts.waits, charts.runs)
     ], lately
+
+
+async def _reset(reading: Reading, now: datetime, lately: Sequence[Period]) -> Sequence[Period]:
+    """What was reset, by task. Who asks seldom has any."""
+    if not any(period.tally.resets for period in lately):
+        return ()
+    return [period for period in await reading.throughput(now - NEW, now) or () if period.tally.resets]
 
 
 def _outlook(tasks: Sequence[TaskRow], lately: Sequence[Period], now: datetime) -> str:
@@ -162,7 +169,7 @@ def _failing(asked: Asked, failures: Sequence[Failures], now: datetime) -> Itera
     yield from _cut(lines, Line("kinds of failure within the last hour", asked.href("/failures")))
 
 
-def _lost(asked: Asked, workers: Sequence[WorkerRow], lately: Sequence[Period]) -> Iterator[Line]:
+def _lost(asked: Asked, workers: Sequence[WorkerRow], reset: Sequence[Period]) -> Iterator[Line]:
     lines = [
         Line(
             f"Worker {row.card.name} on {row.card.host} was lost",
@@ -174,7 +181,6 @@ def _lost(asked: Asked, workers: Sequence[WorkerRow], lately: Sequence[Period]) 
         if not row.alive
     ]
     yield from _cut(lines, Line("workers were lost within a day", asked.href("/workers"), is_bad=False))
-    reset = [period for period in lately if period.tally.resets]
     if reset:
         number, most = total(reset).resets, max(reset, key=lambda period: period.tally.resets)
         yield Line(

@@ -129,12 +129,12 @@ class Reading:
         return [msgspec.structs.replace(one, error=None) for one in found]
 
     async def throughput(
-        self, since: datetime, until: datetime, step: float = 60.0, task: str | None = None
+        self, since: datetime, until: datetime, step: float = 60.0, task: str | None = None, *, by_task: bool = True
     ) -> Sequence[Period] | None:
         """Nothing is counted in a store that keeps no throughput."""
         return await self._look(
-            lambda inspect: inspect.throughput(since, until, step=step, task=task),
-            ("throughput", since, until, step, task),
+            lambda inspect: inspect.throughput(since, until, step=step, task=task, by_task=by_task),
+            ("throughput", since, until, step, task, by_task),
         )
 
     async def now(self) -> datetime:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import timedelta
 
 import psycopg
 import pytest
 
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper, total
 from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.stores.postgres.queue.context import fillings_of
+from stowhand.stores.postgres.queue.texts import read_migrations
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
@@ -73,3 +76,25 @@ def test_a_writer_waits_for_a_fold_and_writes_nothing_into_what_it_closed(postgr
         writing.execute("set statement_timeout = 60000")
         assert writing.execute(write.encode()).fetchone() == (1,), "it is refused"
     assert sql("select tally->>'ok' from stowhand.throughput") == [("5",)]
+
+
+def test_what_was_added_up_before_there_were_totals_has_them_afterwards(postgres_url: str, sql: Sql, run: Run) -> None:
+    sql(
+        """insert into stowhand.throughput (seconds, begins, task, writer, tally)
+           select s, date_trunc('hour', now()) - interval '3 hours', t, w, jsonb_build_object('ok', n, 'w20', n)
+           from (values (60, 'a', '', 1), (60, 'b', '', 2), (60, '', '', 4), (3600, 'a', '', 8), (60, 'a', 'w/1', 16))
+             as v(s, t, w, n)"""
+    )
+    (migration,) = (one for one in read_migrations(fillings_of("stowhand")) if one.number == 31)
+    sql(migration.text)
+    found = sql("select seconds, tally from stowhand.throughput where seconds < 0 order by 1")
+    assert found == [(-3600, {"ok": 8, "w20": 8}), (-60, {"ok": 7, "w20": 7})]
+
+    async def ask() -> None:
+        store = PostgresStore(postgres_url)
+        now = await store.timetable.now()
+        together = await store.inspect.throughput(now - timedelta(hours=5), now, by_task=False)
+        assert [(one.seconds, one.tally.ok) for one in together] == [(60, 7), (3600, 8)]
+        await store.close()
+
+    run(ask())

@@ -104,11 +104,12 @@ class Inspector:
             return None if row is None else explain(operating.facts(rows, row))
 
     async def throughput(
-        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
         length = validate_step(since, until, step)
         with self._transaction() as rows:
-            return periods(throughput.read(rows, since.timestamp(), until.timestamp(), task), length)
+            found = throughput.read(rows, since.timestamp(), until.timestamp(), task)
+            return periods(found, length, by_task=by_task)
 
     async def figures(self) -> Figures:
         """Counted exactly."""

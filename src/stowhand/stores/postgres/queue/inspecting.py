@@ -141,12 +141,13 @@ class Inspector:
         )
 
     async def throughput(
-        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
         """What ended in that time, by time and task."""
         length = validate_step(since, until, step)
-        found = await self._ask_with("throughput", {"since": since, "until": until, "task": task})
-        return periods([(*row, _numbers.decode(tally)) for *row, tally in found], length)
+        name = "throughput" if by_task or task is not None else "total_throughput"
+        found = await self._ask_with(name, {"since": since, "until": until, "task": task})
+        return periods([(*row, _numbers.decode(tally)) for *row, tally in found], length, by_task=by_task)
 
     async def pauses(self) -> Pauses:
         """By name."""

@@ -237,7 +237,7 @@ from {schema}.standing(%s::int, _pages => %s::int, _now => %s::timestamptz) wher
 
 -- name: counted_tasks
 select distinct task from {schema}.throughput
-where begins > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second'
+where seconds = 60 and begins > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second'
 
 -- name: failures
 select g.task, g.error_class, g.jobs, g.latest, g.at,
@@ -555,6 +555,18 @@ select seconds, extract(epoch from begins)::bigint, task, tally::text from {sche
 where (seconds = 60 and begins > %(since)s::timestamptz - interval '1 minute'
     or seconds = 3600 and begins > %(since)s::timestamptz - interval '1 hour')
   and begins < %(until)s::timestamptz and task = coalesce(%(task)s::text, task)
+
+-- Of all tasks together: of what was added up a row for each minute or hour, and of the newest minutes every row.
+-- name: total_throughput
+select -seconds, extract(epoch from begins)::bigint, '', tally::text from {schema}.throughput
+where (seconds = -60 and begins > %(since)s::timestamptz - interval '1 minute'
+    or seconds = -3600 and begins > %(since)s::timestamptz - interval '1 hour')
+  and begins < %(until)s::timestamptz
+union all
+select seconds, extract(epoch from begins)::bigint, '', tally::text from {schema}.throughput
+where seconds = 60 and begins < %(until)s::timestamptz
+  and begins > greatest(%(since)s::timestamptz - interval '1 minute', (
+    select coalesce(max(t.begins), '-infinity') from {schema}.throughput t where t.seconds = -60))
 
 -- What explain needs of a live job beside the job: its queue, and who holds that.
 -- name: circumstances

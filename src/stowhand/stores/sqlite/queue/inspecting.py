@@ -110,11 +110,13 @@ class Inspector:
         return await self._connections.read_all(counting.figures)
 
     async def throughput(
-        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
         """What ended in that time, by time and task."""
         length = validate_step(since, until, step)
-        return await self._connections.read_all(lambda tx: periods(throughput.read(tx, since, until, task), length))
+        return await self._connections.read_all(
+            lambda tx: periods(throughput.read(tx, since, until, task), length, by_task=by_task)
+        )
 
     async def pauses(self) -> Pauses:
         """By name."""

@@ -37,7 +37,7 @@ create or replace function {schema}.regroup_throughput(_begins timestamptz[], _s
 language sql as $$
   with gone as (
     delete from {schema}.throughput t using unnest(_begins) as s(begins)
-      where t.seconds <= _seconds and t.begins >= s.begins and t.begins < s.begins + _seconds * interval '1 second'
+      where t.seconds between 1 and _seconds and t.begins >= s.begins and t.begins < s.begins + _seconds * interval '1 second'
       returning s.begins, t.task, t.tally
   ), numbers as (
     select g.begins, g.task, e.key, sum(e.value::bigint) as number
@@ -54,20 +54,42 @@ language sql as $$
     select _seconds, n.begins, n.task, '', jsonb_object_agg(n.key, n.number) from named n group by n.begins, n.task
 $$;
 
+-- One row for all tasks of each of these periods, which were regrouped: `-_seconds`. Those of an hour's minutes go.
+create or replace function {schema}.total_throughput(_begins timestamptz[], _seconds int) returns void
+language sql as $$
+  with gone as (
+    delete from {schema}.throughput t using unnest(_begins) as s(begins)
+      where t.seconds < 0 and t.seconds > -_seconds
+        and t.begins >= s.begins and t.begins < s.begins + _seconds * interval '1 second'
+  ), numbers as (
+    select t.begins, e.key, sum(e.value::bigint) as number
+    from {schema}.throughput t cross join lateral jsonb_each_text(t.tally) as e(key, value)
+    where t.seconds = _seconds and t.begins = any(_begins) and t.writer = '' group by t.begins, e.key
+  )
+  insert into {schema}.throughput (seconds, begins, task, writer, tally)
+    select -_seconds, n.begins, '', '', jsonb_object_agg(n.key, n.number) from numbers n group by n.begins
+    on conflict (seconds, begins, task, writer) do update set tally = excluded.tally
+$$;
+
 -- Adds up closed minutes, and the minutes of two days ago into hours; forgets hours of 90 days ago.
 create or replace function {schema}.fold_throughput(_now timestamptz) returns void
 language plpgsql as $$
 declare
   _at timestamptz;
+  _begins timestamptz[];
 begin
   perform pg_advisory_xact_lock(hashtextextended({channel}, 3));
   _at := {schema}.at(_now);
-  perform {schema}.regroup_throughput(array(
+  _begins := array(
     select distinct t.begins from {schema}.throughput t
-    where t.writer <> '' and t.begins <= _at - interval '11 minutes' order by t.begins limit 120), 60);
-  perform {schema}.regroup_throughput(array(
+    where t.writer <> '' and t.begins <= _at - interval '11 minutes' order by t.begins limit 120);
+  perform {schema}.regroup_throughput(_begins, 60);
+  perform {schema}.total_throughput(_begins, 60);
+  _begins := array(
     select distinct to_timestamp(floor(extract(epoch from t.begins) / 3600) * 3600) from {schema}.throughput t
     where t.seconds = 60 and t.begins < to_timestamp(floor(extract(epoch from _at - interval '2 days') / 3600) * 3600)
-    order by 1 limit 24), 3600);
-  delete from {schema}.throughput t where t.seconds = 3600 and t.begins < _at - interval '90 days';
+    order by 1 limit 24);
+  perform {schema}.regroup_throughput(_begins, 3600);
+  perform {schema}.total_throughput(_begins, 3600);
+  delete from {schema}.throughput t where t.seconds in (3600, -3600) and t.begins < _at - interval '90 days';
 end $$;
