@@ -8,6 +8,8 @@ backend     what Django asks of a backend
 known       which tasks a worker has
 results     a job as Django's ``TaskResult``
 testing     for the tests of a project: ``drain``
+admin       the entry of the dashboard in Django's admin; ``models.py`` has the permissions
+dashboard   the dashboard behind a view of Django's
 tables      its migrations
 checks      what is wrong with the settings
 attempts    how a worker runs a task

@@ -10,4 +10,5 @@ class StowhandConfig(AppConfig):
 
     name = "stowhand.django"
     label = "stowhand"
+    default_auto_field = "django.db.models.BigAutoField"
     verbose_name = "Background jobs"

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.migrations import Migration
+from django.db.migrations import CreateModel, Migration
 from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.operations.base import Operation
+from django.db.models import BigAutoField
 from django.tasks import task_backends
 
 from stowhand.django.backend import StowhandBackend
@@ -45,13 +46,26 @@ class Install(Operation):
         return f"Tables of background jobs (number {self.postgres} in PostgreSQL, {self.sqlite} in SQLite)"
 
 
+_ENTRY = CreateModel(
+    "Job",
+    [("id", BigAutoField(primary_key=True))],
+    {
+        "verbose_name": "background job",
+        "managed": False,
+        "default_permissions": ("view", "add", "change"),
+        "permissions": (("payloads_job", "Can see what background jobs carry and say"),),
+    },
+)
+"""Of the admin (models.py): no table."""
+
+
 def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migration]:
     """The migration of one schema number. ``after``: the name of the one before it."""
 
     class Numbered(Migration):
         initial = after is None
         dependencies = [] if after is None else [("stowhand", after)]
-        operations = [Install(postgres, sqlite, first=after is None)]  # noqa: RUF012 - as above
+        operations = [Install(postgres, sqlite, first=after is None), *([] if after else [_ENTRY])]  # noqa: RUF012 - as above
 
     return Numbered
 

@@ -1,3 +1,6 @@
-"""No page."""
+"""The admin alone."""
 
-urlpatterns: list[object] = []
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]

@@ -1,0 +1,96 @@
+"""The dashboard in the admin: whose permissions are which rights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+Browser = Callable[..., Any]
+HOME = "/admin/stowhand/job/"
+
+
+@pytest.fixture
+def browser(site: None) -> Iterator[Browser]:
+    """A test client of somebody with these permissions, who checks forms as a server does."""
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    made: list[User] = []
+
+    def sign_in(*permissions: str, staff: bool = True) -> Client:
+        user = User.objects.create_user(f"somebody {len(made)}", password="x", is_staff=staff)
+        made.append(user)
+        user.user_permissions.set(
+            Permission.objects.filter(content_type__app_label="stowhand", codename__in=permissions)
+        )
+        assert user.user_permissions.count() == len(permissions)
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(user)
+        return client
+
+    yield sign_in
+    for user in made:
+        user.delete()
+
+
+@pytest.fixture
+def job(site: None) -> Any:
+    """One that waits, in the database of the backend `default`."""
+    from tests.django.site.shop import tasks
+
+    result = tasks.add.enqueue(1, other=4711)
+    yield result
+    from tests.django.conftest import drain
+
+    drain(result.task.get_backend())
+
+
+def test_the_admin_has_an_entry_for_who_may_look(browser: Browser) -> None:
+    assert HOME in browser("view_job").get("/admin/").content.decode()
+    assert HOME not in browser().get("/admin/").content.decode()
+
+
+def test_who_may_not_look_sees_nothing(browser: Browser, job: Any) -> None:
+    assert browser().get(HOME).status_code == 403
+    assert browser("payloads_job", "change_job").get(f"{HOME}jobs").status_code == 403
+    outside = browser("view_job", staff=False).get(HOME)
+    assert (outside.status_code, "/admin/login/" in outside["location"]) == (302, True)
+
+
+def test_payloads_are_shown_to_who_may_see_them(browser: Browser, job: Any) -> None:
+    page = f"{HOME}job?id={job.id}"
+    plain, whole = (
+        browser(*given).get(page).content.decode() for given in [("view_job",), ("view_job", "payloads_job")]
+    )
+    assert "tests.django.site.shop.tasks.add" in plain
+    assert "4711" not in plain
+    assert "4711" in whole
+
+
+def test_links_and_styles_stay_below_the_entry(browser: Browser, job: Any) -> None:
+    client = browser("view_job")
+    found = client.get(f"{HOME}jobs").content.decode()
+    local = re.findall(r'(?:href|src)="(/[^"]*)"', found)
+    assert local
+    assert all(link.startswith(HOME.rstrip("/")) for link in local), local
+    (style,) = {link for link in local if "board.css" in link}
+    assert client.get(style)["content-type"] == "text/css; charset=utf-8"
+
+
+def test_who_may_change_jobs_cancels_one_with_the_token_of_the_form(browser: Browser, job: Any) -> None:
+    client = browser("view_job", "change_job")
+    page = client.get(f"{HOME}job?id={job.id}").content.decode()
+    (token,) = set(re.findall(r'name="token" value="([0-9a-f]+)"', page))
+    form = {"action": "cancel", "id": job.id, "token": "0" * 64}
+    assert client.post(f"{HOME}act", form).status_code == 403
+    done = client.post(f"{HOME}act", form | {"token": token})
+    assert done.status_code in (302, 303), done.content.decode()
+    job.refresh()
+    assert job.status == "FAILED"
+
+
+def test_a_page_has_no_stream_of_changes_here(browser: Browser) -> None:
+    assert browser("view_job").get(HOME, headers={"accept": "text/event-stream"}).status_code == 204
