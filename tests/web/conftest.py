@@ -94,7 +94,7 @@ def store_at(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
     async def opened(options: StoreOptions | None = None) -> AsyncIterator[QueueStore]:
         store: QueueStore = open_store(url, options or StoreOptions()) if url else MemoryStore(options=options)
         try:
-            if url.startswith("sqlite"):
+            if url.startswith("sqlite") and not (options and options.read_only):
                 await store.schema.install()
             await store.open()
             yield store

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stowhand.errors import SchemaMissing, StoreUnreachable
+from stowhand.errors import SchemaMissing, StoreTooSlow, StoreUnreachable
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
 from stowhand.testing import MemoryStore
 from stowhand.web.asked import Asked
 from stowhand.web.board import Board
@@ -88,3 +89,54 @@ async def test_without_the_right_to_payloads_none_is_in_a_page(store_at: Stores)
         await store.admin.permanently_fail_jobs([job.id], "hush-error")
         for at in ("/", "/jobs", f"/job?id={job.id}"):
             assert "hush" not in await Visitor(store, LOOKER).page(at)
+
+
+async def test_every_page_is_there_where_the_database_may_only_be_read(store_at: Stores) -> None:
+    async with store_at() as store:
+        job = await store.jobs.enqueue(NewJob(task="send"))
+        await store.admin.permanently_fail_jobs([job.id])
+        async with store_at(StoreOptions(read_only=True)) as read:
+            pages = ["/", "/?span=7d", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers"]
+            for at in pages if read.description != "memory" else []:
+                assert "send" in await Visitor(read).page(at) or at in ("/queues", "/workers"), at
+            if read.description != "memory":
+                assert "Last error" in await Visitor(read).page(f"/job?id={job.id}")
+
+
+async def test_what_is_changed_is_asked_of_a_store_that_may_be_written_to() -> None:
+    looking, acting = MemoryStore(), MemoryStore()
+
+    async def looked_at() -> QueueStore:
+        return looking
+
+    async def acted_on() -> QueueStore:
+        return acting
+
+    reading = Reading(looked_at, acting=Reading(acted_on))
+    await reading.act(lambda store: store.jobs.enqueue(NewJob(task="send")))
+    assert (await reading.ask(lambda store: store.inspect.search())).jobs == []
+    assert len((await acting.inspect.search()).jobs) == 1
+
+
+async def test_a_question_that_takes_too_long_is_a_banner() -> None:
+    async def opened() -> QueueStore:
+        raise StoreTooSlow("no answer within 5 s")
+
+    visitor = Visitor(MemoryStore(), opened=opened)
+    page = await visitor.page("/jobs", 504)
+    assert "This takes the store too long" in page
+    assert "Since" not in page
+
+
+async def test_an_error_is_asked_about_again_at_once() -> None:
+    answers: list[Exception | None] = [StoreUnreachable("away"), None]
+    store = MemoryStore()
+
+    async def opened() -> QueueStore:
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return store
+
+    visitor = Visitor(store, opened=opened)
+    assert "away" in await visitor.page("/", 503)
+    assert "Nothing is due" in await visitor.page("/")

@@ -151,7 +151,7 @@ class _Command:
     def __init__(self, settings: WorkerSettings, door: _Door) -> None:
         self._settings = settings
         self._door = door
-        self._store: QueueStore | None = None
+        self._stores: list[QueueStore] = []
         self._url = ""
 
     async def run(self, where: dict[str, Any], *, beside: bool) -> None:
@@ -178,8 +178,8 @@ class _Command:
                     link.make()
                 await server.until_stopped()
         finally:
-            if self._store is not None:
-                await self._store.close()
+            for store in self._stores:
+                await store.close()
 
     def _application(self, access: Access, events: Events) -> Asgi:
         from stowhand.web.acting import Acting
@@ -191,7 +191,8 @@ class _Command:
         if self._door.entrance.allow_actions:
             app = self._settings.app
             acting = Acting(events, Registry().made_elsewhere if app is None else load_app(app).registry.made_elsewhere)
-        return Asgi(Board(Reading(self._opened), access, acting), prefix=self._door.prefix)
+        reading = Reading(lambda: self._opened(read_only=True), acting=Reading(lambda: self._opened(read_only=False)))
+        return Asgi(Board(reading, access, acting), prefix=self._door.prefix)
 
     def _show_link(self, path: str) -> None:
         """To a terminal, which its owner sees, or into a file that only its owner reads: never into a log."""
@@ -203,14 +204,16 @@ class _Command:
         write_private(file, f"{link}\n".encode())
         core_logger().info(f"The link to sign in, once and within ten minutes, is in {file}")
 
-    async def _opened(self) -> QueueStore:
-        store = store_of(self._settings.store)
+    async def _opened(self, *, read_only: bool) -> QueueStore:
+        """Looking is read-only to the database too: what is asked is ended after some seconds, and cannot write."""
+        options = msgspec.structs.replace(self._settings.store.options, read_only=read_only)
+        store = store_of(msgspec.structs.replace(self._settings.store, options=options))
         try:
             await store.open()
         except BaseException:
             await store.close()
             raise
-        self._store = store
+        self._stores.append(store)
         return store
 
 

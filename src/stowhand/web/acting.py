@@ -106,7 +106,7 @@ class Acting:
         """Do to jobs, or to a queue or task, what the form says."""
         word, name = asked.sent("action"), asked.sent("name")
         if word in PAUSES:
-            change = await reading.ask(lambda store: PAUSES[word](store.operate, name))
+            change = await reading.act(lambda store: PAUSES[word](store.operate, name))
             done = Done.DONE if change.changed else Done.UNCHANGED
             self._audit(asked, word, [name], [done])
             return _back(asked, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
@@ -120,7 +120,7 @@ class Acting:
         if action.warning and not asked.sent("sure"):
             return await _ask(asked, reading, action, ids)
         try:
-            answers = await reading.ask(lambda store: action.act(store, ids, asked))
+            answers = await reading.act(lambda store: action.act(store, ids, asked))
         except StoreError:
             self._audit(asked, word, ids, ["not known"] * len(ids))
             raise
@@ -136,7 +136,7 @@ class Acting:
         old, once = await _original(asked, reading), asked.sent("once")[:64]
         try:
             job = self._job(asked, old, once)
-            job_id = self._made.get(once) or (await reading.ask(lambda store: store.jobs.enqueue(job))).id
+            job_id = self._made.get(once) or (await reading.act(lambda store: store.jobs.enqueue(job))).id
         except (InvalidJob, Malformed) as error:
             return _form(asked, old, {name: asked.sent(name) for name in FIELDS}, str(error))
         self._made[once] = job_id

@@ -23,6 +23,7 @@ from stowhand.errors import (
     SchemaOutdated,
     SchemaTooNew,
     StoreError,
+    StoreTooSlow,
 )
 from stowhand.jobs.moments import iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
@@ -93,6 +94,7 @@ TROUBLES = (
     Trouble(SchemaMissing, 503, "No schema is installed", "Run: stowhand migrate"),
     Trouble(SchemaOutdated, 503, "The schema is older than this program", "Run: stowhand migrate"),
     Trouble(SchemaTooNew, 503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
+    Trouble(StoreTooSlow, 504, "This takes the store too long", "Ask for less: one state, a shorter time."),
     Trouble(ConfigurationError, 501, "This store cannot say that"),
     Trouble(StoreError, 503, "The store does not answer", "This page tries again by itself, every few seconds."),
 )

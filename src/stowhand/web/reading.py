@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
-from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreUnreachable
+from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreTooSlow, StoreUnreachable
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.tries import Try
 from stowhand.protocols.figures import Amount, Figures, Pauses
@@ -35,10 +35,17 @@ class Reading:
     """A store that is opened when it is first asked, and again until it opens. On one event loop.
 
     ``open_store``: gives the open store; called again after an error. What it gives is closed by whoever made it.
+    ``acting``: asks a store that may be written to, where this one may only be read.
     """
 
-    def __init__(self, open_store: Callable[[], Awaitable[QueueStore]], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[QueueStore]],
+        clock: Clock | None = None,
+        acting: Reading | None = None,
+    ) -> None:
         self._open_store = open_store
+        self._acting = acting
         self._clock = clock or SystemClock()
         self._store: QueueStore | None = None
         self._opening = asyncio.Lock()
@@ -162,7 +169,7 @@ class Reading:
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await question(await self._opened())
-        except SchemaError:
+        except (SchemaError, StoreTooSlow):
             raise
         except (StoreError, TimeoutError) as error:
             self.away_since = self.away_since or wall_clock()
@@ -172,11 +179,15 @@ class Reading:
         self.away_since = None
         return answer
 
+    async def act(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+        """The same, of something that is to be changed."""
+        return await (self if self._acting is None else self._acting).ask(question)
+
     async def shared(self, key: object, question: Callable[[QueueStore], Awaitable[T]]) -> T:
         """The same, asked once a second for all viewers."""
         now = self._clock.monotonic()
         asked_at, task = self._fresh.get(key, (0.0, None))
-        if task is None or now - asked_at >= FRESH:
+        if task is None or now - asked_at >= FRESH or _has_failed(task):
             self._fresh = {one: kept for one, kept in self._fresh.items() if now - kept[0] < FRESH}
             task = asyncio.ensure_future(self.ask(question))
             task.add_done_callback(_retrieved)
@@ -223,6 +234,10 @@ async def _now(store: QueueStore) -> datetime:
     except ConfigurationError:
         return wall_clock()
     return await timetable.now()
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:
