@@ -194,3 +194,26 @@ def test_another_address_is_refused_unless_somebody_says_who_comes(
 ) -> None:
     ended = call("web", "--port", "0", *options)
     assert (ended.code, words in ended.err) == (2, True), ended.err
+
+
+BUG = """
+import stowhand.web.reading
+def amounts(self): raise ZeroDivisionError("a bug")
+stowhand.web.reading.Reading.amounts = amounts
+"""
+
+
+@pytest.mark.parametrize("words", [("web", "--port", "0"), ("worker", "--web", "0")], ids=["alone", "beside a worker"])
+def test_a_bug_in_a_page_is_in_the_log(
+    words: tuple[str, ...], folder: Path, stowhand: Stowhand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stowhand("migrate")
+    (folder / "sitecustomize.py").write_text(BUG)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    process, url = started(folder, *words)
+    status, said = page(url)
+    assert (status, "log of this program" in said) == (500, True), said
+    process.send_signal(signal.SIGTERM)
+    logged, _ = process.communicate(timeout=DEADLINE)
+    assert "[web] ERROR: A request could not be answered (/). This is a bug:" in logged
+    assert "ZeroDivisionError: a bug" in logged

@@ -42,7 +42,8 @@ class Visitor:
         self.store = store
         self.who = who
         self.prefix = prefix
-        self.board = Board(Reading(opened or is_open))
+        self.reading = Reading(opened or is_open)
+        self.board = Board(self.reading)
 
     async def reply(self, at: str, method: str = "GET", **headers: str) -> Reply:
         """What is sent back for this link."""

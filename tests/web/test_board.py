@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from stowhand.errors import SchemaMissing, StoreTooSlow, StoreUnreachable
+from stowhand.events import Events, RequestBroken
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.testing import MemoryStore
-from stowhand.web.asked import Asked
-from stowhand.web.board import Board
+from stowhand.web.asked import Asked, View
+from stowhand.web.board import Board, Route
 from stowhand.web.reading import Reading
 from tests.web.conftest import ADMIN, LOOKER, Stores, Visitor
 
@@ -140,3 +141,18 @@ async def test_an_error_is_asked_about_again_at_once() -> None:
     visitor = Visitor(store, opened=opened)
     assert "away" in await visitor.page("/", 503)
     assert "Nothing is due" in await visitor.page("/")
+
+
+async def test_a_bug_is_reported_and_its_page_has_the_headers_of_every_other() -> None:
+    async def broken(asked: Asked, reading: Reading) -> View:
+        raise ZeroDivisionError("a bug, with a hush")
+
+    events, heard = Events(), list[RequestBroken]()
+    events.on(RequestBroken, heard.append)
+    reading = Visitor(MemoryStore()).reading
+    board = Board(reading, routes=[Route("GET", "/jobs", broken)], events=events)
+    reply = await board.answer(Asked(path="/jobs", who=ADMIN, known=True))
+    assert (reply.status, b"hush" in bytes(reply.body)) == (500, False)  # type: ignore[arg-type]
+    assert "content-security-policy" in dict(reply.headers)
+    (event,) = heard
+    assert (event.call, "ZeroDivisionError: a bug" in event.trace) == ("/jobs", True)

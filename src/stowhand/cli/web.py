@@ -192,7 +192,7 @@ class _Command:
             app = self._settings.app
             acting = Acting(events, Registry().made_elsewhere if app is None else load_app(app).registry.made_elsewhere)
         reading = Reading(lambda: self._opened(read_only=True), acting=Reading(lambda: self._opened(read_only=False)))
-        return Asgi(Board(reading, access, acting), prefix=self._door.prefix)
+        return Asgi(Board(reading, access, acting, events=events), prefix=self._door.prefix)
 
     def _show_link(self, path: str) -> None:
         """To a terminal, which its owner sees, or into a file that only its owner reads: never into a log."""

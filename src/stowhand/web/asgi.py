@@ -146,7 +146,7 @@ def dashboard(
     if events is None:
         LendingListener(events := Events(), name="web")
     acting = Acting(events, kept.registry.made_elsewhere) if isinstance(kept, App) else Acting(events)
-    return Asgi(Board(Reading(opened), acting=acting), visitor, prefix)
+    return Asgi(Board(Reading(opened), acting=acting, events=events), visitor, prefix)
 
 
 def _who(given: Given) -> Who:

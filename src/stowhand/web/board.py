@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
@@ -25,6 +26,7 @@ from stowhand.errors import (
     StoreError,
     StoreTooSlow,
 )
+from stowhand.events import Events, RequestBroken
 from stowhand.jobs.moments import iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.web import job, jobs, lists, overview
@@ -109,7 +111,10 @@ def _acting_routes(acting: Acting | None) -> Iterator[Route]:
 
 
 class Board:
-    """One dashboard over one store. ``acting``: without it nothing can be changed. ``routes``: beside its own."""
+    """One dashboard over one store. ``acting``: without it nothing can be changed. ``routes``: beside its own.
+
+    ``events``: is told of bugs.
+    """
 
     def __init__(
         self,
@@ -117,7 +122,9 @@ class Board:
         access: Access | None = None,
         acting: Acting | None = None,
         routes: Sequence[Route] = ROUTES,
+        events: Events | None = None,
     ) -> None:
+        self._events = events or Events()
         self._reading = reading
         self._access = access or Access()
         self._routes = (*routes, *_acting_routes(acting))
@@ -128,7 +135,14 @@ class Board:
         self._live.close()
 
     async def answer(self, asked: Asked) -> Reply:
-        """The reply to any request. Raises nothing that the pages know of; a bug is the server's to report."""
+        """The reply to any request."""
+        try:
+            return await self._reply(asked)
+        except Exception as error:  # noqa: BLE001  boundary: a bug is reported, and its page has the headers of all
+            self._events.emit(RequestBroken(asked.path, "".join(traceback.format_exception(error))))
+            return self._access.protect(asked, text(500, "This page has a bug; the log of this program says more.\n"))
+
+    async def _reply(self, asked: Asked) -> Reply:
         admitted, at_once = await self._access.admit(asked)
         if isinstance(at_once, View):
             at_once = self._render(admitted, at_once)
