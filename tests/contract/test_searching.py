@@ -161,6 +161,21 @@ async def test_a_search_without_time_looks_at_a_piece_and_says_where_to_go_on(ha
     assert answers[-1].of == Amount(4001)
 
 
+async def test_the_live_job_of_a_key_is_found_at_once(harness: StoreHarness) -> None:
+    first = await harness.add("early", key="k")
+    await harness.store.admin.complete_jobs([first.id])
+    wanted = await harness.add("t", key="k")
+    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(3000))
+    if harness.backend.name != "memory":
+        assert ids((await search(harness, key="k", budget=0.0, limit=1)).jobs) == [wanted.id]
+    for limit in (1, 5):
+        found, _ = await walk(harness, key="k", budget=0.0, limit=limit)
+        assert ids(found) == [wanted.id, first.id]
+        assert ids((await walk(harness, key="k", limit=limit, states=(State.QUEUED, State.ERRORED)))[0]) == [wanted.id]
+        assert ids((await walk(harness, key="k", limit=limit, states=(State.COMPLETED,)))[0]) == [first.id]
+    assert ids((await walk(harness, key="k", task="other"))[0]) == []
+
+
 async def test_what_is_enqueued_between_two_answers_repeats_nothing(harness: StoreHarness) -> None:
     made = [(await harness.add()).id for _ in range(6)]
     first = await search(harness, limit=3)

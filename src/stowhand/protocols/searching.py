@@ -44,6 +44,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     queue: str | None = None
     key: str | None = None
+    """The live job that has it comes first."""
     flag: str | None = None
     """Only those with this flag, beside others."""
     worker: str | None = None

@@ -12,7 +12,7 @@ import msgspec
 from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job
 from stowhand.protocols.figures import COUNTED, Amount
-from stowhand.protocols.searching import FIRST_PIECE, HISTORY, LIVE, Found, Place, Search, place_of, title
+from stowhand.protocols.searching import ABOVE_ALL, FIRST_PIECE, HISTORY, LIVE, Found, Place, Search, place_of, title
 from stowhand.stores.sqlite.queue.moment import to_micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -68,8 +68,14 @@ def head(row: Sequence[Any]) -> Job:
 
 
 def _by_id(tx: Transaction, wanted: Search, given: dict[str, Any], place: Place, rows: int) -> Piece:
-    """Of both tables as far down as the rows of both reach."""
+    """Of both tables as far down as the rows of both reach. Of a key the live job is found at once."""
     tables = [name for name, states in (("live", LIVE), ("past", HISTORY)) if wanted.wanted & set(states)]
+    if wanted.key is not None and "live" in tables:
+        tables.remove("live")
+        if place.id == ABOVE_ALL:
+            ids = tx.column("id_of_key", key=wanted.key)
+            jobs = [head(row) for row in tx.rows("search_ids", **given, ids=as_json(ids))]
+            return Piece(jobs, len(jobs), Place(ABOVE_ALL - 1) if tables else None)
     ends = {name: tx.row(f"{name}_piece", below=place.id, rows=rows) for name in tables}
     first = max((end for count, end in ends.values() if count == rows), default=0)
     given |= {"first": first, "below": place.id}

@@ -33,7 +33,7 @@ end $$;
 -- In descending order of ids, live jobs and the history in one; of failed jobs alone (`_at` is given), of the time at which they
 -- failed. `_below`, `_at`: where it begins. The jobs come as lists show them; beside each, and where there is none by itself:
 -- the rows that were looked at, and where to go on (NULL: there is no more). A search looks at `_rows` at least, and after
--- `_budget` seconds at no further piece; each takes about a sixth of what is left.
+-- `_budget` seconds at no further piece; each takes about a sixth of what is left. Of a key the live job is found at once.
 create or replace function {schema}.search_jobs(
   _states text[], _task text, _queue text, _key text, _flag text, _worker text, _error text, _since timestamptz,
   _until timestamptz, _below bigint, _at timestamptz, _limit int, _budget double precision, _rows int
@@ -78,7 +78,15 @@ declare
   _looked bigint := 0;
   _take int;
 begin
-  if _states && array['queued', 'errored', 'processing', 'failed'] then
+  if _key is not null then
+    if _states && array['queued', 'errored', 'processing', 'failed'] and _below = 9223372036854775807 then
+      execute format('select array_agg(o.id), count(*) from %I.live o where o.key = $4 and %s', {schema_text}, _live)
+        into _ids, _looked using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until;
+      _found := _found || _ids;
+      _below := _below - 1;
+    end if;
+    if not _states && array['completed', 'canceled'] then _below := null; end if;
+  elsif _states && array['queued', 'errored', 'processing', 'failed'] then
     _sources := _sources || format(
       '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s order by %s limit $12)', _live,
       {schema_text}, case when _one is null then '' else format('o.state = %L and', _one) end,
@@ -98,7 +106,7 @@ begin
        (array_agg(c.at order by c.n) filter (where c.hit))[:$13], (array_agg(c.n order by c.n) filter (where c.hit))[:$13],
        (array_agg(c.id order by c.n desc))[1], (array_agg(c.at order by c.n desc))[1] from piece c',
     _order, array_to_string(_sources, ' union all '));
-  loop
+  while _below is not null and cardinality(_found) < _limit loop
     _before := clock_timestamp();
     _take := _limit - cardinality(_found);
     execute _piece into _count, _ids, _ends, _numbers, _below, _at
@@ -112,12 +120,9 @@ begin
       exit;
     end if;
     _looked := _looked + _count;
-    if _count < _rows then
-      _below := null;
-      exit;
-    end if;
+    if _count < _rows then _below := null; end if;
     _left := _budget - extract(epoch from clock_timestamp() - _begin);
-    exit when _left <= 0 or cardinality(_found) >= _limit;
+    exit when _below is null or _left <= 0;
     _rows := greatest(1000, least(_rows * 2, 100000, _rows * _left / 6
       / greatest(extract(epoch from clock_timestamp() - _before), 0.000001)));
   end loop;

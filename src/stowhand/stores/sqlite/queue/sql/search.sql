@@ -61,6 +61,9 @@ LIMIT :rows
 -- name: search_ids
 SELECT {head} FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) {searched}
 
+-- name: id_of_key
+SELECT id FROM stowhand_jobs WHERE key = :key
+
 -- name: some_failed
 SELECT count(*) FROM (
     SELECT 1 FROM stowhand_jobs INDEXED BY stowhand_jobs_failed WHERE state = 'failed' LIMIT :most
