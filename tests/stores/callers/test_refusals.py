@@ -223,6 +223,16 @@ def test_the_function_takes_all_that_a_job_may_have_and_gives_all_that_a_job_has
     assert set(json.loads(row[0])) == set(Job.__struct_encode_fields__) - {"result"}, "which a new job never has"
 
 
+@pytest.mark.parametrize("payload", [{"to": "ada", "n": 1.5}, '{"to": "ada", "n": 1.5}'])
+def test_the_functions_payload_is_an_object_or_a_text(payload: object, postgres_url: str) -> None:
+    given = json.dumps({"task": "t", "payload": payload})
+    with psycopg.connect(postgres_url) as connection:
+        row = connection.execute("select stowhand.enqueue_text(%s)", [given]).fetchone()
+        connection.rollback()
+    assert row is not None
+    assert json.loads(json.loads(row[0])["payload"]) == {"to": "ada", "n": 1.5}
+
+
 def test_what_is_closed_or_has_failed_says_so_in_its_own_words(postgres_url: str, tmp_path: Path, run: Run) -> None:
     app, lite = App(postgres_url), App(f"sqlite:///{tmp_path}/shop.db")
     lite.sync.install()
