@@ -1,0 +1,69 @@
+"""Every screen in every theme and width, over each store that people have; and the browser that comes from npm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.async_api import Page, expect
+
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
+from tests.support.browsers import packaged_browser
+from tests.support.browsing import Chromium, barriers, overflow
+from tests.support.population import morning, populate
+from tests.web.screens.conftest import site_over
+from tests.web.screens.test_screens import SCREENS
+
+WIDTHS = (320, 768, 1280, 1920)
+PAGE_BYTES = 60_000
+
+pytestmark = pytest.mark.rare
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of an empty store."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_screen_of_a_store(
+    url: str, theme: Literal["light", "dark"], chromium: Chromium, page: Page
+) -> None:
+    clock = morning()
+    store: QueueStore = open_store(url, StoreOptions(pinned=clock.now))
+    await store.schema.install()
+    await page.emulate_media(color_scheme=theme)
+    async with site_over(store) as site:
+        running = await populate(site.store, clock)
+        for screen in [*SCREENS, f"/again?id={running}"]:
+            reply = await page.goto(site.at(screen.format(job=running)))
+            assert reply is not None
+            assert reply.status == 200, screen
+            assert len(await reply.body()) < PAGE_BYTES, screen
+            for width in WIDTHS:
+                await page.set_viewport_size({"width": width, "height": 800})
+                assert await overflow(page) == [], (screen, width)
+            assert await barriers(page) == [], screen
+
+
+def test_the_packaged_browser_starts_where_no_other_is() -> None:
+    browser = Chromium(packaged_browser())
+
+    async def story() -> None:
+        await browser.start()
+        async with browser.context() as context:
+            page = await context.new_page()
+            await page.set_content("<h1>Here</h1>")
+            await expect(page.get_by_role("heading")).to_have_text("Here")
+
+    try:
+        browser.run(story())
+    finally:
+        browser.close()
