@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -26,7 +26,8 @@ LATELY = timedelta(minutes=5)
 NEW = timedelta(hours=1)
 """How long a failure is news."""
 EACH = 3
-"""Lines of one kind; one more says how many there are."""
+"""Lines of one kind; one more leads to the others."""
+RESUME = "stowhand queues resume"
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -50,11 +51,13 @@ async def show(asked: Asked, reading: Reading) -> View:
         reading.queues(), reading.pauses(), reading.failures(asked.who), reading.app_versions()
     )
     drawn, lately = await _drawn(reading, now, span, [charts.Mark(one.since, one.version) for one in versions or ()])
+    tasks, reset = tasks or (), await _reset(reading, now, lately)
     lines = [
-        *_paused(asked, queues or (), tasks or (), pauses or Pauses()),
-        *_orphaned(asked, tasks or ()),
-        *_failing(asked, failures or (), now),
-        *_lost(asked, workers or (), lately and await _reset(reading, now, lately)),
+        *_few(_paused(asked, queues or (), tasks, pauses or Pauses()), asked.href("/queues")),
+        *_few(_orphaned(asked, tasks), asked.href("/tasks")),
+        *_few(_failing(asked, failures or (), now), asked.href("/failures")),
+        *_few(_lost(asked, workers or ()), asked.href("/workers")),
+        *_died(asked, reset),
     ]
     alive = [row for row in workers or () if row.alive]
     values = {
@@ -67,7 +70,7 @@ async def show(asked: Asked, reading: Reading) -> View:
         "span": span,
         "workers": None if workers is None else len(alive),
         "slots": sum(row.card.concurrency for row in alive),
-        "outlook": _outlook(tasks or (), lately, now),
+        "outlook": _outlook(tasks, lately, now),
         "is_new": amounts is not None and not any(amount.number for amount in amounts.values()),
     }
     return View(template="lists.html", title="Overview", values=values)
@@ -110,96 +113,63 @@ def _outlook(tasks: Sequence[TaskRow], lately: Sequence[Period], now: datetime) 
     return f"{jobs}; at this rate that is {say_span(max(due.number * LATELY.total_seconds() / done, 1))} of work."
 
 
+# -- what needs attention --------------------------------------------------------------------------
+
+
 def _paused(asked: Asked, queues: Sequence[QueueRow], tasks: Sequence[TaskRow], pauses: Pauses) -> Iterator[Line]:
-    yield from _cut(
-        [
-            Line(
-                f"Queue {row.name} is paused; {_jobs(Amount(row.waiting))} waiting in it",
-                asked.href("/jobs", queue=row.name),
-                f"stowhand queues resume {shlex.quote(row.name)}",
-                is_bad=False,
-            )
-            for row in queues
-            if row.paused_since is not None
-        ],
-        Line("queues are paused", asked.href("/queues"), is_bad=False),
-    )
+    for row in queues:
+        if row.paused_since is not None:
+            what = f"Queue {row.name} is paused; {_jobs(Amount(row.waiting))} waiting in it"
+            yield Line(what, asked.href("/jobs", queue=row.name), f"{RESUME} {shlex.quote(row.name)}", is_bad=False)
     waiting = {row.name: row.waiting for row in tasks}
-    yield from _cut(
-        [
-            Line(
-                f"Task {name} is paused; {_jobs(waiting.get(name, Amount()))} waiting",
-                asked.href("/jobs", task=name),
-                f"stowhand queues resume --task {shlex.quote(name)}",
-                is_bad=False,
-            )
-            for name in pauses.tasks
-        ],
-        Line("tasks are paused", asked.href("/tasks"), is_bad=False),
-    )
+    for name in pauses.tasks:
+        what = f"Task {name} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
+        yield Line(what, asked.href("/jobs", task=name), f"{RESUME} --task {shlex.quote(name)}", is_bad=False)
     if pauses.unqueued is not None:
-        todo = "stowhand queues resume --without-queue"
-        yield Line("Jobs without a queue are paused", asked.href("/queues"), todo, is_bad=False)
+        yield Line("Jobs without a queue are paused", asked.href("/queues"), f"{RESUME} --without-queue", is_bad=False)
 
 
 def _orphaned(asked: Asked, tasks: Sequence[TaskRow]) -> Iterator[Line]:
-    lines = [
-        Line(
-            f"No worker has the task {row.name}, of which {_jobs(row.due)} due",
-            asked.href("/jobs", task=row.name),
-            "Start a worker that has it, or correct its name.",
-        )
-        for row in tasks
-        if row.is_orphaned and row.paused_since is None
-    ]
-    yield from _cut(lines, Line("tasks with due jobs have no worker", asked.href("/tasks")))
+    for row in tasks:
+        if row.is_orphaned and row.paused_since is None:
+            what = f"No worker has the task {row.name}, of which {_jobs(row.due)} due"
+            yield Line(what, asked.href("/jobs", task=row.name), "Start a worker that has it, or correct its name.")
 
 
 def _failing(asked: Asked, failures: Sequence[Failures], now: datetime) -> Iterator[Line]:
-    recent = sorted((one for one in failures if one.latest_at > now - NEW), key=lambda one: one.since, reverse=True)
-    lines = [
-        Line(
-            f"{one.task}: {one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed with"
-            f" {one.error_class or 'an error'}, the first {_ago(one.since, now)}{' or earlier' * one.is_cut}",
-            asked.href("/jobs", task=one.task, state="failed"),
-            "Mend the cause, then retry them.",
-        )
-        for one in recent
-    ]
-    yield from _cut(lines, Line("kinds of failure within the last hour", asked.href("/failures")))
+    recent = [one for one in failures if one.latest_at > now - NEW]
+    for one in sorted(recent, key=lambda one: one.since, reverse=True):
+        jobs = f"{one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed with {one.error_class or 'an error'}"
+        since = f"{say_span(max((now - one.since).total_seconds(), 1))} ago{' or earlier' * one.is_cut}"
+        href = asked.href("/jobs", task=one.task, state="failed")
+        yield Line(f"{one.task}: {jobs}, the first {since}", href, "Mend the cause, then retry them.")
 
 
-def _lost(asked: Asked, workers: Sequence[WorkerRow], reset: Sequence[Period]) -> Iterator[Line]:
-    lines = [
-        Line(
-            f"Worker {row.card.name} on {row.card.host} was lost",
-            asked.href("/workers"),
-            "What it had runs elsewhere once its leases have ended.",
-            is_bad=False,
-        )
-        for row in workers
-        if not row.alive
-    ]
-    yield from _cut(lines, Line("workers were lost within a day", asked.href("/workers"), is_bad=False))
+def _lost(asked: Asked, workers: Sequence[WorkerRow]) -> Iterator[Line]:
+    for row in workers:
+        if not row.alive:
+            what, todo = (
+                f"Worker {row.card.name} on {row.card.host} was lost",
+                "Its jobs run elsewhere once leases end.",
+            )
+            yield Line(what, asked.href("/workers"), todo, is_bad=False)
+
+
+def _died(asked: Asked, reset: Sequence[Period]) -> Iterator[Line]:
     if reset:
         number, most = total(reset).resets, max(reset, key=lambda period: period.tally.resets)
-        yield Line(
-            f"{number:,} {'attempt' if number == 1 else 'attempts'} ended with a dead worker within the last hour",
-            asked.href("/jobs", task=most.task or ""),
-            "Most of this task. A job whose worker died twice under it runs alone, in quarantine.",
-        )
+        what = f"{number:,} {'attempt' if number == 1 else 'attempts'} ended with a dead worker within the last hour"
+        todo = "Most of this task. A job whose worker died twice under it runs alone, in quarantine."
+        yield Line(what, asked.href("/jobs", task=most.task or ""), todo)
 
 
-def _cut(lines: Sequence[Line], more: Line) -> Iterator[Line]:
-    """The first few, and how many there are."""
-    yield from lines[:EACH]
-    if len(lines) > EACH:
-        yield msgspec.structs.replace(more, what=f"{len(lines)} {more.what}")
+def _few(lines: Iterable[Line], others: str) -> Iterator[Line]:
+    """The first of one kind; one more line leads to the others."""
+    found = list(lines)
+    yield from found[:EACH]
+    if len(found) > EACH:
+        yield Line(f"and {len(found) - EACH:,} more like these", others, is_bad=found[0].is_bad)
 
 
 def _jobs(amount: Amount) -> str:
     return f"{amount.words} {'job is' if amount.number == 1 else 'jobs are'}"
-
-
-def _ago(moment: datetime, now: datetime) -> str:
-    return f"{say_span(max((now - moment).total_seconds(), 1))} ago"
