@@ -105,8 +105,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
-from stowhand import App, Context, Failure
+from stowhand import App, Context, Failure, Job
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
+from stowhand.testing import Jobs, MemoryStore
 
 app = App("sqlite:///queue.db")
 
@@ -207,6 +208,18 @@ d.options(expires=[])  # E arg-type reportArgumentType
 d.options(unique="arguments")  # E call-arg reportCallIssue
 d.options(unique_period="1h")  # E call-arg reportCallIssue
 d.options(on_failure=tell)  # E call-arg reportCallIssue
+
+def in_a_test(jobs: Jobs) -> None:
+    job: Job = jobs.assert_enqueued(d, to="x")
+    ran: dict[str, int] = jobs.drain(raises=False).counts
+    jobs.advance("1h")
+    jobs.advance(timedelta(hours=1))
+    jobs.advance([])  # E arg-type reportArgumentType
+    jobs.assert_enqueued(patience, to="x")  # E arg-type reportArgumentType
+    with app.using(MemoryStore()), app.immediate():
+        pass
+    with app.using("memory://"):  # E arg-type reportArgumentType
+        pass
 """
 
 

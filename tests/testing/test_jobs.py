@@ -152,6 +152,9 @@ def test_what_a_task_raises_is_raised_when_all_have_run(jobs: Jobs) -> None:
     assert note.startswith("raised by job 1: broken()")
     assert "attempt 1 of 1" in note
     assert raised.value.__context__ is None
+    names = [entry.name for entry in raised.traceback]
+    assert names[names.index("_judged") + 1] == "handle", "of the middleware: what comes before is ours"
+    assert raised.traceback[-1].name == "broken"
 
 
 def test_without_raising_the_summary_tells_of_failures(jobs: Jobs) -> None:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from math import ceil
 from pathlib import Path
 from traceback import format_exception_only
+from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,10 +32,13 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.resource import AnyContextManager
 from stowhand.tasks.task import ConfiguredTask
 from stowhand.testing.clock import StandingClock
-from stowhand.testing.matching import SHOWN, Expected, called, described, each
+from stowhand.testing.matching import SHOWN, Expected, called, each
 from stowhand.testing.places import MemoryPlace, Place, Server, in_file
 
 T = TypeVar("T")
+
+
+PACKAGE = Path(__file__).parent.parent
 
 
 class Drained(msgspec.Struct, frozen=True):
@@ -96,13 +100,12 @@ class Jobs:
         ``await jobs.adrain()``.
         """
         __tracebackhide__ = True
-        return self._wait(lambda: self.adrain(raises=raises, most=most), "await jobs.adrain(…)")
+        return _judged(self._wait(lambda: self._drained(most), "await jobs.adrain(…)"), raises=raises)
 
     async def adrain(self, *, raises: bool = True, most: int = MOST) -> Drained:
         """As ``drain``, on this event loop."""
-        async with aclosing(_Course(self.app, self._clock, most)) as course:
-            await course.drain()
-        return _judged(course.ran, raises=raises)
+        __tracebackhide__ = True
+        return _judged(await self._drained(most), raises=raises)
 
     def advance(self, span: Duration, *, raises: bool = True, most: int = MOST) -> Drained:
         """Let so much time pass ("1h", seconds, a timedelta), and run what falls due meanwhile, in the order of time.
@@ -111,10 +114,19 @@ class Jobs:
         ``drain``; ``most``: at one moment. In an event loop: ``await jobs.aadvance(…)``.
         """
         __tracebackhide__ = True
-        return self._wait(lambda: self.aadvance(span, raises=raises, most=most), "await jobs.aadvance(…)")
+        return _judged(self._wait(lambda: self._advanced(span, most), "await jobs.aadvance(…)"), raises=raises)
 
     async def aadvance(self, span: Duration, *, raises: bool = True, most: int = MOST) -> Drained:
         """As ``advance``, on this event loop."""
+        __tracebackhide__ = True
+        return _judged(await self._advanced(span, most), raises=raises)
+
+    async def _drained(self, most: int) -> Drained:
+        async with aclosing(_Course(self.app, self._clock, most)) as course:
+            await course.drain()
+        return Drained(course.ran)
+
+    async def _advanced(self, span: Duration, most: int) -> Drained:
         if (given := seconds(span)) < 0:
             raise ValueError(f"time does not go back: advance({span!r})")
         target = self.now + timedelta(seconds=given)
@@ -128,7 +140,7 @@ class Jobs:
                 await self._recurring.enqueue(moment)
                 await course.run()
         self._clock.move(target, on_purpose=True)
-        return _judged(course.ran, raises=raises)
+        return Drained(course.ran)
 
     # -- look ------------------------------------------------------------------------------------
 
@@ -244,6 +256,14 @@ def jobs_of(app: App, kind: str, clock: StandingClock, server: Server | None, fo
         yield jobs
 
 
+def _of_the_task(frames: TracebackType | None) -> TracebackType | None:
+    """Without our own, which come before the task's; all, where there are no others."""
+    own = frames
+    while own is not None and Path(own.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
+        own = own.tb_next
+    return own or frames
+
+
 def _of_error(error: BaseException | None) -> str:
     return "" if error is None else f", {''.join(format_exception_only(error)).partition(chr(10))[0]}"
 
@@ -264,16 +284,16 @@ def store_options_of(app: App, clock: StandingClock) -> StoreOptions:
     return StoreOptions(**known, pinned=clock.now)
 
 
-def _judged(ran: Sequence[Ran], *, raises: bool) -> Drained:
-    drained = Drained(ran)
+def _judged(drained: Drained, *, raises: bool) -> Drained:
+    __tracebackhide__ = True
     for failed in drained.failures if raises else ():
         assert failed.error is not None
         again = "; it is tried again" if failed.ended is Ended.RETRY else ""
         others = len(drained.failures) - 1
         failed.error.add_note(
-            f"raised by {described(failed.job)}, attempt {failed.job.attempts} of {failed.job.max_attempts}{again}"
+            f"raised by {called(failed.job)}, attempt {failed.job.attempts} of {failed.job.max_attempts}{again}"
             + (f"; {others} other attempts failed" if others else "")
             + "; raises=False tells of it without raising"
         )
-        raise failed.error
+        raise failed.error.with_traceback(_of_the_task(failed.error.__traceback__))
     return drained
