@@ -3558,7 +3558,15 @@ declare
   _looked bigint := 0;
   _take int;
 begin
-  if _states && array['queued', 'errored', 'processing', 'failed'] then
+  if _key is not null then
+    if _states && array['queued', 'errored', 'processing', 'failed'] and _below = 9223372036854775807 then
+      execute format('select array_agg(o.id), count(*) from %I.live o where o.key = $4 and %s', 'stowhand', _live)
+        into _ids, _looked using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until;
+      _found := _found || _ids;
+      _below := _below - 1;
+    end if;
+    if not _states && array['completed', 'canceled'] then _below := null; end if;
+  elsif _states && array['queued', 'errored', 'processing', 'failed'] then
     _sources := _sources || format(
       '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s order by %s limit $12)', _live,
       'stowhand', case when _one is null then '' else format('o.state = %L and', _one) end,
@@ -3578,7 +3586,7 @@ begin
        (array_agg(c.at order by c.n) filter (where c.hit))[:$13], (array_agg(c.n order by c.n) filter (where c.hit))[:$13],
        (array_agg(c.id order by c.n desc))[1], (array_agg(c.at order by c.n desc))[1] from piece c',
     _order, array_to_string(_sources, ' union all '));
-  loop
+  while _below is not null and cardinality(_found) < _limit loop
     _before := clock_timestamp();
     _take := _limit - cardinality(_found);
     execute _piece into _count, _ids, _ends, _numbers, _below, _at
@@ -3592,12 +3600,9 @@ begin
       exit;
     end if;
     _looked := _looked + _count;
-    if _count < _rows then
-      _below := null;
-      exit;
-    end if;
+    if _count < _rows then _below := null; end if;
     _left := _budget - extract(epoch from clock_timestamp() - _begin);
-    exit when _left <= 0 or cardinality(_found) >= _limit;
+    exit when _below is null or _left <= 0;
     _rows := greatest(1000, least(_rows * 2, 100000, _rows * _left / 6
       / greatest(extract(epoch from clock_timestamp() - _before), 0.000001)));
   end loop;
