@@ -102,6 +102,11 @@ async def test_a_foreign_name_and_a_proxy_are_refused_where_nobody_is_asked_who_
     assert "Host" not in page.headers
 
 
+@pytest.mark.parametrize("host", ["localhost:8480", "LOCALHOST", "127.0.0.1", "[::1]:8480", "127.0.0.1:65535"])
+async def test_this_machine_has_its_names(door: Opening, host: str) -> None:
+    await door().browser(host=host).open("/")
+
+
 async def test_a_form_without_rights_is_refused_and_a_login_is_not_there(door: Opening) -> None:
     browser = door().browser()
     await browser.open("/login", 404)
@@ -398,6 +403,19 @@ async def test_a_form_is_good_for_the_visitor_that_it_was_made_for(door: Opening
         forms.append((browser, (await browser.open("/")).form("/logout")))
     (ann, hers), (bob, his) = forms
     assert (await ann.send(his)).status == (await bob.send(hers)).status == 403
+
+
+async def test_a_program_posts_with_its_token_alone(door: Opening) -> None:
+    """No other site can make a browser send that header; a wrong one is no way around the form's token."""
+    made = door(allow_actions=True)
+    token = make_token(made.tokens, "ci", "act")
+    program = made.browser(host="jobs.example.com", peer="10.0.0.1")
+    given: dict[str, Any] = {"origin": None, "sec_fetch_site": None}
+    assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Bearer {token}", **given)).status == 303
+    assert (await program.ask("/logout", {"x": ["y"]}, authorization="Bearer stow_0_x", **given)).status == 401
+    assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Basic {token}", **given)).status == 401
+    site: dict[str, Any] = {"sec_fetch_site": "cross-site"}
+    assert (await program.ask("/logout", {"x": ["y"]}, authorization=f"Bearer {token}", **site)).status == 403
 
 
 async def test_another_site_may_lead_here_and_may_not_embed_what_is_here(door: Opening) -> None:

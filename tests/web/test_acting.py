@@ -253,6 +253,10 @@ async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest
     assert b"secret row" not in reply.body
     assert "refresh" not in dict(reply.headers)
     assert desk.told == [DashboardChanged("cancel", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
+    desk.browser.who = ANN
+    monkeypatch.setattr(desk.store.jobs, "enqueue", lost)
+    assert (await again(desk, job_id)).status == 503
+    assert desk.told[1:] == [DashboardChanged("run again", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
 
 
 def _exact(text: str) -> Any:
@@ -340,6 +344,26 @@ async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_o
     reply = await again(desk, old, payload='{"token": "***"}')
     assert reply.status == 303
     assert (await desk.job(old + 1)).payload == {"token": "***"}, "nobody learns of it by having it sent on"
+
+
+async def test_who_may_not_look_learns_of_no_task_by_acting() -> None:
+    desk = Desk(MemoryStore())
+    job_id = await desk.add("h1dden-task", queue="h1dden-queue")
+    form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
+    again = (await desk.browser.open(f"/again?id={job_id}")).form("/again")
+    desk.browser.who = Who("ann", frozenset({Right.ACT, Right.ADD}))
+    asked = Page(await desk.browser.send(form, action="remove"))
+    assert (asked.status, "h1dden" in asked.html) == (200, False)
+    assert "h1dden" not in (await desk.browser.open(f"/again?id={job_id}", 404)).html
+    assert (await desk.browser.send(again)).status == 404
+
+
+async def test_forms_without_a_name_of_their_own_add_a_job_each() -> None:
+    desk = Desk(MemoryStore())
+    first, second = await desk.add("first"), await desk.add("second")
+    for old in (first, second):
+        await again(desk, old, once="")
+    assert sorted(job.task for job in await desk.store.inspect.list()) == ["first", "first", "second", "second"]
 
 
 async def test_a_built_in_job_is_not_run_from_here() -> None:

@@ -10,7 +10,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from stowhand.jobs.moments import When, read_when
 from stowhand.observe.safe_text import HIDDEN, restored
 from stowhand.protocols.answering import answers_of, reschedule
 from stowhand.protocols.operating import Operator, QueueChange, TaskChange
+from stowhand.protocols.propagation import without
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.web.access import page_of
 from stowhand.web.asked import Absent, Ask, Asked, Malformed, Reply, Right, View, redirect
@@ -29,6 +30,7 @@ from stowhand.web.job import NUMBERS, hide_secrets, id_of, read_id, read_value
 from stowhand.web.jobs import PAGE
 from stowhand.web.reading import Reading
 
+T = TypeVar("T")
 MADE = 1000
 """Forms whose jobs are remembered."""
 SHOWN = 5
@@ -106,7 +108,7 @@ class Acting:
         """Do to jobs, or to a queue or task, what the form says."""
         word, name = asked.sent("action"), asked.sent("name")
         if word in PAUSES:
-            change = await reading.act(lambda store: PAUSES[word](store.operate, name))
+            change = await self._do(asked, reading, [name], lambda store: PAUSES[word](store.operate, name))
             done = Done.DONE if change.changed else Done.UNCHANGED
             self._audit(asked, word, [name], [done])
             return _back(asked, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
@@ -119,11 +121,7 @@ class Acting:
             return _back(asked, ["No job was chosen."])
         if action.warning and not asked.sent("sure"):
             return await _ask(asked, reading, action, ids)
-        try:
-            answers = await reading.act(lambda store: action.act(store, ids, asked))
-        except StoreError:
-            self._audit(asked, word, ids, ["not known"] * len(ids))
-            raise
+        answers = await self._do(asked, reading, ids, lambda store: action.act(store, ids, asked))
         self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
         return _back(asked, _lines(action, answers), gone=word == "remove")
 
@@ -136,10 +134,14 @@ class Acting:
         old, once = await _original(asked, reading), asked.sent("once")[:64]
         try:
             job = self._job(asked, old, once)
-            job_id = self._made.get(once) or (await reading.act(lambda store: store.jobs.enqueue(job))).id
+            job_id = self._made.get(once)
+            if job_id is None:
+                made = await self._do(asked, reading, [old.id], lambda store: store.jobs.enqueue(job))
+                job_id = made.id
         except (InvalidJob, Malformed) as error:
             return _form(asked, old, {name: asked.sent(name) for name in FIELDS}, str(error))
-        self._made[once] = job_id
+        if once:
+            self._made[once] = job_id
         if len(self._made) > MADE:
             self._made.popitem(last=False)
         self._audit(asked, "run again", [old.id, job_id], ["", "added"])
@@ -156,12 +158,22 @@ class Acting:
             max_attempts=_number(asked, "max_attempts"),
             run_at=when.run_at,
             delay=when.delay,
-            flags=old.flags,
+            flags=without(old.flags),
         )
         job = self._declared(limits.check(job))
         if job.key is None and once:  # whoever sends the form twice, or hears no answer, gets the same job
             job = msgspec.structs.replace(job, key=f"again:{once}", key_mode=KeyMode.UNSAFE_DEDUPE)
         return limits.check(job)
+
+    async def _do(
+        self, asked: Asked, reading: Reading, ids: Sequence[object], doing: Callable[[QueueStore], Awaitable[T]]
+    ) -> T:
+        """Where no reply comes, the audit says that it is not known."""
+        try:
+            return await reading.act(doing)
+        except StoreError:
+            self._audit(asked, asked.sent("action") or "run again", ids, ["not known"] * len(ids))
+            raise
 
     def _audit(self, asked: Asked, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
         told = DashboardChanged(action, asked.who.name, tuple(map(str, ids)), tuple(map(str, answers)), asked.address)
@@ -189,8 +201,10 @@ def _number(asked: Asked, name: str) -> int | None:
 
 async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int]) -> View:
     """The same form once more: a page, since a question in a window needs a script."""
-    known = [await reading.job(asked.who, job_id) for job_id in ids[:SHOWN]]
-    names = [f"{job.id} ({job.task}, {job.state})" for job in known if job is not None]
+    known = {job_id: await reading.job(asked.who, job_id) for job_id in ids[:SHOWN] if asked.may(Right.LOOK)}
+    names = [
+        f"{job_id} ({job.task}, {job.state})" if (job := known.get(job_id)) else f"{job_id}" for job_id in ids[:SHOWN]
+    ]
     names += [f"and {len(ids) - SHOWN} more"] if len(ids) > SHOWN else []
     sent = [(name, value) for name, values in asked.form.items() if name != "token" for value in values]
     ask = Ask(
@@ -221,6 +235,8 @@ def _lines(action: Action, answers: Sequence[Answer]) -> list[str]:
 
 async def _original(asked: Asked, reading: Reading) -> Job:
     """With its payload: what of it the visitor sees is said by the form."""
+    if not asked.may(Right.LOOK):
+        raise Absent("To run a job again needs the right “look”, too.")
     job = await reading.ask(lambda store: store.jobs.get(id_of(asked)))
     if job is None:
         raise Absent(f"There is no job {id_of(asked)}: it was removed, or its time in the history is over.")
@@ -232,7 +248,7 @@ def _form(asked: Asked, old: Job, sent: dict[str, str], words: str = "") -> View
     if asked.may(Right.PAYLOADS):
         with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
             shown["payload"] = msgspec.json.format(hide_secrets(old.payload_text), indent=2)
-    values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": old.flags}
+    values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": without(old.flags)}
     values["sent"] = shown | {"max_attempts": old.max_attempts} | sent
     title = f"Run job {old.id} again, with changes"
     return View(template="jobs.html", title=title, values=values, status=400 if words else 200)
