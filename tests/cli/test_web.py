@@ -64,6 +64,22 @@ def test_the_dashboard_shows_the_store_and_ends_at_a_signal(folder: Path, stowha
     assert ended(process) == 0
 
 
+def test_an_open_page_does_not_keep_it_from_stopping(folder: Path, stowhand: Stowhand) -> None:
+    """Its stream ends as it should, and is not cut off after the grace: a browser would say that something is wrong."""
+    stowhand("migrate")
+    process, url = started(folder, "web", "--port", "0")
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=DEADLINE) as browser:
+        lines = ("GET /jobs HTTP/1.1", f"Host: {address.netloc}", "Accept: text/event-stream", "", "")
+        browser.sendall("\r\n".join(lines).encode())
+        with browser.makefile("rb") as reply:
+            assert any(b"event: now" in line for line in reply)
+            process.send_signal(signal.SIGTERM)
+            assert reply.read().endswith(b"0\r\n\r\n")
+    process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0
+
+
 def test_a_port_in_use_is_said(stowhand: Stowhand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

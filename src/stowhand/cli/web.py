@@ -37,8 +37,7 @@ from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.web.access import Access, Entrance, Link
-    from stowhand.web.asgi import Asgi
-
+    from stowhand.web.board import Board
 PORT = 8480
 GRACE = 1.0
 """Seconds that requests have to end at a stop: pages are quick, and a stream of changes never ends by itself."""
@@ -156,14 +155,16 @@ class _Command:
 
     async def run(self, where: dict[str, Any], *, beside: bool) -> None:
         from stowhand.remote.server.http_server import ServerOptions, serving
+        from stowhand.web.asgi import Asgi
 
         self._door.check(where["host"])
         events = Events()
         LendingListener(events, name="web")
         access, link = self._door.access(events, self._show_link)
-        application = self._application(access, events)
+        board = self._board(access, events)
+        application = Asgi(board, prefix=self._door.prefix)
         try:
-            async with serving(application, ServerOptions(grace=GRACE, **where)) as server:
+            async with serving(application, ServerOptions(grace=GRACE, **where), board.close) as server:
                 url = self._door.entrance.public_url or f"{server.url}{self._door.prefix}"
                 self._url = url
                 if beside:
@@ -181,9 +182,8 @@ class _Command:
             for store in self._stores:
                 await store.close()
 
-    def _application(self, access: Access, events: Events) -> Asgi:
+    def _board(self, access: Access, events: Events) -> Board:
         from stowhand.web.acting import Acting
-        from stowhand.web.asgi import Asgi
         from stowhand.web.board import Board
         from stowhand.web.reading import Reading
 
@@ -192,7 +192,7 @@ class _Command:
             app = self._settings.app
             acting = Acting(events, Registry().made_elsewhere if app is None else load_app(app).registry.made_elsewhere)
         reading = Reading(lambda: self._opened(read_only=True), acting=Reading(lambda: self._opened(read_only=False)))
-        return Asgi(Board(reading, access, acting, events=events), prefix=self._door.prefix)
+        return Board(reading, access, acting, events=events)
 
     def _show_link(self, path: str) -> None:
         """To a terminal, which its owner sees, or into a file that only its owner reads: never into a log."""

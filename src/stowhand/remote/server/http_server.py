@@ -13,7 +13,7 @@ import ipaddress
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -204,8 +204,10 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Any, options: ServerOptions) -> AsyncIterator[Serving]:
+async def serving(app: Any, options: ServerOptions, on_stop: Callable[[], None]) -> AsyncIterator[Serving]:
     """Serve another ASGI application for the length of the block, with the same limits on connections.
+
+    ``on_stop``: called when it begins to stop, to end the replies that go on until somebody ends them.
 
     Its connections are strangers until the application calls ``admit`` of the one in ``scope["state"][CONNECTION]``.
     Raises as ``running``.
@@ -217,8 +219,9 @@ async def serving(app: Any, options: ServerOptions) -> AsyncIterator[Serving]:
     task = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand serving")
     try:
         await server.listening(task)
-        yield Serving(server, url_of("https" if options.tls_cert else "http", sock), task)
+        yield Serving(server, url_of("https" if options.tls_cert else "http", sock), task, on_stop)
     finally:
+        on_stop()
         server.shut_down(now=task.done())
         with suppress(asyncio.CancelledError, Exception):
             await asyncio.shield(asyncio.wait({task}, timeout=options.grace + 2))
@@ -228,9 +231,10 @@ async def serving(app: Any, options: ServerOptions) -> AsyncIterator[Serving]:
 class Serving:
     """A server of another application. Made by ``serving``."""
 
-    def __init__(self, server: Server, url: str, task: asyncio.Task[None]) -> None:
+    def __init__(self, server: Server, url: str, task: asyncio.Task[None], on_stop: Callable[[], None]) -> None:
         self._server = server
         self._task = task
+        self._on_stop = on_stop
         self.url = url
         """With the actual port."""
         self._stop_requests = 0
@@ -238,6 +242,7 @@ class Serving:
     def stop(self) -> None:
         """First call: let requests end, for at most the grace. Second call: stop now. On the event loop."""
         self._stop_requests += 1
+        self._on_stop()
         self._server.shut_down(now=self._stop_requests > 1)
 
     async def until_stopped(self) -> None:
