@@ -145,7 +145,7 @@ POSTGRES: dict[str, Opens] = {
     "psycopg async": plainly(_connect_psycopg_async),
     "asyncpg": of_asyncpg,
     "asyncpg pool": of_asyncpgs_pool,
-    **_library(["postgresql+psycopg"], ["postgresql+psycopg", "postgresql+asyncpg"]),
+    **_library(["postgresql+psycopg", "postgresql+psycopg2"], ["postgresql+psycopg", "postgresql+asyncpg"]),
 }
 SQLITE: dict[str, Opens] = {
     "sqlite3": plainly(lambda url: sqlite3.connect(url.removeprefix("sqlite:///"))),

@@ -12,6 +12,7 @@ from typing import Any
 import aiosqlite
 import asyncpg
 import psycopg
+import psycopg2
 import psycopg_pool
 import pytest
 from sqlalchemy import create_engine, exc, make_url, text
@@ -36,13 +37,13 @@ class Made:
         self.url = url
         self._stack = stack
 
-    def engine(self, **options: Any) -> Any:
-        engine = create_engine(make_url(self.url).set(drivername="postgresql+psycopg"), **options)
+    def engine(self, driver: str = "postgresql+psycopg", **options: Any) -> Any:
+        engine = create_engine(make_url(self.url).set(drivername=driver), **options)
         self._stack.callback(engine.dispose)
         return engine
 
-    def connection(self, **options: Any) -> Any:
-        return self._stack.enter_context(self.engine(**options).connect())
+    def connection(self, driver: str = "postgresql+psycopg", **options: Any) -> Any:
+        return self._stack.enter_context(self.engine(driver, **options).connect())
 
     def async_engine(self, driver: str = "postgresql+asyncpg", **options: Any) -> Any:
         engine = create_async_engine(make_url(self.url).set(drivername=driver), **options)
@@ -99,8 +100,13 @@ REFUSED: dict[str, tuple[Callable[[Made], Any], str]] = {
     "psycopg in autocommit": (lambda made: made.psycopg(autocommit=True), r"`with connection\.transaction\(\)"),
     "psycopg to another database": (lambda made: made.psycopg(dbname="postgres"), "to the database 'postgres'"),
     "SQLAlchemy to another": (lambda made: made.connection(connect_args={"dbname": "postgres"}), "database 'postgres'"),
+    "the same beneath psycopg2": (
+        lambda made: made.connection("postgresql+psycopg2", connect_args={"dbname": "postgres"}),
+        "database 'postgres'",
+    ),
     "SQLAlchemy to SQLite": (lambda made: create_engine("sqlite://").connect(), "PostgreSQL .* to sqlite"),
     "sqlite3": (lambda made: sqlite3.connect(":memory:"), r"PostgreSQL .*not a sqlite3\.Connection"),
+    "psycopg2 alone": (lambda made: psycopg2.connect(made.url), "psycopg2 alone is not supported"),
     "nothing": (lambda made: None, "NoneType"),
 }
 
@@ -273,7 +279,7 @@ def test_what_is_closed_or_has_failed_says_so_in_its_own_words(postgres_url: str
 def test_the_names_of_classes_are_those_of_the_libraries() -> None:
     for name in recognising.INSTEAD:
         module, _, cls = name.rpartition(".")
-        if module.partition(".")[0] in ("django", "flask_sqlalchemy", "psycopg2"):
+        if module.partition(".")[0] in ("django", "flask_sqlalchemy"):
             continue
         found = __import__(module, fromlist=[cls])
         assert f"{getattr(found, cls).__module__}.{cls}" == name
