@@ -33,6 +33,8 @@ GRACE = "2s"
 """How long a running job has when its worker is started anew; then it goes back unspent, and runs with the new code."""
 PAUSE, QUIET = 0.3, 0.1
 """Seconds between two looks at the files; and until a burst of changes is over."""
+SHARE = 10
+"""Of a folder with very many files: the time between two looks is so many times what a look takes."""
 LAST = 10.0
 """Seconds that a worker has to end beyond its grace."""
 WATCHED = (".py", ".toml")
@@ -118,14 +120,16 @@ def _work(typed: Mapping[str, Any], folder: Path, stop: _Stop) -> None:
     """Until stopped. A worker that ends by itself has said why; the next change starts another."""
     environ = {"STOWHAND_GRACE": os.environ.get("STOWHAND_GRACE", GRACE), **environment_of(typed, "store", "worker")}
     within = SETTINGS["grace"].read(environ["STOWHAND_GRACE"]) + LAST
-    seen = look(folder)
+    seen, pause = look(folder), PAUSE
     worker: _Worker | None = _Worker(environ)
     try:
-        while not stop.asked.wait(PAUSE):
+        while not stop.asked.wait(pause):
             if worker is not None and worker.code is not None:
                 core_logger().error(f"The worker has ended with code {worker.code}; waiting for a change of a file")
                 worker = None
+            began = stopwatch()
             changed, seen = _changes(folder, seen)
+            pause = max(PAUSE, SHARE * (stopwatch() - began))
             if changed:
                 core_logger().info(f"Changed: {', '.join(changed[:3])}{', …' * (len(changed) > 3)}; starting anew")
                 if worker is not None:
