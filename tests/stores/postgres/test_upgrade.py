@@ -215,6 +215,40 @@ def test_the_keys_of_large_days_are_made_while_others_work(empty_url: str, run: 
     assert (days, parent) == ((2,), (True,))
 
 
+def test_the_index_of_failed_jobs_is_made_while_others_work(seven_url: str, run: Run) -> None:
+    """As the keys of large days."""
+    with psycopg.connect(seven_url, autocommit=True) as connection:
+        connection.execute("alter table stowhand.live set (fillfactor = 10)")
+        connection.execute(
+            "insert into stowhand.live (task, state, finished_at)"
+            " select 't', 'failed', now() from generate_series(1, 8000)"
+        )
+        connection.execute("create index live_failed_last on stowhand.live (finished_at, id) where state = 'failed'")
+        connection.execute("update pg_index set indisvalid = false"
+                           " where indexrelid = 'stowhand.live_failed_last'::regclass")  # fmt: skip
+        connection.execute("create table made (at_once boolean)")
+        connection.execute(
+            "create function note() returns event_trigger language plpgsql as $$ begin insert into public.made"
+            " select not current_query() ilike '%concurrently%' from pg_event_trigger_ddl_commands() c"
+            " where c.command_tag = 'CREATE INDEX' and c.object_identity like '%live_failed_last%'; end $$"
+        )
+        connection.execute("create event trigger noted on ddl_command_end execute function note()")
+
+    async def upgrade() -> None:
+        store = await upgraded(seven_url)
+        assert sum(one.jobs for one in await store.inspect.failures()) == 8001
+        await store.close()
+
+    run(upgrade())
+    with psycopg.connect(seven_url) as connection:
+        assert connection.execute("select at_once from made").fetchall() == [(False,)]
+        found = connection.execute(
+            "select indexrelid::regclass::text, indisvalid from pg_index"
+            " where indexrelid::regclass::text like 'stowhand.live_failed%'"
+        ).fetchall()
+    assert found == [("stowhand.live_failed", True)]
+
+
 def test_the_jobs_of_an_upgraded_schema_are_as_they_were_and_go_on(seven_url: str, run: Run) -> None:
     async def story() -> None:
         before = everything_of_seven(seven_url)
