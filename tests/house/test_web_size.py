@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from tests.support.sources import PACKAGE
 
-FILES, LINES = 20, 2_500
-"""With both halves: Python, templates, the stylesheet, the script."""
-FILES_NOW, LINES_NOW = 18, 3_200
-"""While the first half is being built: it ends within ``LINES``."""
+FILES, LINES = 18, 3_050
+"""Python, templates, the stylesheet, the script: about today's figures, which may fall and do not rise. The aim for
+both halves was 20 files and 2,500 lines: what the second half needs has to be gained here first."""
 
 
 def test_the_dashboard_is_small() -> None:
     files = [path for path in (PACKAGE / "web").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     lines = {path.name: path.read_text().count("\n") for path in files}
-    assert len(files) <= FILES_NOW <= FILES, sorted(lines)
-    assert sum(lines.values()) <= LINES_NOW, lines
+    assert len(files) <= FILES, sorted(lines)
+    assert sum(lines.values()) <= LINES, lines
 
 
 def test_pages_have_no_inline_script_or_style() -> None:

@@ -84,7 +84,7 @@ async def test_a_malformed_filter_is_named(query: str, said: str) -> None:
 @pytest.mark.parametrize("query", ["error=disk", "key=k"])
 async def test_who_sees_no_payloads_cannot_search_in_them(query: str) -> None:
     visitor = Visitor(MemoryStore(), LOOKER)
-    assert "needs the right" in await visitor.page(f"/jobs?{query}", 400)
+    assert "needs the right" in await visitor.page(f"/jobs?{query}", 403)
     assert 'name="error"' not in await visitor.page("/jobs")
 
 

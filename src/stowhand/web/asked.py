@@ -149,6 +149,10 @@ class Absent(StowhandError):
     """There is no such page, or job. The message says where to look."""
 
 
+class Forbidden(StowhandError):
+    """The visitor has not the right to it. The message names the right."""
+
+
 def redirect(location: str) -> Reply:
     """After a POST: the browser fetches that page, and a reload repeats nothing."""
     return Reply(status=303, headers=(("location", location),))

@@ -32,7 +32,7 @@ from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.web import job, jobs, lists, overview
 from stowhand.web.access import Access, page_of
 from stowhand.web.acting import ACTIONS, Acting
-from stowhand.web.asked import HTML, Absent, Asked, Malformed, Reply, Right, View, redirect, text
+from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, redirect, text
 from stowhand.web.live import Live
 from stowhand.web.reading import Reading
 
@@ -91,6 +91,7 @@ class Trouble(NamedTuple):
 
 TROUBLES = (
     Trouble(Absent, 404, "Not here"),
+    Trouble(Forbidden, 403, "Not allowed"),
     Trouble(Malformed, 400, "This cannot be shown", "Mend the address, or go back."),
     Trouble(InvalidJob, 400, "This cannot be shown", "Mend the address, or go back."),
     Trouble(SchemaMissing, 503, "No schema is installed", "Run: stowhand migrate"),
@@ -162,7 +163,7 @@ class Board:
             if route is None:
                 raise Absent(f"There is no page {asked.path} here.")
             if not asked.may(route.needs):
-                return self._render(asked, _refused(route.needs))
+                raise Forbidden(f"This needs the right “{route.needs.value}”, which you do not have here.")
             found = await route.page(asked, self._reading)
             if asked.method == "POST":
                 self._reading.forget()
@@ -210,11 +211,6 @@ class Board:
         since = self._reading.away_since if status == 503 else None
         values = {"words": words, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
-
-
-def _refused(right: Right) -> View:
-    words = f"This needs the right “{right.value}”, which you do not have here."
-    return View(template="base.html", title="Not allowed", values={"words": words, "hint": ""}, status=403)
 
 
 # -- light and dark --------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from stowhand.protocols.operating import AppVersion, Held, QueueRow, Reason, Tas
 from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
 from stowhand.protocols.searching import Found, Search
 from stowhand.protocols.throughput import Period
-from stowhand.web.asked import Malformed, Right, Who
+from stowhand.web.asked import Forbidden, Right, Who
 
 T = TypeVar("T")
 FRESH = 1.0
@@ -78,7 +78,7 @@ class Reading:
     async def search(self, who: Who, wanted: Search) -> Found | None:
         """Who may not see payloads cannot ask by what is in them."""
         if (wanted.error or wanted.key) and not who.may(Right.PAYLOADS):
-            raise Malformed("error, key: to search by them needs the right “payloads”, which you do not have here")
+            raise Forbidden("error, key: to search by them needs the right “payloads”, which you do not have here")
         found = await self._look(lambda inspect: inspect.search(wanted))
         if found is None:
             return None
