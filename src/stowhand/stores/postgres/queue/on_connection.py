@@ -110,8 +110,10 @@ class _Lent:
 
     async def execute(self, statement: bytes, values: Sequence[object] | None = None, *, prepare: None = None) -> None:
         self._cursor = self._raw.cursor()
-        # Without values a % is a %, as the installer has it.
-        self._cursor.execute(statement.decode(), values)
+        text = statement.decode()
+        # Without values a % is a %, as the installer has it. psycopg2 refuses a text of comments alone.
+        if any(line and not line.startswith("--") for line in map(str.strip, text.splitlines())):
+            self._cursor.execute(text, values)
 
     @property
     def rownumber(self) -> int | None:

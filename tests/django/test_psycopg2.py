@@ -1,0 +1,78 @@
+"""Django's older driver of PostgreSQL: the queue on one of its connections.
+
+Django itself takes psycopg 3 where it is installed, as it is beside Stowhand: so its tests cannot show this.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg2
+import pytest
+from django.db import connections
+
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.protocols.store import ClaimRequest, StoreOptions
+from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
+
+TASK = "of psycopg2"
+
+
+@pytest.fixture
+def connection(site: None) -> Iterator[Any]:
+    given = connections["postgres"].settings_dict
+    made = psycopg2.connect(dbname=given["NAME"], host=given["HOST"], port=given["PORT"], user=given["USER"])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def queue(connection: Any) -> PostgresOnConnection:
+    return PostgresOnConnection(connection.cursor, lambda: connection, StoreOptions())
+
+
+def claimed(queue: PostgresOnConnection) -> Any:
+    request = ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=5, lease=60.0, tasks=(TASK,))
+    return list(queue.claim(request))
+
+
+def test_a_job_is_enqueued_claimed_and_settled(queue: PostgresOnConnection, connection: Any) -> None:
+    flags, payload = ("a", "b"), '{"args": ["é %s"]}'
+    job = queue.enqueue(NewJob(task=TASK, payload=payload, flags=flags, key="of psycopg2", max_attempts=2))
+    assert (job.state, job.payload_text, job.flags, job.run_at.tzinfo is not None) == (
+        State.QUEUED,
+        payload,
+        flags,
+        True,
+    )
+    connection.commit()
+    (claim,) = claimed(queue)
+    assert claim.lease.job_id == job.id
+    assert queue.settle(claim.lease, Settlement(State.ERRORED, Ended.RETRY, error="no", error_class="ValueError"))
+    (one,) = queue.tries(job.id)
+    assert (one.error_class, one.error, one.worker) == ("ValueError", "no", "w")
+    (claim,) = claimed(queue)
+    assert queue.settle(claim.lease, Settlement(State.COMPLETED, Ended.OK, result="[1]"))
+    assert not queue.settle(claim.lease, Settlement(State.FAILED, Ended.FAILED, error="late"))
+    connection.commit()
+    found = queue.get(job.id)
+    assert found is not None
+    assert (found.state, found.result, found.attempts) == (State.COMPLETED, [1], 2)
+
+
+def test_its_transaction_decides(queue: PostgresOnConnection, connection: Any) -> None:
+    job = queue.enqueue(NewJob(task=TASK))
+    connection.rollback()
+    assert queue.get(job.id) is None
+
+
+def test_the_schema_is_installed_on_it(queue: PostgresOnConnection, connection: Any) -> None:
+    other = PostgresOnConnection(connection.cursor, lambda: connection, StoreOptions(schema="of psycopg2"))
+    other.install()
+    assert other.live() == 0
+    other.enqueue(NewJob(task=TASK))
+    assert other.live() == 1
+    connection.rollback()
