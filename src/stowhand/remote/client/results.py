@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from stowhand.clock import stopwatch
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.results import Standing
@@ -18,6 +19,8 @@ from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.troubles import CallRefused
 from stowhand.remote.wire import LONGEST_WAIT, Ends, EndsAsked, Kind
 
+FRESH = 1.0
+"""Seconds for which what was heard is as good as what would be asked."""
 CROWDED = 1.0
 """Seconds between two looks at more jobs than fit into the request that waits."""
 
@@ -34,6 +37,9 @@ class HttpResults:
         and that is no news."""
         self._changed = asyncio.Event()
         self._last: Ends | None = None
+        self._told: dict[int, Standing] = {}
+        """Those that the last ``hear`` was told of, until they are asked for; ``_told_at`` was when."""
+        self._told_at = 0.0
 
     def marked(self, job: NewJob) -> bool:
         """Never by its enqueueing."""
@@ -46,9 +52,16 @@ class HttpResults:
 
     async def mark(self, job_ids: Sequence[int]) -> Sequence[Standing]:
         """``hear`` waits for them from now on."""
-        return await self.ask(job_ids)
+        return await self._ask(job_ids)
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+        """Where ``hear`` has just been told of them all, what it was told, which costs no request; else as ``mark``."""
+        told, self._told = self._told, {}
+        if stopwatch() - self._told_at < FRESH and all(job_id in told for job_id in job_ids):
+            return [told[job_id] for job_id in job_ids]
+        return await self._ask(job_ids)
+
+    async def _ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
         """One request for a thousand of them, more where their results are large."""
         standings: list[Standing] = []
         left = list(job_ids)
@@ -87,6 +100,8 @@ class HttpResults:
             poll.cancel()
             changed.cancel()
         self._learn([standing.job_id for standing in ends.ended], ends.ended)
+        if not is_crowded:
+            self._told, self._told_at = {one.job_id: one for one in ends.ended}, stopwatch()
         return is_crowded or bool(ends.ended)
 
     def _learn(self, job_ids: Sequence[int], standings: Iterable[Standing]) -> None:
