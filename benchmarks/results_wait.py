@@ -1,7 +1,8 @@
 """What waiting for results costs, and how soon it is over: python benchmarks/results_wait.py --help
 
 latency    from the end of a job to the caller that waits for it, and from its enqueueing to its start: one worker
-           process, one caller, one job after the other; the clock is the machine's
+           process, one caller, one job after the other; the clock is the machine's. Then the same where worker and
+           caller reach the store through `stowhand serve`
 drain      jobs a second with nobody waiting, and while many processes wait for a thousand other jobs each
 """
 
@@ -11,6 +12,8 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -19,9 +22,11 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]  # its peers/ would hide a module
 
 from benchmarks.drain import HERE, _scratch, drain  # noqa: E402
+from benchmarks.lent import _address  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
+LATENCIES = 3
 LATENCY = """\
 import asyncio, sys, time
 from stowhand import App, JobHandle
@@ -99,6 +104,26 @@ def latency(url: str, place: Path, jobs: int) -> list[float]:
     return [float(word) for word in said.stdout.split()]
 
 
+@contextmanager
+def lent(url: str, place: Path) -> Iterator[str]:
+    """The address of a server that lends the store, without tokens."""
+    log = place / "serve.log"
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}/src"}
+    with log.open("wb") as output:
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "stowhand.cli", "serve", "-c", url, "--port", "0"],
+            env=environment,
+            cwd=place,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield _address(log, serving)
+        finally:
+            serving.terminate()
+            serving.wait()
+
+
 class Waiters:
     """``count`` listeners in some processes, each of which waits for a thousand jobs."""
 
@@ -130,24 +155,25 @@ class Waiters:
 @click.option("--jobs", default=40_000, show_default=True, help="Of a drain.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--listeners", default=50, show_default=True)
-@click.option("--processes", default=5, show_default=True, help="That the listeners are divided among.")
+@click.option("--processes", default=50, show_default=True, help="That the listeners are divided among.")
 def main(jobs: int, rounds: int, listeners: int, processes: int) -> None:
     """Medians, and the ratio of each pair of drains."""
     with PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB") as server, _scratch("async") as place:
         url = server.create_database()
         migrate = [sys.executable, "-m", "stowhand.cli", "migrate"]
         subprocess.run(migrate, env={**os.environ, "STOWHAND_CONNECTION": url}, check=True, capture_output=True)
-        for _ in range(3):
-            begun, ended, recorded = (f"{1e3 * figure:.2f}" for figure in latency(url, place, 300))
-            click.echo(
-                f"ms, medians of 300: enqueue to start {begun}; to the caller from the handler's end {ended}, from the"
-                f" recorded end {recorded}"
-            )
+        with lent(url, place) as address:
+            for where, how in [(url, "PostgreSQL"), (address, "HTTP")] * LATENCIES:
+                begun, ended, recorded = (1e3 * figure for figure in latency(where, place, 300))
+                click.echo(
+                    f"{how:>10}, ms, medians of 300: enqueue to start {begun:.2f}; to the caller from the handler's end"
+                    f" {ended:.2f}, from the recorded end {recorded:.2f}, {recorded / begun:.2f} of enqueue to start"
+                )
         (place / "waiters.py").write_text(WAITERS)
         environment = {**os.environ, "STOWHAND_CONNECTION": url, "PYTHONPATH": f"{HERE}/src:{place}"}
         fill = f"import asyncio, waiters; asyncio.run(waiters.fill({listeners}))"
         subprocess.run([sys.executable, "-c", fill], env=environment, check=True)
-        first = 3 * 320 + 1  # after those of the latency
+        first = 2 * LATENCIES * 320 + 1  # after those of the latency
         ratios: list[tuple[float, float]] = []
         for number in range(rounds):
             figures: dict[bool, tuple[float, ...]] = {}
