@@ -144,6 +144,17 @@ async def test_queues_tell_what_they_hold(harness: StoreHarness) -> None:
     assert (last.waiting, last.due, last.running, last.failed, last.held_by) == (1, 0, 1, 1, running.job_id)
 
 
+async def test_a_queue_tells_since_when_its_oldest_job_is_due(harness: StoreHarness) -> None:
+    first = harness.now
+    await harness.add(queue="q", delay=30.0)
+    await harness.add(queue="q", delay=20.0)
+    assert [row.due_since for row in await harness.store.inspect.queues()] == [None]
+    await harness.pass_time(60.0)
+    (row,) = await harness.store.inspect.queues()
+    assert row.due_since is not None
+    assert abs((row.due_since - first).total_seconds() - 20) < 1
+
+
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb"])
 async def test_a_name_that_no_queue_can_have_is_refused(harness: StoreHarness, name: str) -> None:
     for call in (harness.store.operate.pause_queue, harness.store.operate.resume_queue):

@@ -31,6 +31,7 @@ async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores
         assert "<i>" not in text
         assert f'<a href="/job?id={claim.lease.job_id}">' in text
         assert cells(text, "queues-1")[1:3] == ["2", "2"]
+        assert "now" in cells(text, "queues-1")[3] or "ago" in cells(text, "queues-1")[3]
         assert "paused" in text
         assert "<form" not in text
         assert 'value="resume queue"' in await Visitor(store, ACTOR).page("/queues")

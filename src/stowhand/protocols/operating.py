@@ -70,6 +70,8 @@ class QueueRow(msgspec.Struct, frozen=True):
     running: int
     failed: int
     """Of the newest 10,000 that have failed, in a store that keeps many."""
+    due_since: datetime | None = None
+    """Since when the first of those that are due has been so."""
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,6 +128,7 @@ def queue_row(rows: Rows, name: str) -> QueueRow:
         due=sum(row.run_at <= rows.now for row in waiting),
         running=len(running),
         failed=sum(row.state is State.FAILED for row in own),
+        due_since=min((row.run_at for row in waiting if row.run_at <= rows.now), default=None),
     )
 
 

@@ -497,22 +497,24 @@ select task, since from {schema}.pauses order by task collate "C"
 -- Each part from its index, which alone says what is asked of a million that wait; so the newest failed ones are enough.
 -- name: queues
 select coalesce(j.name, q.name), q.paused_at, nullif(q.holder_id, -1), coalesce(j.waiting, 0), coalesce(j.due, 0),
-  coalesce(j.running, 0), coalesce(j.failed, 0)
+  coalesce(j.running, 0), coalesce(j.failed, 0), j.due_since
 from (
   select p.name, sum(p.waiting)::bigint as waiting, sum(p.due)::bigint as due, sum(p.running)::bigint as running,
-    sum(p.failed)::bigint as failed
+    sum(p.failed)::bigint as failed, min(p.due_since) as due_since
   from (values (coalesce(%(now)s::timestamptz, now()))) as v(at) cross join lateral (
-    select w.queue as name, count(*) as waiting, count(*) filter (where w.run_at <= v.at) as due, 0 as running, 0 as failed
+    select w.queue as name, count(*) as waiting, count(*) filter (where w.run_at <= v.at) as due, 0 as running, 0 as failed,
+      min(w.run_at) filter (where w.run_at <= v.at) as due_since
     from {schema}.live w
     where w.state in ('queued', 'errored') and w.queue is not null and w.resets < 2 group by w.queue
     union all
-    select s.queue, count(*), count(*) filter (where s.run_at <= v.at), 0, 0 from {schema}.live s
+    select s.queue, count(*), count(*) filter (where s.run_at <= v.at), 0, 0,
+      min(s.run_at) filter (where s.run_at <= v.at) from {schema}.live s
     where s.state in ('queued', 'errored') and s.resets >= 2 and s.queue is not null group by s.queue
     union all
-    select r.queue, 0, 0, count(*), 0 from {schema}.live r
+    select r.queue, 0, 0, count(*), 0, null from {schema}.live r
     where r.state = 'processing' and r.queue is not null group by r.queue
     union all
-    select f.queue, 0, 0, 0, count(*) from (
+    select f.queue, 0, 0, 0, count(*), null from (
       select l.queue from {schema}.live l where l.state = 'failed'
       order by l.finished_at desc, l.id desc limit %(most)s::int) f
     where f.queue is not null group by f.queue) p

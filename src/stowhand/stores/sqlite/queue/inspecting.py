@@ -103,7 +103,10 @@ class Inspector:
     async def queues(self) -> Sequence[QueueRow]:
         """By name."""
         found = await self._connections.read_all(lambda tx: tx.rows("queues", most=FAILURES_MOST))
-        return [QueueRow(name, None if since is None else to_datetime(since), *rest) for name, since, *rest in found]
+        return [
+            QueueRow(name, _moment(since), held_by, waiting, due, running, failed, _moment(due_since))
+            for name, since, held_by, waiting, due, running, failed, due_since in found
+        ]
 
     async def figures(self) -> Figures:
         """From indexes; a long history is estimated from a sample of its rows."""
@@ -209,3 +212,7 @@ def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else _decoder.decode(text)
+
+
+def _moment(stored: int | None) -> datetime | None:
+    return None if stored is None else to_datetime(stored)

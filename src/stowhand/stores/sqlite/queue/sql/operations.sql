@@ -21,23 +21,25 @@ RETURNING id
 
 -- Each part from its index; of the failed ones the newest.
 -- name: queues
-SELECT queue, max(since), max(held_by), sum(waiting), sum(due), sum(running), sum(failed) FROM (
-    SELECT queue, NULL AS since, NULL AS held_by, count(*) AS waiting, sum(run_at <= :now) AS due, 0 AS running, 0 AS failed
+SELECT queue, max(since), max(held_by), sum(waiting), sum(due), sum(running), sum(failed), min(due_since) FROM (
+    SELECT queue, NULL AS since, NULL AS held_by, count(*) AS waiting, sum(run_at <= :now) AS due, 0 AS running, 0 AS failed,
+        min(CASE WHEN run_at <= :now THEN run_at END) AS due_since
     FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
     WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2 GROUP BY queue
     UNION ALL
-    SELECT queue, NULL, NULL, count(*), sum(run_at <= :now), 0, 0 FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+    SELECT queue, NULL, NULL, count(*), sum(run_at <= :now), 0, 0, min(CASE WHEN run_at <= :now THEN run_at END)
+    FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
     WHERE state IN ('queued', 'errored') AND resets >= 2 AND queue IS NOT NULL GROUP BY queue
     UNION ALL
-    SELECT queue, NULL, max(id), 0, 0, count(*), 0 FROM stowhand_jobs INDEXED BY stowhand_jobs_running
+    SELECT queue, NULL, max(id), 0, 0, count(*), 0, NULL FROM stowhand_jobs INDEXED BY stowhand_jobs_running
     WHERE state = 'processing' AND queue IS NOT NULL GROUP BY queue
     UNION ALL
-    SELECT queue, NULL, NULL, 0, 0, 0, count(*) FROM (
+    SELECT queue, NULL, NULL, 0, 0, 0, count(*), NULL FROM (
         SELECT queue FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
         WHERE state = 'failed' ORDER BY finished_at DESC LIMIT :most
     ) WHERE queue IS NOT NULL GROUP BY queue
     UNION ALL
-    SELECT queue, since, NULL, 0, 0, 0, 0 FROM stowhand_paused
+    SELECT queue, since, NULL, 0, 0, 0, 0, NULL FROM stowhand_paused
 ) GROUP BY queue ORDER BY queue
 
 -- name: workers
