@@ -274,18 +274,18 @@ def test_a_cell_that_is_run_again_replaces_its_task_and_nothing_else_does(
         app.task(cell("shop.jobs"))
 
 
-def test_what_is_no_connection_of_the_driver_is_named_in_full(tmp_path: Any) -> None:
-    class AsyncConnection:
-        """As SQLAlchemy's."""
+def test_what_is_no_connection_is_named_in_full_with_what_to_hand_over(tmp_path: Any) -> None:
+    class AsyncEngine:
+        """As SQLAlchemy's, which is known by its name."""
 
-    AsyncConnection.__module__ = "sqlalchemy.ext.asyncio.engine"
+    AsyncEngine.__module__, AsyncEngine.__qualname__ = "sqlalchemy.ext.asyncio.engine", "AsyncEngine"
     app = App(f"sqlite:///{tmp_path}/a.db")
 
     @app.task
     def send() -> None: ...
 
-    wrong: Any = AsyncConnection()
-    with pytest.raises(ConfigurationError, match=r"not a sqlalchemy.*AsyncConnection; .*driver_conn"):
+    wrong: Any = AsyncEngine()
+    with pytest.raises(ConfigurationError, match=r"not a sqlalchemy.*AsyncEngine; .*`async with engine\.begin\(\)"):
         send.enqueue_in(wrong)
 
 
