@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from django.db import connections
 from django.tasks import TaskResultStatus
 
@@ -36,6 +37,7 @@ def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, 
     assert shop.add.module_path in ended.stdout
 
 
+@pytest.mark.parametrize("backend", [pytest.param("sqlite", marks=pytest.mark.rare), "postgres"], indirect=True)
 def test_a_killed_worker_leaves_nothing_running(backend: StowhandBackend, shop: Any) -> None:
     marker = f"killed {backend.alias}"
     result = shop.hang.using(backend=backend.alias).enqueue(marker)

@@ -69,7 +69,7 @@ class Shop:
         return [sys.executable, "manage.py", *words]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.rare), "postgres"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Databases) -> Iterator[Shop]:
     """Migrated, with a web server and a worker."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SITE_", "DJANGO_"))}
