@@ -1964,6 +1964,17 @@ begin
     order by 1 limit 24);
   perform "stowhand".regroup_throughput(_begins, 3600);
   perform "stowhand".total_throughput(_begins, 3600);
+  -- What was added up before there were totals: the newest first, so that there is no gap between what has them.
+  perform "stowhand".total_throughput(array(
+    select distinct t.begins from "stowhand".throughput t
+    where t.seconds = 60 and t.writer = '' and t.begins < (
+      select coalesce(min(s.begins), 'infinity') from "stowhand".throughput s where s.seconds = -60)
+    order by t.begins desc limit 240), 60);
+  perform "stowhand".total_throughput(array(
+    select distinct t.begins from "stowhand".throughput t
+    where t.seconds = 3600 and t.begins < (
+      select coalesce(min(s.begins), 'infinity') from "stowhand".throughput s where s.seconds = -3600)
+    order by t.begins desc limit 240), 3600);
   delete from "stowhand".throughput t where t.seconds in (3600, -3600) and t.begins < _at - interval '90 days';
 end $$;
 
@@ -4379,6 +4390,8 @@ CREATE TABLE stowhand.throughput (
     tally jsonb NOT NULL
 )
 WITH (fillfactor='50');
+
+COMMENT ON COLUMN stowhand.throughput.seconds IS 'the length; negative: all tasks together';
 
 CREATE TABLE stowhand.ticks (
     identifier text NOT NULL,

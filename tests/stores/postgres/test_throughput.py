@@ -11,8 +11,6 @@ import pytest
 
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper, total
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.context import fillings_of
-from stowhand.stores.postgres.queue.texts import read_migrations
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
@@ -78,23 +76,28 @@ def test_a_writer_waits_for_a_fold_and_writes_nothing_into_what_it_closed(postgr
     assert sql("select tally->>'ok' from stowhand.throughput") == [("5",)]
 
 
-def test_what_was_added_up_before_there_were_totals_has_them_afterwards(postgres_url: str, sql: Sql, run: Run) -> None:
+def test_what_was_added_up_before_there_were_totals_has_them_after_some_maintenance(
+    postgres_url: str, sql: Sql, run: Run
+) -> None:
     sql(
         """insert into stowhand.throughput (seconds, begins, task, writer, tally)
-           select s, date_trunc('hour', now()) - interval '3 hours', t, w, jsonb_build_object('ok', n, 'w20', n)
-           from (values (60, 'a', '', 1), (60, 'b', '', 2), (60, '', '', 4), (3600, 'a', '', 8), (60, 'a', 'w/1', 16))
-             as v(s, t, w, n)"""
+           select s, date_trunc('hour', now()) - ago * interval '1 hour', t, w, jsonb_build_object('ok', n, 'w20', n)
+           from (values (60, 4, 'a', '', 1), (60, 4, 'b', '', 2), (60, 4, '', '', 4), (60, 3, 'a', '', 32),
+             (60, 2, 'a', 'w/1', 16), (3600, 50, 'a', '', 8), (3600, 51, 'a', '', 64), (3600, 51, 'b', '', 128))
+             as v(s, ago, t, w, n)"""
     )
-    (migration,) = (one for one in read_migrations(fillings_of("stowhand")) if one.number == 31)
-    sql(migration.text)
-    found = sql("select seconds, tally from stowhand.throughput where seconds < 0 order by 1")
-    assert found == [(-3600, {"ok": 8, "w20": 8}), (-60, {"ok": 7, "w20": 7})]
 
-    async def ask() -> None:
+    async def ask() -> list[tuple[int, int]]:
         store = PostgresStore(postgres_url)
         now = await store.timetable.now()
-        together = await store.inspect.throughput(now - timedelta(hours=5), now, by_task=False)
-        assert [(one.seconds, one.tally.ok) for one in together] == [(60, 7), (3600, 8)]
+        together = await store.inspect.throughput(now - timedelta(hours=60), now, by_task=False)
         await store.close()
+        return [(one.seconds, one.tally.ok) for one in together]
 
-    run(ask())
+    counted = [(3600, 192), (3600, 8), (60, 7), (60, 32), (60, 16)]
+    assert run(ask()) == counted
+    for _ in range(2):
+        sql("select stowhand.fold_throughput(now())")
+        assert run(ask()) == counted
+        found = sql("select -seconds, tally->>'ok' from stowhand.throughput where seconds < 0 order by begins")
+        assert found == [(length, str(number)) for length, number in counted]

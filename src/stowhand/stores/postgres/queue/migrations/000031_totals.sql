@@ -1,9 +1,4 @@
 -- What ended of all tasks together, beside the rows of each: a row for each minute that was added up (`seconds` -60), and for each
--- hour (-3600). Programs of before ask for 60 and 3600, and do not see them. Made by functions/throughput.sql; here of what is there.
-insert into {schema}.throughput (seconds, begins, task, writer, tally)
-select n.seconds, n.begins, '', '', jsonb_object_agg(n.key, n.number)
-from (
-  select -t.seconds as seconds, t.begins, e.key, sum(e.value::bigint) as number
-  from {schema}.throughput t cross join lateral jsonb_each_text(t.tally) as e(key, value)
-  where t.writer = '' group by t.seconds, t.begins, e.key) n
-group by n.seconds, n.begins;
+-- hour (-3600). Programs of before ask for 60 and 3600, and do not see them. functions/throughput.sql makes them: of what is there,
+-- some at each maintenance, for a long history takes a minute, and this transaction may hold locks that workers wait for.
+comment on column {schema}.throughput.seconds is 'the length; negative: all tasks together';
