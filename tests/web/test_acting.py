@@ -210,6 +210,7 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
         ({"action": "cancel", "id": "-1"}, "is no id of a job"),
         ({"action": "cancel", "id": "٣"}, "is no id of a job"),
         ({"action": "cancel", "id": str(2**63)}, "is no id of a job"),
+        ({"action": "cancel", "id": "0" * 19 + "1" + "9" * 5000}, "is no id of a job"),
         ({"action": "cancel", "id": [str(one) for one in range(1, PAGE + 2)]}, f"a page has {PAGE}"),
         ({"action": "reschedule", "id": "1"}, "say when"),
         ({"action": "reschedule", "id": "1", "when": "soon"}, "neither a moment"),

@@ -17,6 +17,8 @@ from stowhand.testing import MemoryStore
 from stowhand.web.job import hide_secrets, tree
 from tests.web.conftest import LOOKER, Stores, Visitor
 
+LONG = "Traceback (most recent call last):\n" + 2000 * '  File "/app/shop/jobs.py", line 1, in <module>\n'
+ELSEWHERE = '["<日本語>"' + 2000 * ',"<日本語>"' + "]"
 IDS = re.compile(r'id="job-(\d+)"')
 
 
@@ -144,11 +146,23 @@ def test_secrets_are_hidden_in_what_is_copied_and_nothing_else_changes() -> None
     assert hide_secrets("no json") == "no json"
 
 
+async def test_what_was_failed_by_hand_is_said_once() -> None:
+    store = MemoryStore()
+    job = await store.jobs.enqueue(NewJob(task="send"))
+    await store.admin.permanently_fail_jobs([job.id])
+    page = await Visitor(store).page(f"/job?id={job.id}")
+    assert page.count("by hand") == 1
+
+
 async def test_a_large_payload_keeps_the_page_small_and_is_there_as_text() -> None:
     store = MemoryStore()
     large = '{"lines":["' + '","'.join("x" * 90 for _ in range(9000)) + '"]}'
     job = await store.jobs.enqueue(NewJob(task="send", payload=large))
     visitor = Visitor(store)
-    assert len(await visitor.page(f"/job?id={job.id}")) < 60_000
+    for _ in range(10):
+        await store.settle([(one, Settlement(State.ERRORED, Ended.RETRY, 0.0, LONG)) for one in await claimed(store)])
+    assert len((await visitor.page(f"/job?id={job.id}")).encode()) < 60_000
+    await store.settle([(one, Settlement(State.COMPLETED, Ended.OK, result=ELSEWHERE)) for one in await claimed(store)])
+    assert len((await visitor.page(f"/job?id={job.id}")).encode()) < 60_000
     assert (await visitor.page(f"/job/text?id={job.id}&as=payload")).strip() == large
     assert "no way to show a job" in await visitor.page(f"/job/text?id={job.id}&as=xml", 400)

@@ -17,11 +17,11 @@ from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, wi
 from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, text
 from stowhand.web.reading import Reading
 
-SHOWN = 16_000
-"""Characters of markup, about, after which a payload is cut; all of it is in its text."""
+SHOWN = 12_000
+"""Bytes of markup, about, after which a payload is cut; all of it is in its text."""
 LONGEST_TEXT = 2000
 """Characters of one text in it."""
-LONGEST_ERROR = 16_000
+LONGEST_ERROR = 12_000
 """Characters of the last error."""
 COPIED = 3000
 """Bytes of a payload up to which the page has what enqueues it again; of a larger one it has links."""
@@ -79,9 +79,10 @@ def id_of(asked: Asked) -> int:
 
 def read_id(given: str) -> int:
     """The id that a form or an address gives. Raises Malformed."""
-    if not given.isdecimal() or not given.isascii() or not 0 < int(given[:20]) < 1 << 63:
-        raise Malformed(f"id: {given!r} is no id of a job; an id is a whole number, as in /job?id=7")
-    return int(given)
+    number = int(given) if given.isdecimal() and given.isascii() and len(given) < 20 else 0
+    if not 0 < number < 1 << 63:
+        raise Malformed(f"id: {given[:40]!r} is no id of a job; an id is a whole number, as in /job?id=7")
+    return number
 
 
 def hide_secrets(payload: str) -> str:
@@ -149,5 +150,6 @@ def _list(items: list[tuple[str | None, Any]], left: list[int]) -> Markup:
 
 def _plain(kind: str, words: str, left: list[int]) -> Markup:
     words = words if len(words) <= LONGEST_TEXT else f"{words[:LONGEST_TEXT]}…"
-    left[0] -= len(words) + 50
-    return Markup('<bdi class="{}">{}</bdi> ').format(kind, words)
+    shown = Markup('<bdi class="{}">{}</bdi> ').format(kind, words)
+    left[0] -= len(shown.encode("utf-8", "replace")) + len("<li></li>")
+    return shown
