@@ -55,7 +55,7 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
             ("Task resize is paused; 0 jobs are waiting", "/jobs?task=resize"),
             ("Jobs without a queue are paused", "/queues"),
             ("No worker has the task unknown, of which 1 job is due", "/jobs?task=unknown"),
-            ("resize: 1 job failed with by hand, the first ago", "/jobs?task=resize&state=failed"),
+            ("resize: 1 job failed by hand, the first ago", "/jobs?task=resize&state=failed"),
         ]
         assert "stowhand queues resume &#39;the &#34;post&#34;&#39;" in page
         for _, href in lines(page):

@@ -11,6 +11,7 @@ import msgspec
 
 from stowhand.errors import suggest
 from stowhand.jobs.moments import say_span
+from stowhand.jobs.tries import BY_HAND
 from stowhand.protocols.figures import Amount, Pauses
 from stowhand.protocols.operating import QueueRow, TaskRow, WorkerRow
 from stowhand.protocols.queue_store import Failures
@@ -139,7 +140,8 @@ def _orphaned(asked: Asked, tasks: Sequence[TaskRow]) -> Iterator[Line]:
 def _failing(asked: Asked, failures: Sequence[Failures], now: datetime) -> Iterator[Line]:
     recent = [one for one in failures if one.latest_at > now - NEW]
     for one in sorted(recent, key=lambda one: one.since, reverse=True):
-        jobs = f"{one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed with {one.error_class or 'an error'}"
+        how = BY_HAND if one.error_class == BY_HAND else f"with {one.error_class or 'an error'}"
+        jobs = f"{one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed {how}"
         since = f"{say_span(max((now - one.since).total_seconds(), 1))} ago{' or earlier' * one.is_cut}"
         href = asked.href("/jobs", task=one.task, state="failed")
         yield Line(f"{one.task}: {jobs}, the first {since}", href, "Mend the cause, then retry them.")
