@@ -6,6 +6,7 @@ the blocks that are marked.
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import subprocess
@@ -25,6 +26,8 @@ PAGES = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 BLOCKS = [(page, *found) for page in PAGES for found in _BLOCK.findall(page.read_text())]
 SHOWN = {"python", "sql", "console", "text", "nginx"}
 """Python is checked below; the others are run by the pages' own tests, or are no input of a program that is here."""
+DJANGO = {DOCS / "how-to" / "use-it-from-django.md", DOCS / "how-to" / "come-from-django-tasks.md"}
+"""Their blocks are files of a project, settings among them; tests/django/test_pages.py runs them, beside a Django."""
 
 LENIENT = """\
 # mypy: disallow-any-generics=False, disallow-subclassing-any=False, disallow-untyped-calls=False
@@ -42,6 +45,7 @@ def read_shell(text: str) -> None:
 
 
 READERS: dict[str, Callable[[str], object]] = {
+    "ini": configparser.ConfigParser().read_string,
     "json": json.loads,
     "sh": read_shell,
     "toml": tomllib.loads,
@@ -65,7 +69,7 @@ def test_a_block_can_be_read(language: str) -> None:
 
 def test_what_the_blocks_of_python_call_takes_what_they_give(tmp_path: Path) -> None:
     """The blocks of a page are one function, since they await. Modules of the reader's (``shop``) may hold anything."""
-    for page in PAGES:
+    for page in sorted({*PAGES} - DJANGO):
         blocks = [text for where, language, text in BLOCKS if (where, language) == (page, "python")]
         name = re.sub(r"\W+", "_", page.relative_to(ROOT).as_posix().removesuffix(".md"))
         if blocks:

@@ -58,7 +58,7 @@ IDS_SHOWN = 200
 """Ids in one line of the audit."""
 CALLS = (
     *("claim", "heartbeat", "progress", "settle", "release", "reset", "logs"),
-    *("enqueue", "due", "ends", "terms", "jobs"),
+    *("enqueue", "due", "ends", "terms", "jobs", "failures"),
     *("healthz", "readyz", "metrics"),
 )
 _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
