@@ -115,8 +115,13 @@ QUESTIONS: dict[str, Question] = {
     "amounts": lambda store: store.inspect.amounts(),
     "oldest due": lambda store: store.inspect.oldest_due(),
     "figures": lambda store: store.inspect.figures(),
-    "throughput, 3 hours": lambda store: store.inspect.throughput(*lately(hours=3)),
-    "throughput, 7 days by the hour": lambda store: store.inspect.throughput(*lately(days=7), step=3600),
+    "throughput, an hour": lambda store: store.inspect.throughput(*lately(hours=1)),
+    "throughput, 7 days of all tasks": lambda store: store.inspect.throughput(
+        *lately(days=7), step=7200, by_task=False
+    ),
+    "throughput, 90 days of all tasks": lambda store: store.inspect.throughput(
+        *lately(days=90), step=86_400, by_task=False
+    ),
     "failures": lambda store: store.inspect.failures(),
     "queues": lambda store: store.inspect.queues(),
     "tasks": lambda store: store.inspect.tasks(),
@@ -177,6 +182,8 @@ def fill(url: str, waiting: int, finished: int, failed: int) -> None:
             connection.execute(statement, given)
         connection.execute("insert into stowhand.app_versions values ('2026.11.0', now(), now())")
         connection.execute("insert into stowhand.pauses values ('app.tasks.task_3', now())")
+        for _ in range(13):  # totals of what is there are made at each maintenance
+            connection.execute("select stowhand.fold_throughput(now())")
         connection.execute("vacuum analyze")
         connection.execute("checkpoint")
 

@@ -3636,33 +3636,28 @@ CREATE FUNCTION stowhand.searchable(_states text[], _most integer) RETURNS TABLE
     SET enable_seqscan TO 'off'
     AS $$
 declare
-  _is_live constant boolean := _states && array['queued', 'errored', 'processing', 'failed'];
-  _is_past constant boolean := _states && array['completed', 'canceled'];
+  _about bigint := 0;
 begin
+  jobs := 0;
   if cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then
-    select c.jobs into jobs from "stowhand".count_states(_most) c where c.state = _states[1];
-    exact := jobs <= _most;
-    if not exact then
-      jobs := greatest(jobs, "stowhand".about_rows('"stowhand".live'::regclass) * (
-        select count(*) filter (where l.state = _states[1])::float8 / greatest(count(*), 1)
-        from "stowhand".live l tablesample system ("stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), 400))));
-    end if;
+    select a.jobs, a.exact into jobs, exact from "stowhand".state_amounts(_most, _states[1]) a;
     return next;
     return;
   end if;
-  jobs := 0;
-  if _is_live then
-    jobs := (select count(*) from (select from "stowhand".live l order by l.id limit _most + 1) c);
-    if jobs > _most then jobs := "stowhand".about_rows('"stowhand".live'::regclass); end if;
-  end if;
-  if _is_past then
-    jobs := jobs + (select count(*) from (select from "stowhand".history h order by h.id limit _most + 1) c);
-    if jobs > _most then
-      jobs := "stowhand".about_rows('"stowhand".history'::regclass)
-        + case when _is_live then "stowhand".about_rows('"stowhand".live'::regclass) else 0 end;
+  if _states && array['queued', 'errored', 'processing', 'failed'] then
+    _about := "stowhand".about_rows('"stowhand".live'::regclass);
+    if _about <= 3 * _most then
+      jobs := (select count(*) from (select from "stowhand".live l order by l.id limit _most + 1) c);
     end if;
   end if;
-  exact := jobs <= _most;
+  if _states && array['completed', 'canceled'] then
+    _about := _about + "stowhand".about_rows('"stowhand".history'::regclass);
+    if _about <= 3 * _most then
+      jobs := jobs + (select count(*) from (select from "stowhand".history h order by h.id limit _most + 1) c);
+    end if;
+  end if;
+  exact := jobs <= _most and _about <= 3 * _most;
+  if not exact then jobs := greatest(jobs, _about); end if;
   return next;
 end $$;
 
@@ -3862,39 +3857,55 @@ begin
     from ranked r group by r.what, r.shown, case when r.shown then r.name end;
 end $$;
 
-CREATE FUNCTION stowhand.state_amounts(_most integer) RETURNS TABLE(state text, jobs bigint, exact boolean)
+CREATE FUNCTION stowhand.state_amounts(_most integer, _only text DEFAULT NULL::text) RETURNS TABLE(state text, jobs bigint, exact boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
 #variable_conflict use_column
 declare
-  _past constant bigint := (select count(*) from (select from "stowhand".history h order by h.id limit _most + 1) c);
-  _live_share constant double precision := "stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), 400);
-  _past_share constant double precision := "stowhand".share_of((
-    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = '"stowhand".history'::regclass), 200);
+  _live constant bigint := "stowhand".about_rows('"stowhand".live'::regclass);
+  _past constant bigint := case when _only is null then "stowhand".about_rows('"stowhand".history'::regclass) else 0 end;
+  _share double precision;
+  _one record;
+  _count bigint;
 begin
-  return query
-    with counted as materialized (select c.state, c.jobs from "stowhand".count_states(_most) c),
-    sampled as materialized (
-      select l.state, count(*) as rows, sum(count(*)) over () as every
-      from "stowhand".live l tablesample system (_live_share)
-      where exists (select from counted c where c.jobs > _most) group by l.state)
-    select c.state, case when c.jobs <= _most then c.jobs
-        else coalesce(round("stowhand".about_rows('"stowhand".live'::regclass) * s.rows / s.every)::bigint, 0) end,
-      c.jobs <= _most
-    from counted c left join sampled s on s.state = c.state;
-  if _past <= _most then
+  if _live <= 3 * _most and not exists (select from "stowhand".count_states(_most) c where c.jobs > _most) then
+    return query select c.state, c.jobs, true from "stowhand".count_states(_most) c where c.state = coalesce(_only, c.state);
+  else
+    _share := "stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), 200);
+    for _one in
+      with sampled as materialized (
+        select l.state, count(*) as rows, sum(count(*)) over () as every
+        from "stowhand".live l tablesample system (_share) group by l.state)
+      select k.state, coalesce(case when _share = 100 then s.rows else round(_live * s.rows / s.every) end, 0)::bigint as jobs
+      from (values ('queued'), ('errored'), ('processing'), ('failed')) as k(state) left join sampled s on s.state = k.state
+      where k.state = coalesce(_only, k.state)
+    loop
+      state := _one.state; jobs := _one.jobs; exact := false;
+      if state in ('processing', 'failed') and jobs <= 3 * _most then
+        execute format('select count(*) from (select from %I.live l where l.state = %L limit %s) c',
+          'stowhand', state, _most + 1) into _count;
+        exact := _count <= _most;
+        jobs := case when exact then _count else greatest(jobs, _count) end;
+      end if;
+      return next;
+    end loop;
+  end if;
+  if _only is not null then return; end if;
+  if _past <= 3 * _most then
     return query select p.state, count(h.id), true
       from (values ('completed'), ('canceled')) as p(state) left join "stowhand".history h on h.state = p.state group by p.state;
-  else
-    return query
-      with sampled as materialized (
-        select h.state, count(*) as rows, sum(count(*)) over () as every
-        from "stowhand".history h tablesample system (_past_share) group by h.state)
-      select p.state, coalesce(round("stowhand".about_rows('"stowhand".history'::regclass) * s.rows / s.every)::bigint, 0), false
-      from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
+    return;
   end if;
+  _share := "stowhand".share_of((
+    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = '"stowhand".history'::regclass), 100);
+  return query
+    with sampled as materialized (
+      select h.state, count(*) as rows, sum(count(*)) over () as every
+      from "stowhand".history h tablesample system (_share) group by h.state)
+    select p.state, coalesce(round(_past * s.rows / s.every), 0)::bigint, false
+    from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
 end $$;
 
 CREATE FUNCTION stowhand.successors(_names text[], _held bigint[], _held_by uuid[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]

@@ -41,6 +41,7 @@ async def test_beyond_ten_thousand_it_is_said_that_there_are_more(harness: Store
     assert (await harness.store.inspect.amounts())[State.QUEUED] == Amount(COUNTED)
     await harness.store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 2}") for number in range(2000))
     queued = (await harness.store.inspect.amounts())[State.QUEUED]
+    assert (await harness.store.inspect.amounts())[State.ERRORED].number == 0
     if queued.least:
         assert queued.words == "more than 10,000"
     else:

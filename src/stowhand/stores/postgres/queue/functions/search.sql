@@ -139,69 +139,82 @@ begin
     from {schema}.history h where h.id = any(_found) and h.finished_at = any(_times)) j on true;
 end $$;
 
--- How many rows such a search looks at in all: exact up to `_most`.
+-- How many rows such a search looks at in all: exact up to `_most`. Where there are clearly more, none is counted.
 create or replace function {schema}.searchable(_states text[], _most int) returns table (jobs bigint, exact boolean)
 language plpgsql {definer} set enable_seqscan = off as $$
 declare
-  _is_live constant boolean := _states && array['queued', 'errored', 'processing', 'failed'];
-  _is_past constant boolean := _states && array['completed', 'canceled'];
+  _about bigint := 0;
 begin
+  jobs := 0;
   if cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then
-    select c.jobs into jobs from {schema}.count_states(_most) c where c.state = _states[1];
-    exact := jobs <= _most;
-    if not exact then
-      jobs := greatest(jobs, {schema}.about_rows({live_text}::regclass) * (
-        select count(*) filter (where l.state = _states[1])::float8 / greatest(count(*), 1)
-        from {schema}.live l tablesample system ({schema}.share_of(pg_relation_size({live_text}::regclass), 400))));
-    end if;
+    select a.jobs, a.exact into jobs, exact from {schema}.state_amounts(_most, _states[1]) a;
     return next;
     return;
   end if;
-  jobs := 0;
-  if _is_live then
-    jobs := (select count(*) from (select from {schema}.live l order by l.id limit _most + 1) c);
-    if jobs > _most then jobs := {schema}.about_rows({live_text}::regclass); end if;
-  end if;
-  if _is_past then
-    jobs := jobs + (select count(*) from (select from {schema}.history h order by h.id limit _most + 1) c);
-    if jobs > _most then
-      jobs := {schema}.about_rows({history_text}::regclass)
-        + case when _is_live then {schema}.about_rows({live_text}::regclass) else 0 end;
+  if _states && array['queued', 'errored', 'processing', 'failed'] then
+    _about := {schema}.about_rows({live_text}::regclass);
+    if _about <= 3 * _most then
+      jobs := (select count(*) from (select from {schema}.live l order by l.id limit _most + 1) c);
     end if;
   end if;
-  exact := jobs <= _most;
+  if _states && array['completed', 'canceled'] then
+    _about := _about + {schema}.about_rows({history_text}::regclass);
+    if _about <= 3 * _most then
+      jobs := jobs + (select count(*) from (select from {schema}.history h order by h.id limit _most + 1) c);
+    end if;
+  end if;
+  exact := jobs <= _most and _about <= 3 * _most;
+  if not exact then jobs := greatest(jobs, _about); end if;
   return next;
 end $$;
 
--- Jobs by state: exact up to `_most`, beyond it an estimate.
-create or replace function {schema}.state_amounts(_most int) returns table (state text, jobs bigint, exact boolean)
+-- Jobs by state (`_only`: by this one, failed or processing): exact up to `_most`, beyond it an estimate from a sample of pages.
+-- What is clearly more is not counted first: this is asked every second while somebody looks.
+create or replace function {schema}.state_amounts(_most int, _only text default null)
+returns table (state text, jobs bigint, exact boolean)
 language plpgsql {definer} set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-  _past constant bigint := (select count(*) from (select from {schema}.history h order by h.id limit _most + 1) c);
-  _live_share constant double precision := {schema}.share_of(pg_relation_size({live_text}::regclass), 400);
-  _past_share constant double precision := {schema}.share_of((
-    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = {history_text}::regclass), 200);
+  _live constant bigint := {schema}.about_rows({live_text}::regclass);
+  _past constant bigint := case when _only is null then {schema}.about_rows({history_text}::regclass) else 0 end;
+  _share double precision;
+  _one record;
+  _count bigint;
 begin
-  return query
-    with counted as materialized (select c.state, c.jobs from {schema}.count_states(_most) c),
-    sampled as materialized (
-      select l.state, count(*) as rows, sum(count(*)) over () as every
-      from {schema}.live l tablesample system (_live_share)
-      where exists (select from counted c where c.jobs > _most) group by l.state)
-    select c.state, case when c.jobs <= _most then c.jobs
-        else coalesce(round({schema}.about_rows({live_text}::regclass) * s.rows / s.every)::bigint, 0) end,
-      c.jobs <= _most
-    from counted c left join sampled s on s.state = c.state;
-  if _past <= _most then
+  if _live <= 3 * _most and not exists (select from {schema}.count_states(_most) c where c.jobs > _most) then
+    return query select c.state, c.jobs, true from {schema}.count_states(_most) c where c.state = coalesce(_only, c.state);
+  else
+    _share := {schema}.share_of(pg_relation_size({live_text}::regclass), 200);
+    for _one in
+      with sampled as materialized (
+        select l.state, count(*) as rows, sum(count(*)) over () as every
+        from {schema}.live l tablesample system (_share) group by l.state)
+      select k.state, coalesce(case when _share = 100 then s.rows else round(_live * s.rows / s.every) end, 0)::bigint as jobs
+      from (values ('queued'), ('errored'), ('processing'), ('failed')) as k(state) left join sampled s on s.state = k.state
+      where k.state = coalesce(_only, k.state)
+    loop
+      state := _one.state; jobs := _one.jobs; exact := false;
+      if state in ('processing', 'failed') and jobs <= 3 * _most then
+        execute format('select count(*) from (select from %I.live l where l.state = %L limit %s) c',
+          {schema_text}, state, _most + 1) into _count;
+        exact := _count <= _most;
+        jobs := case when exact then _count else greatest(jobs, _count) end;
+      end if;
+      return next;
+    end loop;
+  end if;
+  if _only is not null then return; end if;
+  if _past <= 3 * _most then
     return query select p.state, count(h.id), true
       from (values ('completed'), ('canceled')) as p(state) left join {schema}.history h on h.state = p.state group by p.state;
-  else
-    return query
-      with sampled as materialized (
-        select h.state, count(*) as rows, sum(count(*)) over () as every
-        from {schema}.history h tablesample system (_past_share) group by h.state)
-      select p.state, coalesce(round({schema}.about_rows({history_text}::regclass) * s.rows / s.every)::bigint, 0), false
-      from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
+    return;
   end if;
+  _share := {schema}.share_of((
+    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = {history_text}::regclass), 100);
+  return query
+    with sampled as materialized (
+      select h.state, count(*) as rows, sum(count(*)) over () as every
+      from {schema}.history h tablesample system (_share) group by h.state)
+    select p.state, coalesce(round(_past * s.rows / s.every), 0)::bigint, false
+    from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
 end $$;
