@@ -19,6 +19,7 @@ from stowhand.jobs.moments import iso, say, say_brief
 from stowhand.protocols.throughput import Period, Tally, total
 
 HEIGHT = 100
+NONE = Markup("")
 SPOKEN = 200
 """Columns of which each says its numbers to the pointer; a chart of more is drawn without."""
 
@@ -51,20 +52,18 @@ def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: 
 
 def throughput(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup:
     """Attempts that ended, as bars; on top of the others those that failed, for good or to be tried again."""
-    fine, bad = _fine_and_bad(slots)
-    top = _nice(max(map(sum, zip(fine, bad, strict=True)), default=0), least=1)
+    fine, bad, most = _ended(slots)
+    top = _nice(most, least=1)
     return _figure(
         name,
-        _Chart(
-            title="Throughput",
-            words=f"{sum(fine):,} attempts ended well, {sum(bad):,} failed.",
-            keys=(("ok", "ended well"), ("bad", "failed")),
-            top=f"{top:,.0f}",
-            drawn=_stack(fine, bad, top),
-            said=[f"{one:,} ended well, {other:,} failed" for one, other in zip(fine, bad, strict=True)],
-        ),
         slots,
         marks,
+        title="Throughput",
+        words=f"{sum(fine):,} attempts ended well, {sum(bad):,} failed.",
+        keys=(("ok", "ended well"), ("bad", "failed")),
+        top=f"{top:,.0f}",
+        drawn=_stack(fine, bad, top),
+        said=[f"{one:,} ended well, {other:,} failed" for one, other in zip(fine, bad, strict=True)],
     )
 
 
@@ -80,21 +79,9 @@ def runs(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup
 
 def spark(slots: Sequence[Slot], words: str) -> Markup:
     """Throughput for a cell of a table. ``words``: what it is, for who listens."""
-    fine, bad = _fine_and_bad(slots)
-    drawn = _stack(fine, bad, max(map(sum, zip(fine, bad, strict=True)), default=0) or 1)
+    fine, bad, most = _ended(slots)
     frame = '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    return Markup(frame).format(len(slots), HEIGHT, words, drawn)
-
-
-class _Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """``said``: of each column. ``top``: where the scale ends. ``keys``: classes of the stylesheet, and their names."""
-
-    title: str
-    words: str
-    keys: Sequence[tuple[str, str]]
-    top: str
-    drawn: Markup
-    said: Sequence[str]
+    return Markup(frame).format(len(slots), HEIGHT, words, _stack(fine, bad, most or 1))
 
 
 def _durations(
@@ -103,7 +90,10 @@ def _durations(
     half, most = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
     slowest = max((value for value in most if value is not None), default=None)
     top = _nice(slowest or 0, least=0.001)
-    chart = _Chart(
+    return _figure(
+        name,
+        slots,
+        marks,
         title=title,
         words=f"95 of 100 within {say_brief(slowest)} at the slowest." if slowest else "Nothing was counted.",
         keys=(("p50", "half within"), ("p95", "95 % within")),
@@ -114,7 +104,6 @@ def _durations(
             for one, other in zip(half, most, strict=True)
         ],
     )
-    return _figure(name, chart, slots, marks)
 
 
 _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</figcaption>
@@ -125,27 +114,34 @@ _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</
 <p class="times" aria-hidden="true">{times}</p></figure>"""
 
 
-def _figure(name: str, chart: _Chart, slots: Sequence[Slot], marks: Sequence[Mark]) -> Markup:
+def _figure(
+    name: str,
+    slots: Sequence[Slot],
+    marks: Sequence[Mark],
+    *,
+    keys: Sequence[tuple[str, str]],
+    said: Sequence[str],
+    **shown: str,
+) -> Markup:
+    """``keys``: classes of the stylesheet, with names. ``said``: of each column. ``shown``: what the frame names."""
     since = slots[0].at
     step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].at + step
     here = [mark for mark in marks if since <= mark.at < until]
     ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
-    keys = [*chart.keys, *(("mark", mark.label) for mark in here)]
     key = Markup(' <span class="key {}">{}</span>')
-    line = Markup('<path class="mark" d="M{:.2f} 0V{}"><title>{}</title></path>')
+    line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}</title></path>')
     return Markup(_FRAME).format(
         name=name,
-        title=chart.title,
-        words=chart.words,
-        keys=_joined(key.format(style, label) for style, label in keys),
-        top=chart.top,
+        keys=NONE.join(key.format(*one) for one in (*keys, *(("mark", mark.label) for mark in here))),
         width=len(slots),
         height=HEIGHT,
-        drawn=chart.drawn,
-        lines=_joined(line.format((mark.at - since) / step, HEIGHT, f"{mark.label}: {say(mark.at)}") for mark in here),
-        spoken=_joined(_spoken(slots, chart.said)) if len(slots) <= SPOKEN else "",
-        times=_joined(_time(at, until - since) for at in ends),
+        lines=NONE.join(
+            line.format((mark.at - since) / step, HEIGHT, f"{mark.label}: {say(mark.at)}") for mark in here
+        ),
+        spoken=NONE.join(_spoken(slots, said)) if len(slots) <= SPOKEN else "",
+        times=NONE.join(_time(at, until - since) for at in ends),
+        **shown,
     )
 
 
@@ -163,10 +159,12 @@ def _time(at: datetime, width: timedelta) -> Markup:
     return Markup('<time datetime="{}" data-as="{}">{}</time>').format(iso(at), form, shown)
 
 
-def _fine_and_bad(slots: Iterable[Slot]) -> tuple[list[int], list[int]]:
+def _ended(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
+    """What ended well, what failed, and the most of both in one column."""
     tallies = [slot.tally or Tally() for slot in slots]
     bad = [tally.failures + tally.retry for tally in tallies]
-    return [tally.ended - failed for tally, failed in zip(tallies, bad, strict=True)], bad
+    fine = [tally.ended - failed for tally, failed in zip(tallies, bad, strict=True)]
+    return fine, bad, max((tally.ended for tally in tallies), default=0)
 
 
 def _stack(fine: Sequence[int], bad: Sequence[int], top: float) -> Markup:
@@ -182,7 +180,7 @@ def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -
             height = min(max(HEIGHT * value / top, 2), HEIGHT)
             foot = max(HEIGHT - base, height)
             drawn.append(f"M{number}.1 {foot:.4g}v-{height:.4g}h.8v{height:.4g}z")
-    return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn)) if drawn else Markup("")
+    return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn)) if drawn else NONE
 
 
 def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
@@ -191,14 +189,10 @@ def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
     for is_known, stretch in groupby(enumerate(values), lambda one: one[1] is not None):
         points = [f"{at + 0.5:g} {HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for at, value in stretch]
         drawn += ["M" + "L".join(points if len(points) > 1 else points * 2)] if is_known else []
-    return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn)) if drawn else Markup("")
+    return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn)) if drawn else NONE
 
 
 def _nice(value: float, least: float) -> float:
     """The next of 1, 2, 3, 5, 10, 20, …: where a scale ends."""
     size = 10.0 ** floor(log10(max(value, least)))
     return next(size * step for step in (1, 2, 3, 5, 10, 20) if size * step >= value)
-
-
-def _joined(pieces: Iterable[Markup]) -> Markup:
-    return Markup("").join(pieces)

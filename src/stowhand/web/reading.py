@@ -7,7 +7,7 @@ What a visitor may not see is taken out here, so that no page and no template ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,10 +15,9 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreTooSlow, StoreUnreachable
-from stowhand.jobs.job import Job, State
+from stowhand.jobs.job import Job
 from stowhand.jobs.tries import Try
-from stowhand.protocols.figures import Amount, Figures, Pauses
-from stowhand.protocols.operating import AppVersion, Held, QueueRow, Reason, TaskRow, WorkerRow
+from stowhand.protocols.operating import Held, Reason
 from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
 from stowhand.protocols.searching import Found, Search
 from stowhand.protocols.throughput import Period
@@ -29,6 +28,22 @@ FRESH = 1.0
 """Seconds for which one answer serves all viewers."""
 PATIENCE = 10.0
 """Seconds after which a store that has not answered counts as away."""
+
+
+_NEEDED: dict[Right, Callable[[QueueStore], object]] = {
+    Right.ACT: lambda store: store.admin,
+    Right.ADD: lambda store: store.jobs,
+}
+"""A part of the store, which says where it has none."""
+
+
+def _for_all(question: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reading], Awaitable[T | None]]:
+    """A method that asks this, once a second for all viewers."""
+
+    async def asked(self: Reading) -> T | None:
+        return await self._look(question, question)
+
+    return asked
 
 
 class Reading:
@@ -97,70 +112,57 @@ class Reading:
 
     # -- figures, for all viewers ----------------------------------------------------------------
 
-    async def figures(self) -> Figures | None:
-        return await self._look(lambda inspect: inspect.figures(), "figures")
-
-    async def amounts(self) -> Mapping[State, Amount] | None:
-        return await self._look(lambda inspect: inspect.amounts(), "amounts")
-
-    async def tasks(self) -> Sequence[TaskRow] | None:
-        return await self._look(lambda inspect: inspect.tasks(), "tasks")
+    amounts = _for_all(lambda inspect: inspect.amounts())
+    tasks = _for_all(lambda inspect: inspect.tasks())
+    app_versions = _for_all(lambda inspect: inspect.app_versions())
+    oldest_due = _for_all(lambda inspect: inspect.oldest_due())
+    workers = _for_all(lambda inspect: inspect.workers())
+    queues = _for_all(lambda inspect: inspect.queues())
+    pauses = _for_all(lambda inspect: inspect.pauses())
+    _held = _for_all(lambda inspect: inspect.held())
+    _failures = _for_all(lambda inspect: inspect.failures())
 
     async def held(self, who: Who) -> Sequence[Held] | None:
         """What each worker has under its leases."""
-        found = await self._look(lambda inspect: inspect.held(), "held")
+        found = await self._held()
         if found is None:
             return None
         return [msgspec.structs.replace(one, longest=[seen_by(who, job) for job in one.longest]) for one in found]
 
-    async def app_versions(self) -> Sequence[AppVersion] | None:
-        return await self._look(lambda inspect: inspect.app_versions(), "versions")
-
-    async def oldest_due(self) -> float | None:
-        """Seconds."""
-        return await self._look(lambda inspect: inspect.oldest_due(), "oldest due")
-
-    async def workers(self) -> Sequence[WorkerRow] | None:
-        return await self._look(lambda inspect: inspect.workers(), "workers")
-
-    async def queues(self) -> Sequence[QueueRow] | None:
-        return await self._look(lambda inspect: inspect.queues(), "queues")
-
-    async def pauses(self) -> Pauses | None:
-        return await self._look(lambda inspect: inspect.pauses(), "pauses")
-
     async def failures(self, who: Who) -> Sequence[Failures] | None:
-        found = await self._look(lambda inspect: inspect.failures(), "failures")
+        found = await self._failures()
         if found is None or who.may(Right.PAYLOADS):
             return found
         return [msgspec.structs.replace(one, error=None) for one in found]
 
     async def throughput(
-        self, since: datetime, until: datetime, step: float = 60.0, task: str | None = None, *, by_task: bool = True
+        self, since: datetime, until: datetime, step: float = 60.0, *, by_task: bool = True
     ) -> Sequence[Period] | None:
         """Nothing is counted in a store that keeps no throughput."""
         return await self._look(
-            lambda inspect: inspect.throughput(since, until, step=step, task=task, by_task=by_task),
-            ("throughput", since, until, step, task, by_task),
+            lambda inspect: inspect.throughput(since, until, step=step, by_task=by_task), (since, until, step, by_task)
         )
 
     async def now(self) -> datetime:
         """The store's clock, to a second; of a store that has none to ask, this machine's."""
-        return await self.shared("now", _now)
+
+        async def now(store: QueueStore) -> datetime:
+            try:
+                timetable = store.timetable
+            except ConfigurationError:
+                return wall_clock()
+            return await timetable.now()
+
+        return await self.shared("now", now)
 
     def offers(self, right: Right) -> bool:
         """Can this right be used on the store? As far as is known: it may not have been opened yet."""
         try:
-            match self._store, right:
-                case None, _:
-                    return True
-                case store, Right.ACT:
-                    return store.admin is not None
-                case store, Right.ADD:
-                    return store.jobs is not None
-            return True
+            if self._store is not None and right in _NEEDED:
+                _NEEDED[right](self._store)
         except ConfigurationError:
             return False
+        return True
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -184,16 +186,20 @@ class Reading:
         return await (self if self._acting is None else self._acting).ask(question)
 
     async def shared(self, key: object, question: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """The same, asked once a second for all viewers."""
+        """The same, asked once a second for all viewers. What went wrong is asked again at once."""
         now = self._clock.monotonic()
-        asked_at, task = self._fresh.get(key, (0.0, None))
-        if task is None or now - asked_at >= FRESH or _has_failed(task):
-            self._fresh = {one: kept for one, kept in self._fresh.items() if now - kept[0] < FRESH}
+        self._fresh = {one: kept for one, kept in self._fresh.items() if now - kept[0] < FRESH}
+        if key not in self._fresh:
             task = asyncio.ensure_future(self.ask(question))
-            task.add_done_callback(_retrieved)
             self._fresh[key] = now, task
-        answer: T = await asyncio.shield(task)
+            task.add_done_callback(lambda task: self._settled(key, task))
+        answer: T = await asyncio.shield(self._fresh[key][1])
         return answer
+
+    def _settled(self, key: object, task: asyncio.Task[Any]) -> None:
+        """Whoever asked may have gone: asyncio warns of an error that nobody has read."""
+        if (task.cancelled() or task.exception()) and self._fresh.get(key, (0.0, None))[1] is task:
+            del self._fresh[key]
 
     def forget(self) -> None:
         """Ask anew: something was changed here."""
@@ -226,21 +232,3 @@ def seen_by(who: Who, job: Job) -> Job:
     return msgspec.structs.replace(
         job, payload_text="", result_text=None, last_error=None, key=None, progress_text=None
     )
-
-
-async def _now(store: QueueStore) -> datetime:
-    try:
-        timetable = store.timetable
-    except ConfigurationError:
-        return wall_clock()
-    return await timetable.now()
-
-
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Whoever asked may have gone: asyncio warns of an error that nobody has read."""
-    if not task.cancelled():
-        task.exception()
