@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowhand.errors import InvalidJob, StoreUnreachable
+from stowhand.errors import InvalidJob, SchemaMissing, StoreUnreachable
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
@@ -258,6 +258,20 @@ async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest
     monkeypatch.setattr(desk.store.jobs, "enqueue", lost)
     assert (await again(desk, job_id)).status == 503
     assert desk.told[1:] == [DashboardChanged("run again", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
+
+
+async def test_a_form_that_meets_no_schema_was_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def missing(ids: Sequence[int]) -> None:
+        raise SchemaMissing("nothing is installed")
+
+    desk = Desk(MemoryStore())
+    job_id = await desk.add()
+    form = (await desk.browser.open("/jobs")).form("/act")
+    monkeypatch.setattr(desk.store.admin, "cancel_jobs", missing)
+    page = Page(await desk.browser.send(form, action="cancel", id=[str(job_id)]))
+    assert (page.status, desk.told) == (503, [])
+    assert "Not done" in page.html
+    assert "stowhand migrate" in page.html
 
 
 def _exact(text: str) -> Any:

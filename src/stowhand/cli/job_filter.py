@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -10,19 +9,12 @@ import msgspec
 
 from stowhand.cli.options import completing
 from stowhand.cli.reading import Read, with_options
-from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import State
+from stowhand.jobs.moments import Past, read_past
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.matching import ids_of
 from stowhand.protocols.option import one_of
 from stowhand.protocols.queue_store import JobFilter, QueueStore
-
-
-class Moment(msgspec.Struct, frozen=True):
-    """A moment, or so long before now by the store's clock."""
-
-    at: datetime | None = None
-    ago: float = 0.0
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,15 +25,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     worker: str | None = None
     error: str | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: Past | None = None
+    until: Past | None = None
 
     async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
         """The same for a store, by its clock."""
         asked = {name: getattr(self, name) for name in ("states", "task", "queue", "worker", "error")}
         for name in ("since", "until"):
             if (moment := getattr(self, name)) is not None:
-                asked[name] = moment.at or await store.timetable.now() - timedelta(seconds=moment.ago)
+                asked[name] = await moment.by(store.timetable.now)
         return JobFilter(**asked, **more)
 
     async def ids(self, store: QueueStore) -> list[int]:
@@ -62,17 +54,6 @@ def wanted_of(typed: dict[str, Any]) -> Wanted:
     return Wanted(**{name: typed.pop(name) for name in Wanted.__struct_fields__})
 
 
-def _read_moment(text: str) -> Moment:
-    try:
-        return Moment(ago=parse_duration(text))
-    except ValueError as not_long_ago:
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError:
-            raise ValueError(f"{not_long_ago}; or a moment: 2030-01-31T09:00:00Z") from None
-    return Moment(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))
-
-
 filter_options = with_options(
     click.option(
         "states",
@@ -89,10 +70,10 @@ filter_options = with_options(
     click.option("--error", metavar="TEXT", help="Only those whose last error says this, in whatever case."),
     click.option(
         "--since",
-        type=Read(_read_moment),
+        type=Read(read_past),
         metavar="WHEN",
         help="Only those that ended, or if they are not over were made, since then: 2h (ago), 2030-01-31T09:00:00Z.",
     ),
-    click.option("--until", type=Read(_read_moment), metavar="WHEN", help="Only those before that moment, likewise."),
+    click.option("--until", type=Read(read_past), metavar="WHEN", help="Only those before that moment, likewise."),
 )
 """What a command is given as ``wanted``."""

@@ -12,7 +12,7 @@ import msgspec
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.add import when_option
 from stowhand.cli.groups import Group
-from stowhand.cli.job_filter import Moment, Wanted, filter_options, wanted_of
+from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
 from stowhand.cli.job_views import failures_json, failures_table, job_json, job_page, job_table
 from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.reading import Read, agreed, with_options
@@ -20,7 +20,7 @@ from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.moments import When
+from stowhand.jobs.moments import Past, When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.answering import answer_for, answers_of, reschedule
@@ -145,7 +145,7 @@ def retry_jobs(
     """Make jobs due now, with all their attempts. Not while they run, and not when they completed."""
     if failed == bool(job_ids):
         raise click.UsageError("name the jobs: ID..., or --failed")
-    since = None if older_than is None else Moment(ago=older_than)
+    since = None if older_than is None else Past(ago=older_than)
     wanted = Wanted(states=(State.FAILED,), task=task, queue=queue, until=since)
     if failed:
         return _retry_failed(settings_of(typed).store, wanted, yes=yes, as_json=as_json)

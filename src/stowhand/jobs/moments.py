@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -62,3 +63,26 @@ def read_when(text: str) -> When:
     if moment.utcoffset() is None:
         raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
     return When(run_at=moment)
+
+
+class Past(msgspec.Struct, frozen=True):
+    """A moment, or so many seconds before now by the store's clock."""
+
+    at: datetime | None = None
+    ago: float = 0.0
+
+    async def by(self, now: Callable[[], Awaitable[datetime]]) -> datetime:
+        """The moment. ``now``: asks that clock."""
+        return self.at or await now() - timedelta(seconds=self.ago)
+
+
+def read_past(text: str) -> Past:
+    """``2h`` (ago), or ``2030-01-31T09:00:00Z``; without an offset in UTC. Raises ValueError with a sentence."""
+    try:
+        return Past(ago=parse_duration(text))
+    except ValueError as not_long_ago:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"{not_long_ago}; or a moment: 2030-01-31T09:00:00Z") from None
+    return Past(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))

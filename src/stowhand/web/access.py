@@ -144,7 +144,7 @@ class Access:
         address = self._entrance.proxies.client(asked.peer, asked.headers)
         asked = msgspec.structs.replace(asked, secure=asked.secure or self._public.scheme == "https", address=address)
         visit = _kept(asked, VISIT) or secrets.token_urlsafe(32)
-        said = tuple(filter(None, unquote(_value(asked, SAID)).split("\n")))
+        said = tuple(filter(None, unquote(cookie_of(asked, SAID)).split("\n")))
         asked = self._as(msgspec.structs.replace(asked, visit=visit, said=said), asked.who)
         gate = self._authenticator
         try:
@@ -170,12 +170,12 @@ class Access:
         """The reply with the headers that every reply has, and the cookies that its forms and its message need."""
         more = [*HEADERS]
         if reply.said:
-            more.append(_cookie(asked, SAID, quote("\n".join(reply.said))[:SAID_BYTES], SAID_LIFE))
+            more.append(new_cookie(asked, SAID, quote("\n".join(reply.said))[:SAID_BYTES], SAID_LIFE))
         elif asked.said and reply.is_page:
-            more.append(_cookie(asked, SAID, "", 0))
+            more.append(new_cookie(asked, SAID, "", 0))
         has_forms = reply.is_page and (not asked.who.rights or asked.who.rights & {Right.ACT, Right.ADD})
         if has_forms and asked.visit not in (_kept(asked, VISIT), _kept(asked, SESSION)):
-            more.append(_cookie(asked, VISIT, asked.visit, None))
+            more.append(new_cookie(asked, VISIT, asked.visit, None))
         if reply.status == 401:
             more.append(("www-authenticate", "Bearer"))
         return reply.with_headers(*more)
@@ -246,7 +246,7 @@ class Access:
                 return redirect(asked.href("/login"))
             case _, "POST", "/logout":
                 self._sessions.pop(hash_of(asked.visit), None)
-                return redirect(asked.href("/")).with_headers(_cookie(asked, SESSION, "", 0))
+                return redirect(asked.href("/"), new_cookie(asked, SESSION, "", 0))
         return None
 
     def _sign_in(self, asked: Asked, gate: Authenticator, way: str) -> Reply:
@@ -264,12 +264,12 @@ class Access:
         self._sessions[hash_of(visit)] = grant, name, self._clock.monotonic() + SESSION_LIFE
         if len(self._sessions) > SESSIONS:
             self._sessions.popitem(last=False)
-        cookie = _cookie(asked, SESSION, visit, round(SESSION_LIFE))
-        return redirect(asked.prefix + page_of(asked.sent("back"))).with_headers(cookie)
+        cookie = new_cookie(asked, SESSION, visit, round(SESSION_LIFE))
+        return redirect(asked.prefix + page_of(asked.sent("back")), cookie)
 
     def _login(self, asked: Asked, gate: Authenticator, status: int, words: str) -> View:
         """A form for a token, or for the code of a link. To open the link spends nothing: programs open links, too."""
-        onward = asked.href(asked.path, **asked.query) if status == 401 and asked.method == "GET" else ""
+        onward = asked.again() if status == 401 and asked.method == "GET" else ""
         back = ("back", onward.removeprefix(asked.prefix) or asked.sent("back"))
         code = asked.first("code")
         if self._way(gate) == "token":
@@ -345,18 +345,20 @@ def _name(asked: Asked, what: str) -> str:
     return f"{'__Host-' if asked.secure else ''}stowhand-{what}{port and '-'}{port}"
 
 
-def _value(asked: Asked, what: str) -> str:
+def cookie_of(asked: Asked, what: str) -> str:
+    """Its value; empty: there is none."""
     pairs = (part.strip().partition("=") for part in asked.headers.get("cookie", "").split(";"))
     return next((value for name, _, value in pairs if name == _name(asked, what)), "")
 
 
 def _kept(asked: Asked, what: str) -> str:
     """A secret of ours; empty: there is none."""
-    found = _value(asked, what)
+    found = cookie_of(asked, what)
     return found if _SECRET.fullmatch(found) else ""
 
 
-def _cookie(asked: Asked, what: str, value: str, life: int | None) -> tuple[str, str]:
+def new_cookie(asked: Asked, what: str, value: str, life: int | None) -> tuple[str, str]:
+    """A header. ``life``: seconds; ``None``: until the browser ends; 0: it is forgotten."""
     # The visit's comes along where a link of another site leads here, or that page would begin another visit.
     site = "Lax" if what == VISIT else "Strict"
     path = "/" if asked.secure else asked.prefix or "/"

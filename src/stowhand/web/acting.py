@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stowhand.errors import InvalidJob, StoreError
+from stowhand.errors import InvalidJob, SchemaError, StoreError
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
@@ -145,8 +145,7 @@ class Acting:
         if len(self._made) > MADE:
             self._made.popitem(last=False)
         self._audit(asked, "run again", [old.id, job_id], ["", "added"])
-        said = (f"Added job {job_id}, as job {old.id} with changes.",)
-        return msgspec.structs.replace(redirect(asked.href("/job", id=job_id)), said=said)
+        return redirect(asked.href("/job", id=job_id), said=[f"Added job {job_id}, as job {old.id} with changes."])
 
     def _job(self, asked: Asked, old: Job, once: str) -> NewJob:
         when, payload = _when(asked), asked.sent("payload")
@@ -171,6 +170,8 @@ class Acting:
         """Where no reply comes, the audit says that it is not known."""
         try:
             return await reading.act(doing)
+        except SchemaError:  # it is looked at first: nothing was done
+            raise
         except StoreError:
             self._audit(asked, asked.sent("action") or "run again", ids, ["not known"] * len(ids))
             raise
@@ -222,7 +223,7 @@ async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int
 def _back(asked: Asked, lines: Sequence[str], *, gone: bool = False) -> Reply:
     page = page_of(asked.sent("back"))
     page = "/jobs" if gone and page.startswith("/job?") else page
-    return msgspec.structs.replace(redirect(asked.prefix + page), said=tuple(lines))
+    return redirect(asked.prefix + page, said=lines)
 
 
 def _lines(action: Action, answers: Sequence[Answer]) -> list[str]:

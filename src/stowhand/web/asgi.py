@@ -45,7 +45,7 @@ class Asgi:
         try:
             reply = await self._board.answer(await self._asked(request))
             if reply.status not in (401, 403) and not _admitted(scope):
-                reply = text(503, "Too many connections; close idle ones.\n").with_headers(("retry-after", "5"))
+                reply = text(503, "Too many connections; close idle ones.\n", ("retry-after", "5"))
             response = _response(reply)
         except ClientDisconnect:
             return

@@ -88,12 +88,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
         Every name of a user's goes into the query, where ``/``, ``.`` and quotes mean nothing.
         """
-        given = {name: [value] if isinstance(value, str | int) else value for name, value in query.items()}
-        pairs: list[tuple[str, Any]] = [
-            (name, value) for name, values in given.items() if isinstance(values, Sequence) for value in values
-        ]
-        text = urlencode([pair for pair in pairs if pair[1] != ""], quote_via=quote, safe="")
+        given = {name: values if isinstance(values, list | tuple) else [values] for name, values in query.items()}
+        pairs = [(name, value) for name, values in given.items() for value in values if value not in (None, "")]
+        text = urlencode(pairs, quote_via=quote, safe="")
         return f"{self.prefix}{quote(path)}" + (f"?{text}" if text else "")
+
+    def again(self, **other: object) -> str:
+        """A link to the same page, with other fields than these."""
+        return self.href(self.path, **{**self.query, **other})
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,11 +155,11 @@ class Forbidden(StowhandError):
     """The visitor has not the right to it. The message names the right."""
 
 
-def redirect(location: str) -> Reply:
+def redirect(location: str, *headers: tuple[str, str], said: Sequence[str] = ()) -> Reply:
     """After a POST: the browser fetches that page, and a reload repeats nothing."""
-    return Reply(status=303, headers=(("location", location),))
+    return Reply(status=303, headers=(("location", location), *headers), said=tuple(said))
 
 
-def text(status: int, words: str) -> Reply:
+def text(status: int, words: str, *headers: tuple[str, str]) -> Reply:
     """Plain text."""
-    return Reply(status=status, headers=(("content-type", "text/plain; charset=utf-8"),), body=words.encode())
+    return Reply(status=status, headers=(("content-type", "text/plain; charset=utf-8"), *headers), body=words.encode())

@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import jinja2
 import msgspec
 from markupsafe import Markup
 
+from stowhand import errors
 from stowhand.clock import wall_clock
-from stowhand.errors import (
-    ConfigurationError,
-    InvalidJob,
-    SchemaError,
-    SchemaMissing,
-    SchemaOutdated,
-    SchemaTooNew,
-    StoreError,
-    StoreTooSlow,
-)
 from stowhand.events import Events, RequestBroken
 from stowhand.jobs.moments import iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.web import job, jobs, lists, overview
-from stowhand.web.access import Access, page_of
+from stowhand.web.access import Access, cookie_of, new_cookie, page_of
 from stowhand.web.acting import ACTIONS, Acting
 from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, redirect, text
 from stowhand.web.live import Live
 from stowhand.web.reading import Reading
 
 HERE = Path(__file__).parent
-ASSETS = {
-    "board.css": "text/css; charset=utf-8",
-    "board.js": "text/javascript; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
 ICON = (
     b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
     b'<rect width="16" height="16" rx="3.5" fill="#1f56c4"/>'
     b'<path d="M3.5 11.5h9M3.5 8h6M3.5 4.5h3" stroke="#fff" stroke-width="1.8" stroke-linecap="round"/></svg>'
 )
-THEME = "stowhand-theme"
-"""The name of a cookie."""
+ASSETS = {
+    "/assets/board.css": ("text/css; charset=utf-8", (HERE / "board.css").read_bytes()),
+    "/assets/board.js": ("text/javascript; charset=utf-8", (HERE / "board.js").read_bytes()),
+    "/assets/icon.svg": ("image/svg+xml", ICON),
+}
+THEME, THEMES = "theme", ("light", "dark")
+"""A cookie, and what it may hold; empty: as the system is."""
 YEAR = 31_536_000
 AGAIN = 5
 """Seconds after which a page that could not be shown is asked for again."""
@@ -80,28 +69,19 @@ ROUTES: tuple[Route, ...] = (
 """A path is fixed: what names something stands in the query (``/job?id=7``), where no character means anything."""
 
 
-class Trouble(NamedTuple):
-    """What a page says where there is none to show."""
-
-    kind: type[Exception]
-    status: int
-    title: str
-    hint: str = ""
-
-
-TROUBLES = (
-    Trouble(Absent, 404, "Not here"),
-    Trouble(Forbidden, 403, "Not allowed"),
-    Trouble(Malformed, 400, "This cannot be shown", "Mend the address, or go back."),
-    Trouble(InvalidJob, 400, "This cannot be shown", "Mend the address, or go back."),
-    Trouble(SchemaMissing, 503, "No schema is installed", "Run: stowhand migrate"),
-    Trouble(SchemaOutdated, 503, "The schema is older than this program", "Run: stowhand migrate"),
-    Trouble(SchemaTooNew, 503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
-    Trouble(StoreTooSlow, 504, "This takes the store too long", "Ask for less: one state, a shorter time."),
-    Trouble(ConfigurationError, 501, "This store cannot say that"),
-    Trouble(StoreError, 503, "The store does not answer", "This page tries again by itself, every few seconds."),
-)
-"""The first that fits."""
+TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
+    Absent: (404, "Not here", ""),
+    Forbidden: (403, "Not allowed", ""),
+    Malformed: (400, "This cannot be shown", "Mend the address, or go back."),
+    errors.InvalidJob: (400, "This cannot be shown", "Mend the address, or go back."),
+    errors.SchemaMissing: (503, "No schema is installed", "Run: stowhand migrate"),
+    errors.SchemaOutdated: (503, "The schema is older than this program", "Run: stowhand migrate"),
+    errors.SchemaTooNew: (503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
+    errors.StoreTooSlow: (504, "This takes the store too long", "Ask for less: one state, a shorter time."),
+    errors.ConfigurationError: (501, "This store cannot say that", ""),
+    errors.StoreError: (503, "The store does not answer", "This page tries again by itself, every few seconds."),
+}
+"""What a page says where there is none to show: the first that fits. Status, title, what to do."""
 
 
 def _acting_routes(acting: Acting | None) -> Iterator[Route]:
@@ -152,13 +132,15 @@ class Board:
         return self._access.protect(admitted, at_once or await self._answer(admitted))
 
     async def _answer(self, asked: Asked) -> Reply:
-        if asked.path.startswith("/assets/"):
+        if asked.path in ASSETS:
             return _asset(asked)
         if asked.path == "/theme":
             return _theme(asked)
-        route = self._route(asked)
-        if isinstance(route, Reply):
-            return route
+        here = {route.method: route for route in self._routes if route.path == asked.path}
+        route = here.get("GET" if asked.method == "HEAD" else asked.method)
+        if here and route is None:
+            allowed = ", ".join(here)
+            return text(405, f"{asked.method} is not possible here; possible: {allowed}\n", ("allow", allowed))
         try:
             if route is None:
                 raise Absent(f"There is no page {asked.path} here.")
@@ -167,22 +149,12 @@ class Board:
             found = await route.page(asked, self._reading)
             if asked.method == "POST":
                 self._reading.forget()
-        except tuple(trouble.kind for trouble in TROUBLES) as error:
+        except tuple(TROUBLES) as error:
             found = self._trouble(asked, error)
         if isinstance(found, Reply):
             return found
         reply = self._render(asked, found)
         return reply.with_headers(("refresh", str(AGAIN))) if found.status == 503 and asked.method == "GET" else reply
-
-    def _route(self, asked: Asked) -> Route | Reply | None:
-        here = [route for route in self._routes if route.path == asked.path]
-        method = "GET" if asked.method == "HEAD" else asked.method
-        if here and all(route.method != method for route in here):
-            allowed = ", ".join(route.method for route in here)
-            return text(405, f"{asked.method} is not possible here; possible: {allowed}\n").with_headers(
-                ("allow", allowed)
-            )
-        return next((route for route in here if route.method == method), None)
 
     def _render(self, asked: Asked, view: View) -> Reply:
         page = _templates().get_template(view.template)
@@ -193,8 +165,8 @@ class Board:
             place=self._reading.place,
             now=wall_clock().replace(microsecond=0),
             may={right.value for right in Right if asked.may(right) and self._reading.offers(right)},
-            theme=theme_of(asked),
-            here=asked.href(asked.path, **asked.query).removeprefix(asked.prefix),
+            theme=theme if (theme := cookie_of(asked, THEME)) in THEMES else "",
+            here=asked.again().removeprefix(asked.prefix),
             actions=ACTIONS,
             **view.values,
         )
@@ -202,32 +174,24 @@ class Board:
         return Reply(status=view.status, headers=headers, body=body.encode("utf-8", "backslashreplace"))
 
     def _trouble(self, asked: Asked, error: Exception) -> View:
-        _, status, title, hint = next(trouble for trouble in TROUBLES if isinstance(error, trouble.kind))
-        words = scrub(str(error))
-        if isinstance(error, StoreError) and not isinstance(error, SchemaError) and not asked.may(Right.PAYLOADS):
-            words = ""  # a database quotes rows
-        if asked.method == "POST":
-            title, hint = ("Not known whether it was done", AFTER_POST) if status == 503 else ("Not done", "")
+        status, title, hint = next(said for kind, said in TROUBLES.items() if isinstance(error, kind))
+        of_schema = isinstance(error, errors.SchemaError)  # which is looked at first: nothing was done
+        quotes = isinstance(error, errors.StoreError) and not of_schema  # a database quotes rows
+        words = "" if quotes and not asked.may(Right.PAYLOADS) else scrub(str(error))
+        if asked.method == "POST" and status == 503 and not of_schema:
+            title, hint = "Not known whether it was done", AFTER_POST
+        elif asked.method == "POST":
+            title, hint = "Not done", hint * of_schema
         since = self._reading.away_since if status == 503 else None
         values = {"words": words, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
 
 
-# -- light and dark --------------------------------------------------------------------------------
-
-
-def theme_of(asked: Asked) -> str:
-    """``light`` or ``dark``, as the visitor has chosen; empty: as the system is."""
-    found = re.search(rf"(?:^|; ?){THEME}=(light|dark)(?:;|$)", asked.headers.get("cookie", ""))
-    return found[1] if found else ""
-
-
 def _theme(asked: Asked) -> Reply:
-    """Remember the choice, and go back; a place that is not here leads to the first page."""
-    to = asked.first("to")
-    age = YEAR if to in ("light", "dark") else 0
-    cookie = f"{THEME}={to if age else ''}; Path={asked.prefix or '/'}; Max-Age={age}; SameSite=Strict; HttpOnly"
-    return redirect(asked.prefix + page_of(asked.first("back"))).with_headers(("set-cookie", cookie))
+    """Remember light or dark, or forget it, and go back; a place that is not here leads to the first page."""
+    to = asked.first("to") if asked.first("to") in THEMES else ""
+    back = asked.prefix + page_of(asked.first("back"))
+    return redirect(back, new_cookie(asked, THEME, to, YEAR if to else 0))
 
 
 # -- what pages are made of ------------------------------------------------------------------------
@@ -244,7 +208,7 @@ def _templates() -> jinja2.Environment:
         auto_reload=False,
     )
     made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment, "head": _head}
-    made.globals |= {"version_of": lambda name: _asset_of(name)[1]}
+    made.globals |= {"tag_of": _tag_of}
     return made
 
 
@@ -264,19 +228,15 @@ def _moment(at: datetime | None, now: datetime) -> Markup:
 
 
 @cache
-def _asset_of(name: str) -> tuple[bytes, str]:
-    """Its content, and a hash of it: a part of its link, so that a browser may keep it for long."""
-    content = ICON if name == "icon.svg" else (HERE / name).read_bytes()
-    return content, hashlib.sha256(content).hexdigest()[:20]
+def _tag_of(path: str) -> str:
+    """A part of its link, so that a browser may keep it for long."""
+    return hashlib.sha256(ASSETS[path][1]).hexdigest()[:20]
 
 
 def _asset(asked: Asked) -> Reply:
-    name = asked.path.removeprefix("/assets/")
-    if name not in ASSETS:
-        return text(404, f"There is no {name} here.\n")
-    content, tag = _asset_of(name)
+    (kind, content), tag = ASSETS[asked.path], _tag_of(asked.path)
     kept = f"public, max-age={YEAR}, immutable" if asked.first("v") == tag else "no-cache"
-    headers = (("content-type", ASSETS[name]), ("etag", f'"{tag}"'), ("cache-control", kept))
+    headers = (("content-type", kind), ("etag", f'"{tag}"'), ("cache-control", kept))
     if tag in asked.headers.get("if-none-match", ""):
         return Reply(status=304, headers=headers)
     return Reply(headers=headers, body=content)

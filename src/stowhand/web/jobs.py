@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from stowhand.errors import suggest
-from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import State
+from stowhand.jobs.moments import read_past
 from stowhand.protocols.searching import Search
 from stowhand.web.asked import Asked, Malformed, Right, View
 from stowhand.web.reading import Reading
@@ -39,7 +39,7 @@ async def show(asked: Asked, reading: Reading) -> View:
             (name, given[name], HINTS.get(name, "")) for name in given if asked.may(_OPEN.get(name, Right.LOOK))
         ],
         "is_filtered": any(given.values()),
-        "onward": asked.href("/jobs", **kept(asked), go_on=found.go_on) if found and found.go_on else None,
+        "onward": asked.again(go_on=found.go_on) if found and found.go_on else None,
         "is_full": found is not None and len(found.jobs) >= PAGE,
         "is_exact": wanted == msgspec.structs.replace(Search(limit=PAGE), states=wanted.states, go_on=wanted.go_on),
     }
@@ -57,11 +57,6 @@ async def wanted_of(asked: Asked, reading: Reading) -> Search:
     return Search(states=states, limit=PAGE, go_on=asked.first("go_on"), **given)
 
 
-def kept(asked: Asked) -> dict[str, object]:
-    """The fields of the address that another page of the same list has too."""
-    return {name: list(values) for name, values in asked.query.items() if name != "go_on"}
-
-
 def _state(word: str) -> State:
     try:
         return State(word)
@@ -70,14 +65,7 @@ def _state(word: str) -> State:
 
 
 async def _moment(name: str, given: str, reading: Reading) -> datetime | None:
-    """A moment, or so long ago by the store's clock."""
-    if not given:
-        return None
     try:
-        return await reading.now() - timedelta(seconds=parse_duration(given))
+        return await read_past(given).by(reading.now) if given else None
     except ValueError as error:
-        try:
-            at = datetime.fromisoformat(given)
-        except ValueError:
-            raise Malformed(f"{name}: {error}; or a moment: 2030-01-31T09:00:00Z") from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        raise Malformed(f"{name}: {error}") from None

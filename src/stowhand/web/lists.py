@@ -87,9 +87,8 @@ def _view(asked: Asked, page: str, rows: Sequence[Any] | None, **more: Any) -> V
     if not given.isascii() or not given.isdecimal() or len(given) > 9:
         raise Malformed(f"from: {given!r} is no row; a row is a whole number")
     start, count = int(given), len(rows or ())
-    fields = {name: list(values) for name, values in asked.query.items() if name != "from"}
-    before = asked.href(asked.path, **fields | {"from": max(start - PAGE, 0) or ""}) if start else None
-    after = asked.href(asked.path, **fields | {"from": start + PAGE}) if start + PAGE < count else None
+    before = asked.again(**{"from": max(start - PAGE, 0) or ""}) if start else None
+    after = asked.again(**{"from": start + PAGE}) if start + PAGE < count else None
     part = None if rows is None else rows[start : start + PAGE]
     values = {"page": page, "rows": part, "first": start + 1, "last": min(start + PAGE, count)}
     values |= {"count": count, "before": before, "after": after}
