@@ -85,6 +85,7 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = 0
+        _portals.add(self)
         _at_exit(weakref.WeakMethod(self._end_with_the_program))
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
@@ -114,6 +115,10 @@ class Portal:
             running.cancel()
             raise
         return _wait(running)
+
+    def forked(self) -> None:
+        """In the child: a thread of the parent that held the lock is not there to release it."""
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Run ``farewell`` and stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
@@ -149,6 +154,17 @@ class Portal:
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="stowhand sync", daemon=True)
                 self._thread.start()
             return self._loop
+
+
+_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for portal in list(_portals):
+        portal.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _at_exit(end: weakref.WeakMethod[Callable[[], None]]) -> None:

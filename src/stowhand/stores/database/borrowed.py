@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +27,8 @@ class BorrowedPool:
         """``read_within``: our own statements only read, each for so many seconds."""
         self._pool = _checked(pool)
         self._read_within = read_within
+        self._process = 0
+        """That has borrowed from it first."""
         self.address = Address(self._pool.conninfo, self._parameters)
         """How the pool makes its connections, so that others can be made alike."""
         self.prepared = prepared and self._keywords.get("prepare_threshold", 5) is not None
@@ -83,6 +86,13 @@ class BorrowedPool:
     async def _get(self) -> psycopg.AsyncConnection[Any]:
         """Raises StoreUnreachable: none is free, the server is away, the pool is not open."""
         from psycopg_pool import PoolTimeout
+
+        self._process = self._process or os.getpid()
+        if self._process != os.getpid():
+            raise StoreUnreachable(
+                f"{self.address}: the pool was in use before this process was forked, and its connections belong to the"
+                " other process: open a pool, and make its App, in each process"
+            )
 
         async def get(seconds: float) -> psycopg.AsyncConnection[Any]:
             try:

@@ -24,6 +24,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import BORROWER, holding, turn
+from stowhand.stores.database.forking import keep_from_children
 from stowhand.stores.database.pool_places import Places
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.database.trouble import ends_connection
@@ -155,13 +156,15 @@ class Dialer:
     async def _dial(self, kind: type[C], role: str, *, autocommit: bool) -> C:
         try:
             async with asyncio.timeout(self.address.patience):
-                return await kind.connect(
+                connection = await kind.connect(
                     **self.address.parameters(role),
                     autocommit=autocommit,
                     prepare_threshold=5 if self.prepared else None,
                 )
         except (psycopg.Error, OSError) as error:
             raise self.unreachable(error) from None
+        keep_from_children(connection)
+        return connection
 
     def unreachable(self, error: BaseException) -> StoreUnreachable:
         """The error that says so to the caller."""
