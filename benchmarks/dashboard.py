@@ -79,7 +79,7 @@ where l.id in (select id from stowhand.live where state = 'queued' and key is nu
 TRIES = """
 insert into stowhand.tries (job_id, place, round, number, worker, started_at, ended_at, outcome, error_class, error)
 select l.id, n, 1, n, 'worker-somewhere-12345-0123456789ab', l.finished_at, l.finished_at,
-  case n when 3 then 'fail' else 'retry' end,
+  'error',
   (array['TimeoutError', 'app.errors.NoSuchOrder', 'ValueError'])[1 + l.id %% 3], left(l.last_error, 300)
 from stowhand.live l cross join generate_series(1, 3) n where l.state = 'failed'
 """
