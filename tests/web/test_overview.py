@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from stowhand.jobs.job import NewJob
+from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.operating import WorkerCard, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats
@@ -31,9 +31,17 @@ async def heartbeats_of(store: QueueStore) -> AsyncIterator[Heartbeats]:
 
 
 def lines(page: str) -> list[tuple[str, str]]:
-    """What needs attention, and where each leads."""
-    found = re.findall(r'<li(?: class="bad")?><a href="([^"]*)"><bdi>(.*?)</bdi></a>', page)
-    return [(re.sub(r"\d+s ago", "ago", html.unescape(what)), html.unescape(href)) for href, what in found]
+    """What needs attention, without what holds names of another direction apart; and where each leads."""
+    found = re.findall(
+        r'<li(?: class="bad")?><a href="([^"]*)"><bdi>(.*?)</bdi></a>', re.sub("[\u2068\u2069]", "", page)
+    )
+    return [
+        (
+            re.sub(r"\d+s ago|[\u2068\u2069]", lambda one: "ago" * (len(one[0]) > 1), html.unescape(what)),
+            html.unescape(href),
+        )
+        for href, what in found
+    ]
 
 
 async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Stores) -> None:
@@ -61,6 +69,19 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
         for _, href in lines(page):
             if not href.startswith("/queues"):
                 assert "<tbody>" in await visitor.page(href), href
+
+
+async def test_a_name_from_right_to_left_does_not_turn_its_line() -> None:
+    store = MemoryStore()
+    failed = await store.jobs.enqueue(NewJob(task="שלח"))
+    await store.admin.permanently_fail_jobs([failed.id])
+    assert "<bdi>\u2068שלח\u2069: 1 job failed" in await Visitor(store).page("/")
+
+
+async def test_states_stand_in_one_order_whatever_the_store(store_at: Stores) -> None:
+    async with store_at() as store:
+        page = await Visitor(store).page("/")
+        assert re.findall(r'<a href="/jobs\?state=(\w+)">', page) == [state.value for state in State]
 
 
 async def test_a_quiet_store_needs_nothing(store_at: Stores) -> None:

@@ -129,7 +129,7 @@ def _figure(
     until = slots[-1].at + step
     here = [mark for mark in marks if since <= mark.at < until]
     ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
-    key = Markup(' <span class="key {}">{}</span>')
+    key = Markup(' <bdi class="key {}">{}</bdi>')
     line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}</title></path>')
     return Markup(_FRAME).format(
         name=name,

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from stowhand.errors import suggest
+from stowhand.jobs.job import State
 from stowhand.jobs.moments import say_span
 from stowhand.jobs.tries import BY_HAND
 from stowhand.protocols.figures import Amount, Pauses
@@ -63,7 +64,7 @@ async def show(asked: Asked, reading: Reading) -> View:
     alive = [row for row in workers or () if row.alive]
     values = {
         "page": "overview",
-        "amounts": amounts,
+        "amounts": amounts and {state: amounts[state] for state in State},
         "oldest": oldest,
         "lines": lines,
         "charts": drawn,
@@ -120,11 +121,11 @@ def _outlook(tasks: Sequence[TaskRow], lately: Sequence[Period], now: datetime) 
 def _paused(asked: Asked, queues: Sequence[QueueRow], tasks: Sequence[TaskRow], pauses: Pauses) -> Iterator[Line]:
     for row in queues:
         if row.paused_since is not None:
-            what = f"Queue {row.name} is paused; {_jobs(Amount(row.waiting))} waiting in it"
+            what = f"Queue {_apart(row.name)} is paused; {_jobs(Amount(row.waiting))} waiting in it"
             yield Line(what, asked.href("/jobs", queue=row.name), f"{RESUME} {shlex.quote(row.name)}", is_bad=False)
     waiting = {row.name: row.waiting for row in tasks}
     for name in pauses.tasks:
-        what = f"Task {name} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
+        what = f"Task {_apart(name)} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
         yield Line(what, asked.href("/jobs", task=name), f"{RESUME} --task {shlex.quote(name)}", is_bad=False)
     if pauses.unqueued is not None:
         yield Line("Jobs without a queue are paused", asked.href("/queues"), f"{RESUME} --without-queue", is_bad=False)
@@ -133,7 +134,7 @@ def _paused(asked: Asked, queues: Sequence[QueueRow], tasks: Sequence[TaskRow], 
 def _orphaned(asked: Asked, tasks: Sequence[TaskRow]) -> Iterator[Line]:
     for row in tasks:
         if row.is_orphaned and row.paused_since is None:
-            what = f"No worker has the task {row.name}, of which {_jobs(row.due)} due"
+            what = f"No worker has the task {_apart(row.name)}, of which {_jobs(row.due)} due"
             yield Line(what, asked.href("/jobs", task=row.name), "Start a worker that has it, or correct its name.")
 
 
@@ -144,14 +145,14 @@ def _failing(asked: Asked, failures: Sequence[Failures], now: datetime) -> Itera
         jobs = f"{one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed {how}"
         since = f"{say_span(max((now - one.since).total_seconds(), 1))} ago{' or earlier' * one.is_cut}"
         href = asked.href("/jobs", task=one.task, state="failed")
-        yield Line(f"{one.task}: {jobs}, the first {since}", href, "Mend the cause, then retry them.")
+        yield Line(f"{_apart(one.task)}: {jobs}, the first {since}", href, "Mend the cause, then retry them.")
 
 
 def _lost(asked: Asked, workers: Sequence[WorkerRow]) -> Iterator[Line]:
     for row in workers:
         if not row.alive:
             what, todo = (
-                f"Worker {row.card.name} on {row.card.host} was lost",
+                f"Worker {_apart(row.card.name)} on {_apart(row.card.host)} was lost",
                 "Its jobs run elsewhere once leases end.",
             )
             yield Line(what, asked.href("/workers"), todo, is_bad=False)
@@ -175,3 +176,8 @@ def _few(lines: Iterable[Line], others: str) -> Iterator[Line]:
 
 def _jobs(amount: Amount) -> str:
     return f"{amount.words} {'job is' if amount.number == 1 else 'jobs are'}"
+
+
+def _apart(name: str) -> str:
+    """Letters from right to left in it do not turn what stands behind it: ``שלח: 5 jobs``."""
+    return f"\u2068{name}\u2069"
