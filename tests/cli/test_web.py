@@ -105,6 +105,22 @@ def test_a_dashboard_beside_a_worker_is_a_process_that_ends_with_it(folder: Path
         process.kill()
 
 
+def test_a_dashboard_beside_a_worker_that_dies_is_started_again(folder: Path, stowhand: Stowhand) -> None:
+    stowhand("migrate")
+    process, url = started(folder, "worker", "--web", "0")
+    try:
+        (child,) = [one for one in psutil.Process(process.pid).children() if "web" in one.cmdline()]
+        child.kill()
+        assert process.stdout is not None
+        while "Dashboard: " not in (line := process.stdout.readline()):
+            assert line
+            assert "ERROR" not in line or "The dashboard has ended (exit code -9); it starts again in 5 s." in line
+        assert url in line
+        assert page(url)[0] == 200
+    finally:
+        assert ended(process) == 0
+
+
 def ask(url: str, body: dict[str, str] | None = None, **headers: str) -> tuple[int, dict[str, str], str]:
     """A request as a browser sends it; a form, where there is a body."""
     parts = urlsplit(url)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from stowhand.web.access import Access, Entrance, Link
     from stowhand.web.board import Board
 PORT = 8480
+PAUSE = 5.0
+"""Seconds between the death of a dashboard beside a worker and the start of another."""
 GRACE = 1.0
 """Seconds that requests have to end at a stop: pages are quick, and a stream of changes never ends by itself."""
 
@@ -219,7 +222,7 @@ class _Command:
 
 @contextmanager
 def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_actions: bool = False) -> Iterator[None]:
-    """A dashboard in a process of its own for the length of the block, on the same store.
+    """A dashboard in a process of its own for the length of the block, on the same store; should it die, another.
 
     ``typed``: the worker's options. With ``allow_actions`` a terminal is shown the link to sign in, and no other.
     Raises ConfigurationError where it could not start, once it has said why.
@@ -227,32 +230,77 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_act
     if address is None:
         yield
         return
-    host, port = split_address(address)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stowhand.cli", "web", "--beside", "--host", host, "--port", str(port)]
-        + ["--allow-actions"] * allow_actions,
-        env={**os.environ, **environment_of(typed, "store")},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # the worker's Ctrl-C is not its own
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    beside = _Beside(*split_address(address), ["--allow-actions"] * allow_actions, environment_of(typed, "store"))
     try:
-        url = process.stdout.readline().decode().strip()
+        url = beside.start()
         if not url:
             raise ConfigurationError(f"--web {address}: the dashboard has not started; what it said stands above")
         if not (allow_actions and sys.stderr.isatty()):
             core_logger().info(f"Dashboard: {url}")
+        watch = threading.Thread(target=beside.watch, name="dashboard", daemon=True)
+        watch.start()
         yield
     finally:
+        beside.stop()
+
+
+class _Beside:
+    """The process, and those that follow it. ``watch`` runs on a thread, the rest where the block is."""
+
+    def __init__(self, host: str, port: int, options: list[str], environment: Mapping[str, str]) -> None:
+        self._host = host
+        self._port = port
+        self._options = options
+        self._environment = environment
+        self._changing = threading.Lock()
+        self._stops = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Its address; empty: it has ended at once, or is not to start any more."""
+        with self._changing:
+            if self._stops.is_set():
+                return ""
+            where = ["--host", self._host, "--port", str(self._port)]
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stowhand.cli", "web", "--beside", *where, *self._options],
+                env={**os.environ, **self._environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # the worker's Ctrl-C is not its own
+            )
+        assert self._process.stdout is not None
+        with self._process.stdout as said:
+            url = said.readline().decode().strip()
+        self._port = urlsplit(url).port or self._port  # where any port will do, those that follow have the same
+        return url
+
+    def watch(self) -> None:
+        """Start another where it has ended by itself."""
+        while self._process is not None:
+            code = self._process.wait()
+            if self._stops.is_set():
+                return
+            core_logger().error(f"The dashboard has ended (exit code {code}); it starts again in {PAUSE:.0f} s.")
+            if self._stops.wait(PAUSE):
+                return
+            if url := self.start():
+                core_logger().info(f"Dashboard: {url}")
+
+    def stop(self) -> None:
+        """End it."""
+        self._stops.set()
+        with self._changing:
+            process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None
         process.stdin.close()
         try:
             process.wait(3 * GRACE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close()
 
 
 def environment_of(typed: Mapping[str, Any], *on: str) -> dict[str, str]:
