@@ -25,8 +25,8 @@ from stowhand.protocols.operating import Operator, QueueChange, TaskChange
 from stowhand.protocols.propagation import without
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.web.access import page_of
-from stowhand.web.asked import Absent, Ask, Asked, Malformed, Reply, Right, View, redirect
-from stowhand.web.job import NUMBERS, hide_secrets, id_of, read_id, read_value
+from stowhand.web.asked import Absent, Ask, Asked, Malformed, Reply, Right, View, Who, redirect
+from stowhand.web.job import NUMBERS, hide_secrets, job_of, read_id, read_value
 from stowhand.web.jobs import PAGE
 from stowhand.web.reading import Reading
 
@@ -202,11 +202,11 @@ def _number(asked: Asked, name: str) -> int | None:
 
 async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int]) -> View:
     """The same form once more: a page, since a question in a window needs a script."""
-    known = {job_id: await reading.job(asked.who, job_id) for job_id in ids[:SHOWN] if asked.may(Right.LOOK)}
-    names = [
-        f"{job_id} ({job.task}, {job.state})" if (job := known.get(job_id)) else f"{job_id}" for job_id in ids[:SHOWN]
-    ]
-    names += [f"and {len(ids) - SHOWN} more"] if len(ids) > SHOWN else []
+    names = []
+    for job_id in ids[:SHOWN]:
+        job = await reading.job(asked.who, job_id) if asked.may(Right.LOOK) else None
+        names.append(f"{job_id} ({job.task}, {job.state})" if job is not None else f"{job_id}")
+    names += [f"and {len(ids) - SHOWN} more"] * (len(ids) > SHOWN)
     sent = [(name, value) for name, values in asked.form.items() if name != "token" for value in values]
     ask = Ask(
         path="/act",
@@ -214,10 +214,8 @@ async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int
         hidden=(*sent, ("sure", "yes")),
         field=("reason", "Reason", "text") if action is ACTIONS["fail"] else None,
     )
-    words = f"{action.label} {', '.join(names)}?"
-    return View(
-        template="base.html", title="Are you sure?", values={"words": words, "hint": action.warning, "ask": ask}
-    )
+    values = {"words": f"{action.label} {', '.join(names)}?", "hint": action.warning, "ask": ask}
+    return View(template="base.html", title="Are you sure?", values=values)
 
 
 def _back(asked: Asked, lines: Sequence[str], *, gone: bool = False) -> Reply:
@@ -238,10 +236,7 @@ async def _original(asked: Asked, reading: Reading) -> Job:
     """With its payload: what of it the visitor sees is said by the form."""
     if not asked.may(Right.LOOK):
         raise Absent("To run a job again needs the right “look”, too.")
-    job = await reading.ask(lambda store: store.jobs.get(id_of(asked)))
-    if job is None:
-        raise Absent(f"There is no job {id_of(asked)}: it was removed, or its time in the history is over.")
-    return job
+    return await job_of(asked, reading, Who(rights=frozenset({Right.PAYLOADS})))
 
 
 def _form(asked: Asked, old: Job, sent: dict[str, str], words: str = "") -> View:

@@ -14,7 +14,7 @@ from stowhand.jobs.job import DROPPED, Job, State
 from stowhand.jobs.strict_json import DEPTH_LIMIT
 from stowhand.observe.safe_text import redact
 from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, without
-from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, text
+from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, Who, text
 from stowhand.web.reading import Reading
 
 SHOWN = 12_000
@@ -34,10 +34,10 @@ NUMBERS = msgspec.json.Encoder(decimal_format="number")
 
 async def show(asked: Asked, reading: Reading) -> View:
     """Everything about it that the visitor may see."""
-    job = await _job(asked, reading)
+    job = await job_of(asked, reading, asked.who)
     sees = asked.may(Right.PAYLOADS)
     payload, result = read_value(job.payload_text), read_value(job.result_text)
-    carried = unload(job.flags)
+    carried, is_dropped = unload(job.flags), job.result_text == DROPPED
     values = {
         "page": "job",
         "job": job,
@@ -45,8 +45,8 @@ async def show(asked: Asked, reading: Reading) -> View:
         "tries": [*reversed(await reading.tries(asked.who, job.id))],
         "explanation": () if job.state in OVER else await reading.explain(asked.who, job.id),
         "payload": tree(payload) if sees else None,
-        "result": tree(result) if job.result_text not in (None, DROPPED) else None,
-        "result_dropped": job.result_text == DROPPED,
+        "result": "It could not be kept." if is_dropped else None if job.result_text is None else tree(result),
+        "result_dropped": is_dropped,
         "error": (job.last_error or "")[:LONGEST_ERROR],
         "error_is_cut": len(job.last_error or "") > LONGEST_ERROR,
         "tells_of": payload["job_id"] if isinstance(payload, dict) and payload.keys() == FAILURE else None,
@@ -61,7 +61,7 @@ async def show(asked: Asked, reading: Reading) -> View:
 
 async def show_text(asked: Asked, reading: Reading) -> Reply:
     """A part of it as plain text, whole: to copy, or to save."""
-    job, wanted = await _job(asked, reading), asked.first("as")
+    job, wanted = await job_of(asked, reading, asked.who), asked.first("as")
     texts = _copies(job, reading.schema_name) | {
         "payload": hide_secrets(job.payload_text),
         "result": hide_secrets(job.result_text or ""),
@@ -70,11 +70,6 @@ async def show_text(asked: Asked, reading: Reading) -> Reply:
     if wanted not in texts:
         raise Malformed(f"as: {wanted!r} is no way to show a job; there are: {', '.join(texts)}")
     return text(200, texts[wanted] + "\n")
-
-
-def id_of(asked: Asked) -> int:
-    """The id in the address. Raises Malformed."""
-    return read_id(asked.first("id"))
 
 
 def read_id(given: str) -> int:
@@ -97,9 +92,10 @@ def tree(value: Any) -> Markup:
     return _node(redact(value, DEPTH_LIMIT + 1), [SHOWN])
 
 
-async def _job(asked: Asked, reading: Reading) -> Job:
-    job_id = id_of(asked)
-    job = await reading.job(asked.who, job_id)
+async def job_of(asked: Asked, reading: Reading, who: Who) -> Job:
+    """The job that the address names, as this visitor sees it. Raises Absent, Malformed."""
+    job_id = read_id(asked.first("id"))
+    job = await reading.job(who, job_id)
     if job is None:
         raise Absent(f"There is no job {job_id}: it was removed, or its time in the history is over.")
     return job
