@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
 import pytest
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from stowhand.jobs.histogram import bucket_of
+from stowhand.jobs.moments import say
 from stowhand.protocols.throughput import Period, Tally
 from stowhand.web.charts import Mark, Slot, runs, slots_of, spark, throughput, waits
 
@@ -76,6 +77,7 @@ def test_a_new_version_is_a_line_with_its_name_and_cannot_be_markup() -> None:
     label = "<script>v2&\"'"
     chart = throughput("figure", slots(Tally(ok=1), Tally(ok=1)), [Mark(NOON + timedelta(seconds=30), label)])
     assert path(chart, "mark") == "M0.50 0V100"
+    assert f"<title>{escape(label)}: {say(NOON + timedelta(seconds=30))}</title>" in chart
     assert "<script" not in chart
     assert [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"] == [label]
     assert "mark" not in throughput("figure", slots(None), [Mark(NOON - timedelta(seconds=1), label)])

@@ -136,9 +136,7 @@ def _figure(
         keys=NONE.join(key.format(*one) for one in (*keys, *(("mark", mark.label) for mark in here))),
         width=len(slots),
         height=HEIGHT,
-        lines=NONE.join(
-            line.format((mark.at - since) / step, HEIGHT, f"{mark.label}: {say(mark.at)}") for mark in here
-        ),
+        lines=NONE.join(line.format((mark.at - since) / step, mark.label, say(mark.at)) for mark in here),
         spoken=NONE.join(_spoken(slots, said)) if len(slots) <= SPOKEN else "",
         times=NONE.join(_time(at, until - since) for at in ends),
         **shown,
