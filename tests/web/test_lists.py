@@ -118,6 +118,7 @@ async def test_a_long_list_has_pages() -> None:
     assert "101 to 120 of 120" in last
     assert "queue-119" in last
     assert 'rel="next"' not in last
+    assert "101 to 120 of 120" in await visitor.page("/queues?from=150"), "the list was longer once"
     assert "is no row" in await visitor.page("/queues?from=-1", 400)
 
 

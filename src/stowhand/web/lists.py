@@ -86,7 +86,8 @@ def _view(asked: Asked, page: str, rows: Sequence[Any] | None, **more: Any) -> V
     given = asked.first("from") or "0"
     if not given.isascii() or not given.isdecimal() or len(given) > 9:
         raise Malformed(f"from: {given!r} is no row; a row is a whole number")
-    start, count = int(given), len(rows or ())
+    count = len(rows or ())
+    start = min(int(given), max(count - 1, 0) // PAGE * PAGE)  # of a list that has become shorter, its end
     before = asked.again(**{"from": max(start - PAGE, 0) or ""}) if start else None
     after = asked.again(**{"from": start + PAGE}) if start + PAGE < count else None
     part = None if rows is None else rows[start : start + PAGE]
