@@ -1,0 +1,89 @@
+"""The shop: orders by HTTP, a worker in the same process, and the dashboard for whoever has the token.
+
+uvicorn web:web
+"""
+
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from jobs import Order, app, confirm, open_database
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from stowhand import Job, NewJob
+from stowhand.events import WorkerStopped
+from stowhand.web import dashboard
+
+
+@asynccontextmanager
+async def lifespan(web: FastAPI) -> AsyncIterator[None]:
+    async with open_database() as sessions:
+        shared = {open_database: sessions}  # the tasks have what the requests have
+        async with app.run_in_background(concurrency=4, grace=10, resources=shared) as worker:
+            web.state.sessions, web.state.works = sessions, True
+            worker.events.on(WorkerStopped, lambda _: setattr(web.state, "works", False))
+            yield
+        await app.close()
+
+
+web = FastAPI(lifespan=lifespan)
+
+
+async def open_session(request: Request) -> AsyncIterator[AsyncSession]:
+    async with request.app.state.sessions() as session:
+        yield session
+
+
+Session = Annotated[AsyncSession, Depends(open_session)]
+
+
+class InRequest:
+    """Enqueues in the transaction of the request, whose session each part of it is given."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def enqueue(self, job: NewJob) -> Job:
+        return await app.enqueue_in(self._session, job)
+
+
+@web.post("/orders")
+async def place(item: str, session: Session, jobs: Annotated[InRequest, Depends()]) -> dict[str, int]:
+    """The order and its job are there together, or neither is."""
+    order = Order(item=item)
+    session.add(order)
+    await session.flush()  # the database gives order.id now
+    job = await jobs.enqueue(confirm.new_job(order.id))
+    if item == "sold out":
+        raise HTTPException(409, "There is none left.")
+    answer = {"order": order.id, "job": job.id}
+    await session.commit()
+    return answer
+
+
+@web.get("/orders/{order_id}")
+async def show(order_id: int, session: Session) -> dict[str, str]:
+    order = await session.get(Order, order_id)
+    if order is None:
+        raise HTTPException(404)
+    return {"item": order.item, "state": order.state}
+
+
+@web.get("/healthz")
+async def healthz(request: Request, response: Response) -> dict[str, bool]:
+    """That it answers shows that the loop moves, which is the worker's as well."""
+    works: bool = request.app.state.works
+    response.status_code = 200 if works else 503
+    return {"works": works}
+
+
+def rights(request: Request) -> list[str]:
+    token = os.environ.get("SHOP_TOKEN", "")
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return ["look", "payloads", "act"] if token and secrets.compare_digest(given.encode(), token.encode()) else []
+
+
+web.mount("/jobs-admin", dashboard(app, rights=rights))

@@ -1,0 +1,72 @@
+"""The shop with Flask: orders by HTTP, each with its job in one transaction. A worker beside it does the jobs.
+
+gunicorn --preload --workers 2 shop:web
+stowhand worker --app shop:app
+"""
+
+from __future__ import annotations
+
+import os
+
+from flask import Flask, abort, jsonify, request
+from flask.typing import ResponseReturnValue
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from stowhand import App, UnknownJob
+
+URL = os.environ.get("DATABASE_URL", "sqlite:///shop.db")
+app = App(URL)
+engine = create_engine(URL.replace("postgresql:", "postgresql+psycopg:"))
+web = Flask(__name__)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item: Mapped[str]
+
+
+@app.task
+def confirm(order_id: int) -> str:
+    with Session(engine) as session:
+        return f"confirmed {session.get_one(Order, order_id).item}"
+
+
+# With --preload these connections are open when gunicorn forks: no process uses those of another.
+app.sync.install()
+Base.metadata.create_all(engine)
+engine.dispose()
+
+
+@web.post("/orders")
+def place() -> ResponseReturnValue:
+    """The order and its job are there together, or neither is."""
+    with Session(engine) as session, session.begin():
+        order = Order(item=request.form["item"])
+        session.add(order)
+        session.flush()  # the database gives order.id now
+        job = app.sync.enqueue_in(session, confirm, order.id)
+        if order.item == "sold out":
+            abort(409, "There is none left.")
+        answer = {"order": order.id, "job": job.id, "process": os.getpid()}
+    return jsonify(answer)
+
+
+@web.get("/jobs/<int:job_id>")
+def show(job_id: int) -> ResponseReturnValue:
+    try:
+        job = app.sync.job(job_id, confirm)
+    except UnknownJob:
+        abort(404)
+    return jsonify({"state": job.state, "process": os.getpid()})
+
+
+@web.get("/healthz")
+def healthz() -> ResponseReturnValue:
+    """The store answers, and knows how many jobs there are."""
+    return jsonify(sum(app.sync.counts().values()))
