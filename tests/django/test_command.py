@@ -54,6 +54,11 @@ def test_a_killed_worker_leaves_nothing_running(backend: StowhandBackend, shop: 
             second.send_signal(signal.SIGTERM)
     result.refresh()
     assert (result.status, result.return_value) == (Status.SUCCESSFUL, "recovered")
+    (worker,) = result.worker_ids
+    assert f"-{second.pid}-" in worker
+    (error,) = result.errors
+    assert f"-{first.pid}-" in error.traceback
+    assert "died while running it" in error.traceback
 
 
 def words(backend: StowhandBackend, *arguments: str) -> list[str]:

@@ -111,13 +111,19 @@ def _first_start(job: Job, tries: Sequence[Try]) -> Any:
 
 def _errors(job: Job, tries: Sequence[Try]) -> list[base.TaskError]:
     """The newest has its whole text in the job."""
-    errors = [base.TaskError(exception_class_path=_path(one), traceback=_traceback(one.error or "")) for one in tries]
+    errors = [base.TaskError(exception_class_path=_path(one), traceback=_traceback(_text(one))) for one in tries]
     if job.state is State.CANCELED:
         errors.append(_error(JobCanceled, job.last_error or "canceled"))
     elif job.state in (State.ERRORED, State.FAILED) and job.last_error:
         last = errors.pop().exception_class_path if errors else _class_path(JobFailed)
         errors.append(base.TaskError(exception_class_path=last, traceback=_traceback(job.last_error)))
     return errors
+
+
+def _text(one: Try) -> str:
+    if one.error is None and one.error_class == WORKER_DIED:
+        return f"the worker {one.worker or UNNAMED} died while running it"
+    return one.error or ""
 
 
 def error_of(error: BaseException) -> base.TaskError:
@@ -152,7 +158,6 @@ def _workers(job: Job, tries: Sequence[Try]) -> list[str]:
     """One for each attempt, the last one's last. What no name was kept of is filled up: their number is Django's count
     of attempts."""
     names = {one.number: one.worker for one in tries if one.worker}
-    last = job.worker or job.last_worker
-    if job.attempts and last:
-        names.setdefault(job.attempts, last)
+    if job.attempts and (last := job.worker or job.last_worker):
+        names[job.attempts] = last  # an attempt that died with its worker gave its number back
     return [names.get(number) or UNNAMED for number in range(1, job.attempts + 1)]
