@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from django.core.management import call_command
 from django.db import IntegrityError, connections, transaction
 from django.tasks import TaskResultStatus, task_backends
+from django.tasks.exceptions import TaskResultDoesNotExist
 from django.test import TestCase, TransactionTestCase, override_settings
 
 from stowhand.django.testing import drain
@@ -92,7 +95,7 @@ class InATransactionTestCase(TransactionTestCase):
     """What is committed is seen by a worker, too."""
 
     databases = DATABASES
-    available_apps = ["tests.django.site.shop"]  # noqa: RUF012 - Django's own form
+    available_apps = ["tests.django.site.shop", "stowhand.django"]  # noqa: RUF012 - Django's own form
 
     def test_drain_commits(self) -> None:
         for alias in sorted(DATABASES):
@@ -100,6 +103,22 @@ class InATransactionTestCase(TransactionTestCase):
             assert drain(alias) >= 1
             connections[alias].close()
             assert task_backends[alias].get_result(result.id).return_value == 4
+
+    def test_the_flush_behind_it_takes_the_jobs_as_well(self) -> None:
+        for alias in sorted(DATABASES):
+            failed, waits = (task.using(backend=alias) for task in (shop().refuse, shop().add))
+            results = [failed.enqueue("no"), waits.enqueue(4)]
+            assert drain(alias) == 2
+            results.append(waits.enqueue(5))
+            with patch("builtins.input", return_value="no"):
+                call_command("flush", database=alias, verbosity=0, inhibit_post_migrate=True)
+            assert task_backends[alias].get_result(results[2].id).status == Status.READY
+            call_command("flush", database=alias, verbosity=0, interactive=False, inhibit_post_migrate=True)
+            assert drain(alias) == 0
+            for result in results:
+                with pytest.raises(TaskResultDoesNotExist):
+                    task_backends[alias].get_result(result.id)
+            assert int(waits.enqueue(6).id) > int(results[2].id)
 
     def test_a_job_of_a_transaction_that_is_undone_is_never_run(self) -> None:
         drain()

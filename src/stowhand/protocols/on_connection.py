@@ -40,6 +40,9 @@ class JobsOnConnection(Protocol):
     def live(self) -> int:
         """Jobs that have not ended."""
 
+    def empty(self) -> None:
+        """Remove all rows of ``install``'s tables, jobs in whatever state; what is known of workers stays."""
+
     def install(self) -> None:
         """What is missing of the tables. No event loop may run in this thread. Raises SchemaError."""
 

@@ -22,6 +22,12 @@ from stowhand.stores.postgres.queue.producing import call_of
 from stowhand.stores.postgres.queue.rows import Row, read_job, read_try
 from stowhand.stores.postgres.queue.schema import Installer
 
+_FILLED = """
+select format('%%I.%%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relkind = 'r' and c.relname <> all (%s) and pg_relation_size(c.oid) > 0"""
+_KEPT = ["applied_migrations", "settings", "workers", "app_versions"]
+"""The first two are filled by migrations. A worker that goes on would miss its own row."""
+
 
 class PostgresOnConnection:
     """``cursor``: gives one that is used for one statement, within the owner's transaction. ``raw``: gives the driver's
@@ -60,6 +66,10 @@ class PostgresOnConnection:
         schema = self._context.fillings["schema"]
         ((count,),) = self._run(f"select count(*) from {schema}.live where state <> 'failed'".encode(), ())
         return int(count)
+
+    def empty(self) -> None:
+        if tables := [name for (name,) in self._run(_FILLED.encode(), (self._context.schema, _KEPT))]:
+            self._cursor().execute(f"truncate {', '.join(tables)} cascade".replace("%", "%%"), ())
 
     def install(self) -> None:
         asyncio.run(self._installer().install())

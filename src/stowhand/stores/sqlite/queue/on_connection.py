@@ -55,6 +55,10 @@ class SqliteOnConnection:
             ((count,),) = tx.raw.execute("SELECT count(*) FROM stowhand_jobs WHERE state <> 'failed'")
             return int(count)
 
+    def empty(self) -> None:
+        with self._transaction() as tx:
+            schema.empty(tx.raw)
+
     def install(self) -> None:
         with self._transaction() as tx:
             schema.install(tx)

@@ -109,6 +109,13 @@ def uninstall(connection: sqlite3.Connection) -> None:
         connection.execute(f"DROP {_plain(kind)} IF EXISTS {_plain(name)}")
 
 
+def empty(connection: sqlite3.Connection) -> None:
+    """Delete all rows of ours, but for those of migrations and of workers."""
+    tables = [name for kind, name in connection.execute(SQL["ours"]).fetchall() if kind.lower() == "table"]
+    for name in sorted({*tables} - {"stowhand_schema", "stowhand_workers", "stowhand_app_versions"}):
+        connection.execute(f"DELETE FROM {_plain(name)}")
+
+
 def write_ahead(connection: sqlite3.Connection, path: Path) -> None:
     """Readers and the writer do not wait for each other; a kill leaves a sound file."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
