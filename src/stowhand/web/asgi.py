@@ -141,18 +141,13 @@ def dashboard(
 
     async def visitor(request: Request) -> Who:
         given = rights(request)
-        return _who(await given if inspect.isawaitable(given) else given)
+        given = await given if inspect.isawaitable(given) else given
+        try:
+            return given if isinstance(given, Who) else Who(rights=frozenset(map(Right, given)))
+        except ValueError as error:
+            raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Right)}") from None
 
     if events is None:
         LendingListener(events := Events(), name="web")
     acting = Acting(events, kept.registry.made_elsewhere) if isinstance(kept, App) else Acting(events)
     return Asgi(Board(Reading(opened), acting=acting, events=events), visitor, prefix)
-
-
-def _who(given: Given) -> Who:
-    if isinstance(given, Who):
-        return given
-    try:
-        return Who(rights=frozenset(map(Right, given)))
-    except ValueError as error:
-        raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Right)}") from None

@@ -80,7 +80,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(self.form.get(name, ())), "")
 
     def may(self, right: Right) -> bool:
-        """Whether the visitor has this right."""
         return self.who.may(right)
 
     def href(self, path: str, **query: object) -> str:
@@ -111,7 +110,6 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_page(self) -> bool:
-        """Is it HTML?"""
         return ("content-type", HTML) in self.headers
 
     def with_headers(self, *more: tuple[str, str]) -> Reply:

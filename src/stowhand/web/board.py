@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -84,13 +84,6 @@ TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
 """What a page says where there is none to show: the first that fits. Status, title, what to do."""
 
 
-def _acting_routes(acting: Acting | None) -> Iterator[Route]:
-    if acting is not None:
-        yield Route("POST", "/act", acting.act, Right.ACT)
-        yield Route("GET", "/again", acting.again, Right.ADD)
-        yield Route("POST", "/again", acting.run_again, Right.ADD)
-
-
 class Board:
     """One dashboard over one store. ``acting``: without it nothing can be changed. ``routes``: beside its own.
 
@@ -108,7 +101,11 @@ class Board:
         self._events = events or Events()
         self._reading = reading
         self._access = access or Access()
-        self._routes = (*routes, *_acting_routes(acting))
+        self._routes = [*routes]
+        if acting is not None:
+            self._routes.append(Route("POST", "/act", acting.act, Right.ACT))
+            self._routes.append(Route("GET", "/again", acting.again, Right.ADD))
+            self._routes.append(Route("POST", "/again", acting.run_again, Right.ADD))
         self._live = Live(self.answer, reading)
 
     def close(self) -> None:
@@ -237,6 +234,5 @@ def _asset(asked: Asked) -> Reply:
     (kind, content), tag = ASSETS[asked.path], _tag_of(asked.path)
     kept = f"public, max-age={YEAR}, immutable" if asked.first("v") == tag else "no-cache"
     headers = (("content-type", kind), ("etag", f'"{tag}"'), ("cache-control", kept))
-    if tag in asked.headers.get("if-none-match", ""):
-        return Reply(status=304, headers=headers)
-    return Reply(headers=headers, body=content)
+    is_there = tag in asked.headers.get("if-none-match", "")
+    return Reply(status=304 if is_there else 200, headers=headers, body=b"" if is_there else content)

@@ -38,6 +38,12 @@ class Mark(msgspec.Struct, frozen=True):
     label: str
 
 
+Slots = Sequence[Slot]
+Marks = Sequence[Mark]
+Keys = Sequence[tuple[str, str]]
+"""Classes of the stylesheet, with what they are called."""
+
+
 def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: float) -> list[Slot]:
     """One for each ``step`` seconds from ``since`` until before ``until``, all tasks together."""
     found: defaultdict[int, list[Period]] = defaultdict(list)
@@ -50,7 +56,7 @@ def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: 
     ]
 
 
-def throughput(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup:
+def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
     """Attempts that ended, as bars; on top of the others those that failed, for good or to be tried again."""
     fine, bad, most = _ended(slots)
     top = _nice(most, least=1)
@@ -67,26 +73,24 @@ def throughput(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> 
     )
 
 
-def waits(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup:
+def waits(name: str, slots: Slots, marks: Marks = ()) -> Markup:
     """How long jobs were due before they were claimed: a line that half of them, and one that 95 of 100, stay below."""
     return _durations(name, "Wait", slots, Tally.wait, marks)
 
 
-def runs(name: str, slots: Sequence[Slot], marks: Sequence[Mark] = ()) -> Markup:
+def runs(name: str, slots: Slots, marks: Marks = ()) -> Markup:
     """How long handlers took, likewise."""
     return _durations(name, "Run time", slots, Tally.run, marks)
 
 
-def spark(slots: Sequence[Slot], words: str) -> Markup:
+def spark(slots: Slots, words: str) -> Markup:
     """Throughput for a cell of a table. ``words``: what it is, for who listens."""
     fine, bad, most = _ended(slots)
     frame = '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     return Markup(frame).format(len(slots), HEIGHT, words, _stack(fine, bad, most or 1))
 
 
-def _durations(
-    name: str, title: str, slots: Sequence[Slot], of: Callable[[Tally, float], float | None], marks: Sequence[Mark]
-) -> Markup:
+def _durations(name: str, title: str, slots: Slots, of: Callable[[Tally, float], float | None], marks: Marks) -> Markup:
     half, most = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
     slowest = max((value for value in most if value is not None), default=None)
     top = _nice(slowest or 0, least=0.001)
@@ -114,16 +118,8 @@ _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</
 <p class="times" aria-hidden="true">{times}</p></figure>"""
 
 
-def _figure(
-    name: str,
-    slots: Sequence[Slot],
-    marks: Sequence[Mark],
-    *,
-    keys: Sequence[tuple[str, str]],
-    said: Sequence[str],
-    **shown: str,
-) -> Markup:
-    """``keys``: classes of the stylesheet, with names. ``said``: of each column. ``shown``: what the frame names."""
+def _figure(name: str, slots: Slots, marks: Marks, keys: Keys, said: Sequence[str], **shown: str) -> Markup:
+    """``said``: of each column. ``shown``: what the frame names."""
     since = slots[0].at
     step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].at + step
@@ -143,7 +139,7 @@ def _figure(
     )
 
 
-def _spoken(slots: Sequence[Slot], said: Sequence[str]) -> Iterator[Markup]:
+def _spoken(slots: Slots, said: Sequence[str]) -> Iterator[Markup]:
     rect = Markup('<rect x="{}" width="1" height="100"><title>{:%H:%M}Z: {}</title></rect>')
     for number, (slot, words) in enumerate(zip(slots, said, strict=True)):
         if slot.tally is not None:

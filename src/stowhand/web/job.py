@@ -123,23 +123,16 @@ def read_value(given: str | None) -> Any:
 
 
 def _node(value: Any, left: list[int]) -> Markup:
-    match value:
-        case dict() if value:
-            return _list(list(value.items()), left)
-        case list() if value:
-            return _list([(None, one) for one in value], left)
-        case Decimal():
-            return _plain("value", NUMBERS.encode(value).decode(), left)
-    return _plain("value", json.dumps(value, ensure_ascii=False), left)
-
-
-def _list(items: list[tuple[str | None, Any]], left: list[int]) -> Markup:
+    if not value or not isinstance(value, dict | list):
+        words = NUMBERS.encode(value).decode() if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
+        return _plain("value", words, left)
+    items = [*value.items()] if isinstance(value, dict) else [(None, one) for one in value]
     shown = []
     for number, (name, one) in enumerate(items):
         if left[0] <= 0:
             shown.append(Markup("<li>… {} more</li>").format(len(items) - number))
             break
-        named = Markup("") if name is None else _plain("name", json.dumps(name, ensure_ascii=False), left)
+        named = "" if name is None else _plain("name", json.dumps(name, ensure_ascii=False), left)
         shown.append(Markup("<li>{}{}</li>").format(named, _node(one, left)))
     return Markup("<ul>{}</ul>").format(Markup("").join(shown))
 

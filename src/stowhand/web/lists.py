@@ -33,7 +33,6 @@ class TaskLine(msgspec.Struct, frozen=True):
 
     @property
     def chart(self) -> Markup:
-        """Of the last hour."""
         return charts.spark(self.slots, "What ended in the last hour")
 
     @property

@@ -79,7 +79,7 @@ async def show(asked: Asked, reading: Reading) -> View:
 
 
 async def _drawn(
-    reading: Reading, now: datetime, span: str, marks: Sequence[charts.Mark]
+    reading: Reading, now: datetime, span: str, marks: charts.Marks
 ) -> tuple[list[object], Sequence[Period]]:
     """The charts; and what was counted in the last hour, by the minute."""
     length, step = SPANS[span]
@@ -91,9 +91,8 @@ async def _drawn(
     if not found:
         return [], lately
     slots = charts.slots_of(found, since, ends, step)
-    return [
-        draw(f"chart-{draw.__name__}", slots, marks) for draw in (charts.throughput, charts.waits, charts.runs)
-    ], lately
+    kinds = (charts.throughput, charts.waits, charts.runs)
+    return [draw(f"chart-{draw.__name__}", slots, marks) for draw in kinds], lately
 
 
 async def _reset(reading: Reading, now: datetime, lately: Sequence[Period]) -> Sequence[Period]:
@@ -151,11 +150,8 @@ def _failing(asked: Asked, failures: Sequence[Failures], now: datetime) -> Itera
 def _lost(asked: Asked, workers: Sequence[WorkerRow]) -> Iterator[Line]:
     for row in workers:
         if not row.alive:
-            what, todo = (
-                f"Worker {_apart(row.card.name)} on {_apart(row.card.host)} was lost",
-                "Its jobs run elsewhere once leases end.",
-            )
-            yield Line(what, asked.href("/workers"), todo, is_bad=False)
+            what = f"Worker {row.card.name} on {row.card.host} was lost"
+            yield Line(what, asked.href("/workers"), "Its jobs run elsewhere once leases end.", is_bad=False)
 
 
 def _died(asked: Asked, reset: Sequence[Period]) -> Iterator[Line]:

@@ -54,10 +54,7 @@ class Reading:
     """
 
     def __init__(
-        self,
-        open_store: Callable[[], Awaitable[QueueStore]],
-        clock: Clock | None = None,
-        acting: Reading | None = None,
+        self, open_store: Callable[[], Awaitable[QueueStore]], clock: Clock | None = None, acting: Reading | None = None
     ) -> None:
         self._open_store = open_store
         self._acting = acting
@@ -218,11 +215,10 @@ class Reading:
         return await (self.ask(look) if key is None else self.shared(key, look))
 
     async def _opened(self) -> QueueStore:
-        if self._store is None:
-            async with self._opening:
-                if self._store is None:
-                    self._store = await self._open_store()
-        return self._store
+        async with self._opening:
+            if self._store is None:
+                self._store = await self._open_store()
+            return self._store
 
 
 def seen_by(who: Who, job: Job) -> Job:
