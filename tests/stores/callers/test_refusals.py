@@ -53,9 +53,14 @@ class Made:
     async def async_connection(self, driver: str = "postgresql+asyncpg", **options: Any) -> Any:
         return await self._stack.enter_async_context(self.async_engine(driver, **options).connect())
 
-    async def asyncpg(self) -> Any:
-        connection = await asyncpg.connect(self.url)
+    async def asyncpg(self, **options: Any) -> Any:
+        connection = await asyncpg.connect(self.url, **options)
         self._stack.push_async_callback(connection.close)
+        return connection
+
+    async def asyncpg_in_a_block(self, **options: Any) -> Any:
+        connection = await self.asyncpg(**options)
+        await connection.transaction().start()
         return connection
 
     async def psycopg(self, **options: Any) -> Any:
@@ -99,6 +104,11 @@ REFUSED: dict[str, tuple[Callable[[Made], Any], str]] = {
     "a pool of psycopg's": (lambda made: made.psycopg_pool(), "take a connection from it"),
     "psycopg in autocommit": (lambda made: made.psycopg(autocommit=True), r"`with connection\.transaction\(\)"),
     "psycopg to another database": (lambda made: made.psycopg(dbname="postgres"), "to the database 'postgres'"),
+    "asyncpg to another": (lambda made: made.asyncpg_in_a_block(database="postgres"), "database 'postgres'"),
+    "SQLAlchemy over asyncpg to another": (
+        lambda made: made.async_connection(connect_args={"database": "postgres"}),
+        "database 'postgres'",
+    ),
     "SQLAlchemy to another": (lambda made: made.connection(connect_args={"dbname": "postgres"}), "database 'postgres'"),
     "the same beneath psycopg2": (
         lambda made: made.connection("postgresql+psycopg2", connect_args={"dbname": "postgres"}),

@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
+from stowhand.stores.callers.drivers import asyncpg_place
 from stowhand.stores.callers.recognising import postgres_caller
 from stowhand.stores.database import trouble
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
@@ -78,8 +79,8 @@ class Guest:
         self._check_place(connection)
 
     def _check_place(self, connection: object) -> None:
-        """psycopg and psycopg2 know where they are; of others nothing is known without a question."""
-        info: Any = getattr(connection, "info", None)
+        """Every driver here knows where it is, without a question to the server."""
+        info: Any = getattr(connection, "info", None) or asyncpg_place(connection)
         name = self._context.address.other_name(info) if info is not None else None
         if name is not None:
             raise ConfigurationError(
