@@ -39,6 +39,8 @@ ASSETS = {
 THEME, THEMES = "theme", ("light", "dark")
 """A cookie, and what it may hold; empty: as the system is."""
 YEAR = 31_536_000
+NAMED = 12
+"""Names of a long list that are said."""
 AGAIN = 5
 """Seconds after which a page that could not be shown is asked for again."""
 AFTER_POST = "Go back and look. Sending the form once more does what it did not, and nothing twice."
@@ -205,6 +207,7 @@ def _templates() -> jinja2.Environment:
         auto_reload=False,
     )
     made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment, "head": _head}
+    made.filters["some"] = _some
     made.globals |= {"tag_of": _tag_of}
     return made
 
@@ -212,6 +215,11 @@ def _templates() -> jinja2.Environment:
 def _head(error: str | None) -> str:
     """An error on one line of a list."""
     return shorten(telling_line(error), 160) if error else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 def _moment(at: datetime | None, now: datetime) -> Markup:

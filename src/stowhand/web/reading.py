@@ -26,6 +26,8 @@ from stowhand.web.asked import Forbidden, Right, Who
 T = TypeVar("T")
 FRESH = 1.0
 """Seconds for which one answer serves all viewers."""
+HARD, STALE = 100, 10.0
+"""An answer that took long serves for so many times as long, at most for these seconds."""
 PATIENCE = 10.0
 """Seconds after which a store that has not answered counts as away."""
 
@@ -61,7 +63,9 @@ class Reading:
         self._clock = clock or SystemClock()
         self._store: QueueStore | None = None
         self._opening = asyncio.Lock()
-        self._fresh: dict[object, tuple[float, asyncio.Task[Any]]] = {}
+        self._shared: dict[object, asyncio.Task[Any]] = {}
+        self._until: dict[object, float] = {}
+        """Until when an answer is fresh; a question that went wrong has no such moment."""
         self.away_since: datetime | None = None
         """When the store was first found not to answer; ``None``: it answered."""
 
@@ -116,7 +120,7 @@ class Reading:
     workers = _for_all(lambda inspect: inspect.workers())
     queues = _for_all(lambda inspect: inspect.queues())
     pauses = _for_all(lambda inspect: inspect.pauses())
-    _held = _for_all(lambda inspect: inspect.held())
+    _held = _for_all(lambda inspect: inspect.held(each=3))
     _failures = _for_all(lambda inspect: inspect.failures())
 
     async def held(self, who: Who) -> Sequence[Held] | None:
@@ -183,24 +187,32 @@ class Reading:
         return await (self if self._acting is None else self._acting).ask(question)
 
     async def shared(self, key: object, question: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """The same, asked once a second for all viewers. What went wrong is asked again at once."""
-        now = self._clock.monotonic()
-        self._fresh = {one: kept for one, kept in self._fresh.items() if now - kept[0] < FRESH}
-        if key not in self._fresh:
-            task = asyncio.ensure_future(self.ask(question))
-            self._fresh[key] = now, task
-            task.add_done_callback(lambda task: self._settled(key, task))
-        answer: T = await asyncio.shield(self._fresh[key][1])
-        return answer
+        """The same, asked for all viewers once a second; where that would be hard work, once in a hundred times as long
+        as it takes. What went wrong is asked again at once.
+        """
 
-    def _settled(self, key: object, task: asyncio.Task[Any]) -> None:
-        """Whoever asked may have gone: asyncio warns of an error that nobody has read."""
-        if (task.cancelled() or task.exception()) and self._fresh.get(key, (0.0, None))[1] is task:
-            del self._fresh[key]
+        async def timed(store: QueueStore) -> T:
+            began = self._clock.monotonic()
+            answer = await question(store)
+            took = self._clock.monotonic() - began
+            self._until[key] = began + min(max(FRESH, took * HARD), STALE)
+            return answer
+
+        now = self._clock.monotonic()
+        done = [one for one, task in self._shared.items() if task.done() and now >= self._until.get(one, 0.0)]
+        for one in done:
+            del self._shared[one]
+        if key not in self._shared:
+            self._until.pop(key, None)
+            task = asyncio.ensure_future(self.ask(timed))
+            self._shared[key] = task
+            task.add_done_callback(_retrieved)
+        answer: T = await asyncio.shield(self._shared[key])
+        return answer
 
     def forget(self) -> None:
         """Ask anew: something was changed here."""
-        self._fresh = {}
+        self._shared = {}
 
     async def _look(self, question: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:
         """``None``: a lent store, whose jobs are looked at one by one. With a ``key`` once a second for all viewers."""
@@ -219,6 +231,12 @@ class Reading:
             if self._store is None:
                 self._store = await self._open_store()
             return self._store
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Whoever asked may have gone: asyncio warns of an error that nobody has read."""
+    if not task.cancelled():
+        task.exception()
 
 
 def seen_by(who: Who, job: Job) -> Job:

@@ -1,0 +1,70 @@
+"""How long one answer serves all viewers of the dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.web.reading import Reading
+
+
+class Counter:
+    """A question that takes so many seconds of the clock."""
+
+    def __init__(self, clock: FakeClock, takes: float) -> None:
+        self._clock, self._takes = clock, takes
+        self.asked = 0
+
+    async def __call__(self, store: object) -> int:
+        self.asked += 1
+        await self._clock.advance(self._takes)
+        return self.asked
+
+
+async def _answers(takes: float, after: list[float]) -> list[int]:
+    clock = FakeClock()
+    store = MemoryStore()
+
+    async def opened() -> MemoryStore:
+        return store
+
+    reading, question = Reading(opened, clock), Counter(clock, takes)
+    found = [await reading.shared("it", question)]
+    for seconds in after:
+        await clock.advance(seconds)
+        found.append(await reading.shared("it", question))
+    return found
+
+
+def test_a_quick_answer_serves_for_a_second() -> None:
+    assert asyncio.run(_answers(0.001, [0.9, 0.2])) == [1, 1, 2]
+
+
+def test_hard_work_is_repeated_seldom() -> None:
+    assert asyncio.run(_answers(0.05, [4.9, 0.2])) == [1, 1, 2]
+    assert asyncio.run(_answers(2.0, [7.9, 0.2])) == [1, 1, 2]
+
+
+def test_what_goes_wrong_is_asked_again_at_once() -> None:
+    async def run() -> list[str]:
+        reading = Reading(_opened, FakeClock())
+        found, asked = [], 0
+
+        async def question(store: object) -> str:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise RuntimeError("away")
+            return "there"
+
+        for _ in range(2):
+            try:
+                found.append(await reading.shared("it", question))
+            except RuntimeError as error:
+                found.append(str(error))
+        return found
+
+    async def _opened() -> MemoryStore:
+        return MemoryStore()
+
+    assert asyncio.run(run()) == ["away", "there"]
