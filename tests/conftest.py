@@ -142,7 +142,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A step of scripts/test that failed before pytest began fails the run."""
-    if exitstatus == pytest.ExitCode.OK and os.environ.get("STOWHAND_FAILED_STEPS"):
+    if exitstatus == pytest.ExitCode.OK and os.environ.get("FAILED_STEPS"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -151,7 +151,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
     for reason, count in sorted(skipped.items()):
         terminalreporter.write_line(f"SKIPPED {count}: {reason}", yellow=True)
-    failed_steps = os.environ.get("STOWHAND_FAILED_STEPS")
+    failed_steps = os.environ.get("FAILED_STEPS")
     if failed_steps:
         terminalreporter.write_line(f"FAILED before pytest: {failed_steps} (see above)", red=True)
 

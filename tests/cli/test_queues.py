@@ -38,7 +38,7 @@ def test_programs_read_objects(queue: Stowhand) -> None:
     (row,) = queue("queues", "list", "--json").rows()
     assert row["paused_since"].endswith("Z")
     since = row.pop("paused_since")
-    assert row == {"name": "q", "held_by": None, "waiting": 0, "due": 0, "running": 0, "failed": 0}
+    assert row == {"name": "q", "held_by": None, "waiting": 0, "due": 0, "running": 0, "failed": 0, "due_since": None}
     assert since
 
 

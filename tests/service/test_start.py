@@ -54,6 +54,8 @@ VALUES: dict[str, tuple[str, str | None]] = {
     "fair": ("on", "fair"),
     "watch": ("true", "x"),
     "http": ("0.0.0.0:9100", "host"),
+    "web": ("8080", "host"),
+    "app_version": ("2026.11", None),
     "metrics_labels": ("7", "0"),
     "otel": ("TRUE", "-"),
     "once": ("true", "twice"),
@@ -69,7 +71,7 @@ def values_of(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def test_every_option_of_a_worker_is_tried_here() -> None:
-    assert {option.name for option in command.params} - {"version"} == VALUES.keys()  # which any command is given
+    assert {option.name for option in command.params} - {"version", "beside"} == VALUES.keys()  # no settings
 
 
 @pytest.mark.parametrize("name", VALUES)
