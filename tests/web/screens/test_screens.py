@@ -27,6 +27,18 @@ async def test_a_screen_keeps_nobody_out(full_site: Site, page: Page, path: str)
     assert await barriers(page) == []
 
 
+async def test_a_narrow_screen_breaks_no_name_into_syllables(full_site: Site, page: Page) -> None:
+    await page.set_viewport_size({"width": 320, "height": 640})
+    for path in ("/jobs", "/failures", "/workers"):
+        await page.goto(full_site.at(path))
+        widths = await page.locator("main td:has(bdi):not(.minor)").evaluate_all(
+            "all => all.map(one => one.clientWidth)"
+        )
+        assert all(width > 70 for width in widths), path
+        table = await page.locator(".table").evaluate("one => [one.scrollWidth, one.clientWidth]")
+        assert table[0] <= table[1], path
+
+
 async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: Site) -> None:
     async with chromium.context(java_script_enabled=False) as context:
         page = await context.new_page()
