@@ -146,6 +146,18 @@ def test_secrets_are_hidden_in_what_is_copied_and_nothing_else_changes() -> None
     assert hide_secrets("no json") == "no json"
 
 
+async def test_an_open_page_has_places_for_what_a_job_leaves_behind() -> None:
+    """The stream fills and empties them: it does not make any."""
+    store = MemoryStore()
+    job = await store.jobs.enqueue(NewJob(task="send"))
+    before = await Visitor(store).page(f"/job?id={job.id}")
+    await store.settle([(one, Settlement(State.COMPLETED, Ended.OK, result="7")) for one in await claimed(store)])
+    after = await Visitor(store).page(f"/job?id={job.id}")
+    empty = re.compile(r'<section id="(\w+)" data-region[^>]*></section>')
+    assert empty.findall(before) == ["error", "result", "attempts"]
+    assert empty.findall(after) == ["why", "error"]
+
+
 async def test_what_was_failed_by_hand_is_said_once() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
