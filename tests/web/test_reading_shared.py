@@ -68,3 +68,21 @@ def test_what_goes_wrong_is_asked_again_at_once() -> None:
         return MemoryStore()
 
     assert asyncio.run(run()) == ["away", "there"]
+
+
+def test_an_answer_that_is_old_is_not_kept() -> None:
+    """Charts are asked for by the minute: each minute is another question."""
+
+    async def run() -> int:
+        clock = FakeClock()
+        reading, question = Reading(_opened, clock), Counter(clock, 0.001)
+        for minute in range(5):
+            await reading.shared(minute, question)
+            await clock.advance(60)
+        held = [value for value in vars(reading).values() if isinstance(value, dict)]
+        return max(map(len, held))
+
+    async def _opened() -> MemoryStore:
+        return MemoryStore()
+
+    assert asyncio.run(run()) == 1

@@ -63,9 +63,8 @@ class Reading:
         self._clock = clock or SystemClock()
         self._store: QueueStore | None = None
         self._opening = asyncio.Lock()
-        self._shared: dict[object, asyncio.Task[Any]] = {}
-        self._until: dict[object, float] = {}
-        """Until when an answer is fresh; a question that went wrong has no such moment."""
+        self._shared: dict[object, asyncio.Task[tuple[Any, float]]] = {}
+        """What has been asked, by question: the answer, and until when it is fresh."""
         self.away_since: datetime | None = None
         """When the store was first found not to answer; ``None``: it answered."""
 
@@ -191,23 +190,19 @@ class Reading:
         as it takes. What went wrong is asked again at once.
         """
 
-        async def timed(store: QueueStore) -> T:
+        async def timed(store: QueueStore) -> tuple[T, float]:
             began = self._clock.monotonic()
             answer = await question(store)
             took = self._clock.monotonic() - began
-            self._until[key] = began + min(max(FRESH, took * HARD), STALE)
-            return answer
+            return answer, began + min(max(FRESH, took * HARD), STALE)
 
         now = self._clock.monotonic()
-        done = [one for one, task in self._shared.items() if task.done() and now >= self._until.get(one, 0.0)]
-        for one in done:
-            del self._shared[one]
+        self._shared = {one: task for one, task in self._shared.items() if not task.done() or _fresh_until(task) > now}
         if key not in self._shared:
-            self._until.pop(key, None)
             task = asyncio.ensure_future(self.ask(timed))
             self._shared[key] = task
-            task.add_done_callback(_retrieved)
-        answer: T = await asyncio.shield(self._shared[key])
+            task.add_done_callback(_fresh_until)
+        answer: T = (await asyncio.shield(self._shared[key]))[0]
         return answer
 
     def forget(self) -> None:
@@ -233,10 +228,9 @@ class Reading:
             return self._store
 
 
-def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Whoever asked may have gone: asyncio warns of an error that nobody has read."""
-    if not task.cancelled():
-        task.exception()
+def _fresh_until(task: asyncio.Task[tuple[Any, float]]) -> float:
+    """By the clock; of what went wrong 0. Reads the error: asyncio warns of one that nobody has read."""
+    return 0.0 if task.cancelled() or task.exception() else task.result()[1]
 
 
 def seen_by(who: Who, job: Job) -> Job:
