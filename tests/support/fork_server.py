@@ -23,6 +23,7 @@ import sys
 import threading
 import warnings
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -31,10 +32,22 @@ PRELOADED = (
     *("stowhand.cli.program", "stowhand.cli.worker", "stowhand.cli.jobs", "stowhand.cli.options", "stowhand.app.app"),
     *("stowhand.service.run", "stowhand.service.supervisor", "stowhand.service.health", "stowhand.runner.running"),
     *("stowhand.stores.sqlite.queue.store", "stowhand.stores.postgres.queue.store", "stowhand.stores.table.store"),
-    *("stowhand.stores.postgres.table.table", "stowhand.stores.sqlite.table.table", "stowhand.remote.client.store"),
-    *("stowhand.observe.listener", "stowhand.observe.traces", "opentelemetry.sdk.trace.export", "stowhand.flows.flow"),
-    *("psycopg", "psycopg_pool", "redis.asyncio", "httpx", "click"),
+    *("stowhand.stores.postgres.table.table", "stowhand.stores.sqlite.table.table", "stowhand.observe.listener"),
+    *("stowhand.flows.flow", "psycopg", "redis.asyncio", "click"),
 )
+COMMANDS = "django.core.management.commands"
+WITH = {
+    "httpx": ("stowhand.remote.client.store",),
+    "psycopg_pool": ("psycopg_pool",),
+    "opentelemetry": ("stowhand.observe.traces", "opentelemetry.sdk.trace.export"),
+    "django": (
+        *(f"{COMMANDS}.check", f"{COMMANDS}.makemigrations", f"{COMMANDS}.migrate", f"{COMMANDS}.runserver"),
+        *(f"{COMMANDS}.shell", f"{COMMANDS}.test", "django.db.backends.sqlite3.base", "django.views.defaults"),
+        *("django.db.backends.postgresql.base", "django.contrib.staticfiles.handlers", "django.middleware.csrf"),
+        *("stowhand.django.project", "stowhand.django.testing", "stowhand.django.checks", "stowhand.django.apps"),
+    ),
+}
+"""What is imported where this package is there: that of Django needs no settings for it."""
 MOST = 64
 """Descriptors of a request."""
 INHERITED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
@@ -49,7 +62,8 @@ SERVES = "forks"
 
 def serve(control: socket.socket) -> dict[str, Any]:
     """Fork until the other end is closed; returns, in a forked process alone, what that is to run."""
-    for name in PRELOADED:
+    there = [names for package, names in WITH.items() if importlib.util.find_spec(package)]
+    for name in chain(PRELOADED, *there):
         importlib.import_module(name)
     assert threading.active_count() == 1, "a fork would lose the other threads"
     gc.collect()

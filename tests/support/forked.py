@@ -31,6 +31,8 @@ SERVER = Path(__file__).with_name("fork_server.py")
 CLIENT = Path(__file__).with_name("fork_client.py")
 PYTHON = sys.executable
 STOWHAND = str(Path(sys.executable).with_name("stowhand"))
+MANAGE = "manage.py"
+"""Of a project of Django's."""
 OWN = ("PYTHON", "LC_", "LANG")
 """Variables that a running interpreter does not obey any more."""
 ALIKE = {"C", "POSIX", "C.UTF-8"}
@@ -191,7 +193,7 @@ def _wanted(words: list[str]) -> dict[str, Any] | None:
         case _:
             return None
     what = arguments[0]
-    quick = what == STOWHAND or (kind == "module" and what.startswith("stowhand"))
+    quick = what in (STOWHAND, MANAGE) or (kind == "module" and what.startswith(("stowhand", "django")))
     return {"kind": kind, "what": what, "arguments": arguments[1:], "warnings": warnings, "quick": quick}
 
 

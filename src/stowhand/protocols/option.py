@@ -283,6 +283,13 @@ def one_of(given: str, words: Iterable[str]) -> str:
     raise ValueError(f"{given!r} given, must be one of {', '.join(known)}{hint(given, known)}")
 
 
+def whole(given: str) -> int:
+    """A number that is one. Raises ValueError."""
+    if not given.removeprefix("-").isdecimal() or not given.isascii() or len(given) > 19:
+        raise ValueError(f"{given[:40]!r} is no whole number")
+    return int(given)
+
+
 def refuse_other(given: object, kinds: Any, words: str) -> None:
     """Raises ValueError for what is of another type."""
     # bool is an int to Python; True as a number is a mistake.

@@ -7,9 +7,11 @@ again when they are written.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import redis
 import redis.asyncio
@@ -19,6 +21,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from stowhand.flows.redis.address import Address
+from stowhand.protocols.forking import lead_nowhere
 
 CONNECT_TIMEOUT = 5.0
 """Seconds."""
@@ -83,6 +86,13 @@ class _Cluster(_InTime, redis.asyncio.RedisCluster):  # type: ignore[misc]
     """All nodes."""
 
 
+def _connections(client: Client) -> list[Any]:
+    if isinstance(client, redis.asyncio.RedisCluster):
+        return [one for node in client.nodes_manager.nodes_cache.values() for one in node._connections]  # noqa: SLF001
+    pool: Any = client.connection_pool
+    return [*pool._available_connections, *pool._in_use_connections]  # noqa: SLF001
+
+
 class Dialer:
     """Makes the clients of one store, and closes them. Nothing is connected before it is used."""
 
@@ -91,6 +101,7 @@ class Dialer:
         self._calls: dict[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None, None]]] = {}
         self._open: list[Client] = []
         self._sentinels: list[redis.asyncio.Redis] = []
+        _dialers.add(self)
 
     def calls(self) -> Client:
         """The client of the running loop's calls: one, of which each call borrows a connection.
@@ -120,6 +131,13 @@ class Dialer:
         self._sentinels = []
         for client in clients:
             await client.aclose()
+
+    def forked(self) -> None:
+        """In the child: what is open is the parent's; the next call connects."""
+        connections = [one for client in (*self._open, *self._sentinels) for one in _connections(client)]
+        writers = [one._writer for one in connections if one._writer is not None]  # noqa: SLF001
+        lead_nowhere([one.get_extra_info("socket").fileno() for one in writers])
+        self._calls, self._open, self._sentinels = {}, [], []
 
     def _client(self, deadline: float, gate: AbstractAsyncContextManager[Any] | None = None) -> Client:
         client = self._new(self._options() | {"retry": Retry(NoBackoff(), 0)})
@@ -175,3 +193,14 @@ def _closed_with_the_loop(client: Client) -> AsyncGenerator[None, None]:
     with suppress(StopIteration):  # to its yield: nothing is awaited before that
         open_one.__anext__().send(None)
     return open_one
+
+
+_dialers: WeakSet[Dialer] = WeakSet()
+
+
+def _forked() -> None:
+    for dialer in list(_dialers):
+        dialer.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

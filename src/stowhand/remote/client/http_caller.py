@@ -7,16 +7,20 @@ made before the time of ``Retry-After``, and a token that the server has refused
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+from collections.abc import Iterator
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import httpx
 import msgspec
 
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
+from stowhand.protocols.forking import lead_nowhere
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.troubles import CallRefused, NoReply, trouble_of
 from stowhand.remote.wire import TELLS, Message
@@ -54,6 +58,7 @@ class HttpCaller:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._not_before = 0.0
         self._refusal: tuple[float, CallRefused] | None = None
+        _callers.add(self)
 
     async def get(self, path: str, answer: type[T]) -> T:
         """The answer to a GET."""
@@ -73,6 +78,12 @@ class HttpCaller:
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()
+
+    def forked(self) -> None:
+        """In the child: what is open is the parent's; the next call connects."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            lead_nowhere([*_sockets(transport)])
 
     async def _ask(self, method: str, path: str, body: bytes | None, answer: type[T], waits: float) -> T:
         if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
@@ -164,3 +175,24 @@ def _describe(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         text += "; trust another authority with --ca-file (in Python ca_file=…)"
     return text
+
+
+def _sockets(transport: httpx.AsyncHTTPTransport) -> Iterator[int]:
+    """Of the connections that are open."""
+    pool: Any = transport._pool  # noqa: SLF001
+    for connection in pool.connections:
+        while connection is not None and not hasattr(connection, "_network_stream"):  # around it: a pool's, a proxy's
+            connection = getattr(connection, "_connection", None)
+        if connection is not None:
+            yield connection._network_stream.get_extra_info("socket").fileno()  # noqa: SLF001
+
+
+_callers: WeakSet[HttpCaller] = WeakSet()
+
+
+def _forked() -> None:
+    for caller in list(_callers):
+        caller.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

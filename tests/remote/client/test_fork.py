@@ -1,0 +1,50 @@
+"""A process that is forked reaches a lent store on connections of its own."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from stowhand.testing import MemoryStore
+from tests.support import forked
+from tests.support.lent import SharedServer
+
+STORY = """
+import asyncio, os, sys
+from stowhand import App, NewJob, open_store
+
+store, loop = open_store(sys.argv[1]), asyncio.new_event_loop()
+app = App(store=open_store(sys.argv[1]))
+
+def enqueue(task):
+    loop.run_until_complete(store.jobs.enqueue(NewJob(task=task)))
+    app.sync.add_job(task)
+
+loop.run_until_complete(store.open())
+enqueue("parent")
+if (pid := os.fork()) == 0:
+    try:
+        enqueue("child")
+        loop.run_until_complete(store.close())
+        app.sync.close()
+    except BaseException as error:
+        print(type(error).__name__, error, flush=True)
+        os._exit(1)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+enqueue("parent again")
+loop.run_until_complete(store.close())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
+def test_both_sides_of_a_fork_go_on() -> None:
+    with SharedServer() as street:
+        url = street.lend(kept := MemoryStore())
+        words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", STORY, url]
+        ended = forked.run(words, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        street.take_back(url)
+    tasks = [row.job().task for row in kept.rows()]
+    assert sorted(tasks) == ["child", "child", "parent", "parent", "parent again", "parent again"]
