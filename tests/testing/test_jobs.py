@@ -194,6 +194,14 @@ def test_what_recurs_and_what_is_delayed_happen_in_the_order_of_time(jobs: Jobs)
     assert jobs.advance("24h").counts == {"ok": 24}
 
 
+@pytest.mark.stowhand(now="2030-01-01T12:17:04.000003+00:00")
+def test_what_is_due_when_the_time_has_passed_runs_whatever_the_microsecond(jobs: Jobs) -> None:
+    """From the last full hour it is a number of seconds that, times a million, is a bit more than whole."""
+    app.sync.enqueue(send.options(delay="3h"), "in time")
+    assert jobs.advance("3h").counts == {"ok": 4}
+    assert "in time" in done
+
+
 def test_what_the_application_wants_now_is_due(jobs: Jobs) -> None:
     app.sync.enqueue(send.options(run_at=datetime.now(UTC)), "x")
     app.sync.enqueue(send.options(run_at=datetime.now(UTC) + timedelta(minutes=1)), "y")

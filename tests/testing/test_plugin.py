@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+import stowhand.testing.jobs  # noqa: F401 - here once: a run in this process takes out again what it has imported
+
 APP = """
 from stowhand import App
 app = App("sqlite:///shop.db")
@@ -32,6 +34,14 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return project.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:valkey", *arguments)
 
 
+def told(result: pytest.RunResult) -> str:
+    """What a test that was refused shows: one sentence, and none of our frames."""
+    result.assert_outcomes(errors=1)
+    shown = result.stdout.str()
+    assert not [words for words in ("plugin.py", "During handling", "direct cause") if words in shown], shown
+    return shown
+
+
 def test_the_app_is_found_by_the_ini_file(project: pytest.Pytester) -> None:
     project.makeini("[pytest]\nstowhand_app = shop:app")
     run(project).assert_outcomes(passed=1)
@@ -46,15 +56,19 @@ def test_the_app_is_found_by_the_ini_file(project: pytest.Pytester) -> None:
         ("stowhand_app = shop:count", "an int, not App; did you mean 'app'?"),
         ("stowhand_app = shopp:app", "no module named 'shopp'; did you mean 'shop'?"),
         ("stowhand_app = ./shop.py", "write it as module:name"),
+        (
+            "stowhand_app = broken:app",
+            "failed: ZeroDivisionError: division by zero (broken.py, line 3)\n",
+        ),
+        ("stowhand_app = cut:app", "importing cut failed: SyntaxError: invalid syntax (cut.py, line 1)\n"),
     ],
 )
 def test_a_wrong_one_names_the_file_the_option_and_what_to_write(
     project: pytest.Pytester, named: str, said: str
 ) -> None:
     file = project.makeini(f"[pytest]\n{named}")
-    result = run(project)
-    result.assert_outcomes(errors=1)
-    shown = result.stdout.str()
+    project.makepyfile(broken="import json\n\n1 / 0", cut="def 1()")
+    shown = told(run(project))
     assert str(file) in shown
     assert said in shown
 
@@ -95,7 +109,8 @@ def test_it_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester, monkey
         ("store='postgre'", "stowhand(store='postgre'): it is one of memory, sqlite, postgres"),
         ("stroe='postgres'", "stowhand(stroe='postgres'): write stowhand(store='memory', now=None)"),
         ("'postgres'", "stowhand('postgres'): write stowhand(store='memory', now=None)"),
-        ("now='noon'", "stowhand(now='noon'): Invalid isoformat string: 'noon'"),
+        ("store=3", "stowhand(store=3): it is one of memory, sqlite, postgres"),
+        ("now='noon'", "stowhand(now='noon'): write a datetime, or a moment as in '2030-01-01T12:00'"),
         ("store='postgres'", 'needs a server: write stowhand_postgres = "postgresql://…" there, or set DATABASE_URL'),
     ],
 )
@@ -105,9 +120,18 @@ def test_a_wrong_mark_says_what_to_write(
     monkeypatch.delenv("DATABASE_URL", raising=False)
     project.makeini("[pytest]\nstowhand_app = shop:app")
     project.makepyfile(test_shop=f"import pytest\n@pytest.mark.stowhand({mark})\ndef test_one(jobs): ...")
-    result = run(project, "--strict-markers")
-    result.assert_outcomes(errors=1)
-    assert said in result.stdout.str()
+    assert said in told(run(project, "--strict-markers"))
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://ada:hush@127.0.0.1:1/shop")
+    project.makeini("[pytest]\nstowhand_app = shop:app")
+    project.makepyfile(test_shop="import pytest\n@pytest.mark.stowhand(store='postgres')\ndef test_one(jobs): ...")
+    shown = told(run(project))
+    assert "stowhand(store='postgres'): postgresql://ada@127.0.0.1:1/shop: " in shown
+    assert "Connection refused" in shown
 
 
 @pytest.mark.rare

@@ -45,6 +45,14 @@ def ago(moment: datetime | None, now: datetime) -> str:
     return "now" if seconds < 1 else f"{say_span(seconds)} ago"
 
 
+def away(moment: datetime, now: datetime) -> str:
+    """``3m 20s ago``, ``in 5m``, or ``now``."""
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"{say_span(seconds)} ago" if seconds > 0 else f"in {say_span(-seconds)}"
+
+
 class When(msgspec.Struct, frozen=True):
     """A moment, or a delay by the store's clock, or neither: now."""
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from datetime import datetime, timedelta
-from math import ceil
 from pathlib import Path
 from traceback import format_exception_only
 from types import TracebackType
@@ -225,9 +224,9 @@ class _Course:
             )
 
     async def due(self) -> datetime | None:
-        """When the next job is due that cannot run yet."""
+        """When the next job is due that cannot run yet. To the microsecond: ``advance`` would miss one later."""
         wait = await self._wait()
-        return self._clock.now() + timedelta(microseconds=ceil(wait * 1e6)) if wait else None
+        return self._clock.now() + timedelta(microseconds=max(round(wait * 1e6), 1)) if wait else None
 
     async def aclose(self) -> None:
         await self._drain.aclose()

@@ -6,14 +6,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from os import getpid
+from functools import cache
+from hashlib import blake2b
+from os import getpid, kill
 from pathlib import Path
+from secrets import token_hex
+from socket import gethostname
 from typing import Protocol, TypeVar
+from uuid import getnode
 
 import msgspec
 
 from stowhand.app.embedding import events_that_log
-from stowhand.app.opening import report_warnings
+from stowhand.events import StoreWarned
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.queue_store import JobFilter, QueueStore
@@ -28,6 +33,11 @@ PATIENCE = 10.0
 """Seconds that a store on another thread's loop has to close."""
 KEPT = ("applied_migrations", "settings")
 """Tables that migrations fill."""
+SCHEMA = "stowhand_test"
+LEFT_BEHIND = """
+select nspname from pg_namespace
+where nspname like %s and nspowner = (select oid from pg_roles where rolname = current_user)
+    and pg_try_advisory_xact_lock(hashtext('stowhand_test'))"""
 TABLES = """
 select string_agg(oid::regclass::text, ', ') from pg_class
 where relnamespace = %s::regnamespace and relkind in ('r', 'p') and not relispartition and relname <> all (%s)"""
@@ -48,10 +58,14 @@ class MemoryPlace:
 
     def __init__(self, options: StoreOptions) -> None:
         self._store = MemoryStore(options=options, hears_commits=True)
-        report_warnings(self._store, events_that_log())
+        self._store.notices.on_warning(self._warned)
 
     def make(self) -> QueueStore:
         return self._store
+
+    def _warned(self, warning: str, mend: str) -> None:
+        """What writes it is made when there is something to write: most tests warn of nothing."""
+        events_that_log().emit(StoreWarned(self._store.description, warning, mend))
 
     def jobs(self) -> Sequence[Job]:
         return sorted((row.job() for row in self._store.rows()), key=lambda job: job.id)
@@ -104,12 +118,13 @@ class UrlPlace:
 class Server:
     """A schema of a PostgreSQL database that this process makes with the first test, and drops at its end.
 
-    The process's number is part of its name, so that processes of pytest-xdist, and other runs, have their own.
+    Its name says which process, of which machine: processes of pytest-xdist, and other runs, have their own, and what
+    one that was killed has left behind is dropped by the next.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._schema = f"stowhand_test_{getpid()}"
+        self._schema = f"{SCHEMA}_{_this_machine()}_{getpid()}_{token_hex(3)}"
         self._is_made = False
 
     @contextmanager
@@ -119,6 +134,7 @@ class Server:
         if self._is_made:
             place.ask(self._empty)
         else:
+            place.ask(_drop_left_behind, opened=False)
             place.ask(_install, opened=False)
             self._is_made = True
         try:
@@ -150,6 +166,34 @@ def in_file(file: Path, options: StoreOptions) -> Iterator[UrlPlace]:
 
 async def _install(store: QueueStore) -> None:
     await store.schema.install()
+
+
+async def _drop_left_behind(store: QueueStore) -> None:
+    """The schemas of processes of this machine that are no more; another that does so now is left to it."""
+    async with lent_connection(store) as connection, connection.transaction():
+        found = await (await connection.execute(LEFT_BEHIND, [f"{SCHEMA}_{_this_machine()}_%"])).fetchall()
+        for (schema,) in found:
+            if not _runs(int(schema.split("_")[-2])):
+                await connection.execute(f'drop schema if exists "{schema}" cascade')
+
+
+@cache
+def _this_machine() -> str:
+    """Also which container: each has numbers of its own for its processes. Two machines may have one name."""
+    said = f"{gethostname()} {getnode():x}"
+    with suppress(OSError):
+        said += str(Path("/proc/self/ns/pid").readlink())
+    return blake2b(said.encode(), digest_size=4).hexdigest()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 async def _until_closed(store: QueueStore) -> AsyncGenerator[None, None]:

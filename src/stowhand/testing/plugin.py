@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -64,42 +65,53 @@ def stowhand_server(pytestconfig: pytest.Config) -> Iterator[Server]:
 @pytest.fixture
 def jobs(request: pytest.FixtureRequest, stowhand_app: object, tmp_path_factory: Any) -> Iterator[Jobs]:
     """The App's jobs in this test: none at first, kept in memory unless it is marked otherwise, gone with it."""
+    from stowhand.errors import StowhandError
     from stowhand.testing.clock import StandingClock
     from stowhand.testing.jobs import jobs_of
 
     store, now = read_marks(request)
+    app = checked_app(stowhand_app)
     server = request.getfixturevalue("stowhand_server") if store == "postgres" else None
     folder = tmp_path_factory.mktemp("stowhand") if store == "sqlite" else Path()
-    with jobs_of(checked_app(stowhand_app), store, StandingClock(now), server, folder) as made:
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(jobs_of(app, store, StandingClock(now), server, folder))
+        except StowhandError as error:  # the server does not answer, or its user may not make a schema
+            refuse(f"{request.node.nodeid}: stowhand(store={store!r}): {error}")
         yield made
 
 
+def refuse(why: str) -> NoReturn:
+    """Fail the test with this sentence, and none of our frames."""
+    raise pytest.fail.Exception(why, pytrace=False) from None
+
+
 def read_marks(request: pytest.FixtureRequest) -> tuple[str, datetime | None]:
-    """Where this test keeps its jobs, and when it begins. Raises pytest.UsageError."""
+    """Where this test keeps its jobs, and when it begins."""
     node = request.node
     store = getattr(request, "param", None) or (_stores(node) or ["memory"])[0]
     for mark in node.iter_markers("stowhand"):
         if mark.args or set(mark.kwargs) - {"store", "now"}:
-            raise pytest.UsageError(f"{node.nodeid}: {_shown(mark)}: write {MARKER.partition(':')[0]}")
+            refuse(f"{node.nodeid}: {_shown(mark)}: write {MARKER.partition(':')[0]}")
     if store not in STORES:
-        raise pytest.UsageError(f"{node.nodeid}: stowhand(store={store!r}): it is one of {', '.join(STORES)}")
+        refuse(f"{node.nodeid}: stowhand(store={store!r}): it is one of {', '.join(STORES)}")
     moments = [mark.kwargs["now"] for mark in node.iter_markers("stowhand") if "now" in mark.kwargs]
     return store, _moment(node, moments[0]) if moments else None
 
 
-def _stores(node: pytest.Item | Any) -> list[str]:
-    """Those that the test's marks name, and those of its class and module where it has none."""
+def _stores(node: pytest.Item | Any) -> list[Any]:
+    """Those that the test's marks name, and those of its class and module where it has none; they may be mistyped."""
     for mark in node.iter_markers("stowhand"):
         if named := mark.kwargs.get("store"):
-            return [named] if isinstance(named, str) else list(named)
+            return list(named) if isinstance(named, (list, tuple)) else [named]
     return []
 
 
 def _moment(node: pytest.Item, given: object) -> datetime:
     try:
         moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
-    except ValueError as error:
-        raise pytest.UsageError(f"{node.nodeid}: stowhand(now={given!r}): {error}") from None
+    except ValueError:
+        refuse(f"{node.nodeid}: stowhand(now={given!r}): write a datetime, or a moment as in '2030-01-01T12:00'")
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
@@ -109,27 +121,25 @@ def _shown(mark: pytest.Mark) -> str:
 
 
 def find_server(config: pytest.Config) -> str:
-    """The URL of a PostgreSQL. Raises pytest.UsageError, which says how to name one."""
+    """The URL of a PostgreSQL."""
     url = str(config.getini(SERVER)) or os.environ.get("DATABASE_URL", "")
     if not url.startswith(("postgres://", "postgresql://")):
-        file = config.inipath or f"pytest.ini or pyproject.toml (of {config.rootpath})"
-        raise pytest.UsageError(
-            f"{file}: stowhand(store='postgres') needs a server: write {SERVER} = \"postgresql://…\" there, or set"
-            f" DATABASE_URL{'' if not url else ', which names none'}"
+        refuse(
+            f"{_file(config)}: stowhand(store='postgres') needs a server: write {SERVER} = \"postgresql://…\" there, or"
+            f" set DATABASE_URL{'' if not url else ', which names none'}"
         )
     return url
 
 
 def find_app(config: pytest.Config) -> App:
-    """The App that the ini file names. Raises pytest.UsageError, which names the file and the option."""
+    """The App that the ini file names. What is wrong is said with the file and the option."""
     from stowhand.app.app import App
     from stowhand.errors import ConfigurationError
     from stowhand.tasks.loading import load_object
 
-    file = str(config.inipath or f"pytest.ini or pyproject.toml (of {config.rootpath})")
-    named = str(config.getini(OPTION))
+    file, named = _file(config), str(config.getini(OPTION))
     if not named:
-        raise pytest.UsageError(
+        refuse(
             f"{file}: the fixture 'jobs' needs an App, and no {OPTION} is set; {HOW}, or define a fixture"
             f" {OPTION!r} that gives the App"
         )
@@ -138,14 +148,18 @@ def find_app(config: pytest.Config) -> App:
     try:
         return load_object(named, App)
     except ConfigurationError as error:
-        raise pytest.UsageError(f"{file}: {OPTION}: {error}; {HOW}") from error
+        refuse(f"{file}: {OPTION}: {error}{'' if error.__cause__ else f'; {HOW}'}")
+
+
+def _file(config: pytest.Config) -> str:
+    return str(config.inipath or f"pytest.ini or pyproject.toml (of {config.rootpath})")
 
 
 def checked_app(app: object) -> App:
-    """What the fixture ``stowhand_app`` gave. Raises pytest.UsageError."""
+    """What the fixture ``stowhand_app`` gave."""
     from stowhand.app.app import App
     from stowhand.errors import a_type
 
     if not isinstance(app, App):
-        raise pytest.UsageError(f"the fixture {OPTION!r} gave {a_type(app)}; it returns an App")
+        refuse(f"the fixture {OPTION!r} gave {a_type(app)}; it returns an App")
     return app
