@@ -13,7 +13,7 @@ Durations are in seconds. ``worker`` is the worker's name.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, KeysView
+from collections.abc import Callable, KeysView, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from importlib import import_module
@@ -33,10 +33,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class WorkerStarted(Event, frozen=True):
-    """A worker has connected and looks for jobs. ``tasks``: those that it claims; ``None``: any."""
+    """A worker has connected and looks for jobs. ``tasks``: those that it claims; ``None``: any. ``counted_as``: of
+    second names of a task, the first."""
 
     worker: str
     tasks: tuple[str, ...] | None
+    counted_as: Mapping[str, str] = {}
 
 
 class WorkerQuieted(Event, frozen=True):
@@ -442,14 +444,17 @@ class LentChanged(Event, frozen=True):
 
 
 class DashboardChanged(Event, frozen=True):
-    """Audit: somebody changed something on the dashboard. ``ids`` and ``answers`` are in one order; never a payload."""
+    """Audit: somebody changed something on the dashboard, or signed in. ``ids`` and ``answers`` are in one order.
+
+    Never a payload.
+    """
 
     action: str
-    """``retry``, ``cancel``, ``pause queue``, ``run again``, ..."""
+    """``retry``, ``cancel``, ``pause queue``, ``run again``, ``sign in``, ..."""
     who: str
     """As the dashboard knows them; empty: the application that mounts it did not say."""
     ids: tuple[str, ...]
-    """Of jobs; names of queues and tasks."""
+    """Of jobs; names of queues and tasks; by what somebody signs in: ``token`` or ``link``."""
     answers: tuple[str, ...]
     address: str
 
@@ -465,6 +470,18 @@ class TokensTrouble(Event, frozen=True):
     """The file of tokens has changed and cannot be read; the tokens read before remain valid."""
 
     error: str
+
+
+class StoreAway(Event, frozen=True):
+    """The dashboard's store does not answer: its pages say so, and ask again. Once for each time that it goes."""
+
+    error: str
+
+
+class StoreBack(Event, frozen=True):
+    """It answers again, after so many seconds."""
+
+    seconds: float
 
 
 class RequestBroken(Event, frozen=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from stowhand.jobs.job import State
+from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.operating import Reason, WorkerCard, WorkerList
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness
@@ -17,7 +18,7 @@ pytestmark = needs("inspect")
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
     *("task_paused", "unqueued_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
-    *("suspect", "flags", "due"),
+    *("worker_died", "suspect", "flags", "due", "expires", "on_failure"),
 )
 """Every code that a reason may have."""
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
@@ -86,6 +87,7 @@ async def test_a_paused_queue_comes_before_its_holder(harness: StoreHarness) -> 
     assert list(found) == ["queue_paused", "queue_held", "due"]
     assert found["queue_paused"].todo == "stowhand queues resume 'my queue'"
     assert f"job {holder.job_id}" in found["queue_held"].what
+    assert found["queue_held"].todo == f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
     assert "w1" in found["queue_held"].what
     assert "no job is ahead of it in its queue" in found["due"].what
     assert list(await reasons(harness, holder.job_id)) == ["running"]
@@ -130,7 +132,9 @@ async def test_a_suspect_and_flags_are_told(harness: StoreHarness) -> None:
     found = await reasons(harness, job.id)
     assert list(found) == ["suspect", "flags", "due"]
     assert "died 2 times" in found["suspect"].what
-    assert found["flags"].what == "it bears flags (gpu, big): no worker alive is known to forbid one"
+    once = await harness.make_suspect(times=1)
+    assert list(await reasons(harness, once.id))[-2:] == ["worker_died", "due"]
+    assert found["flags"].what == "it has flags (gpu, big): no worker alive is known to forbid one"
 
 
 async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_job(harness: StoreHarness) -> None:
@@ -139,7 +143,7 @@ async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_
     await seen(harness, _card("careful", forbidden_flags=("gpu", "big")))
     found = await reasons(harness, job.id)
     assert found["flags"].what == (
-        "it bears flags (gpu): every worker alive that has its task forbids one of them (careful: gpu)"
+        "it has flags (gpu): every worker alive that has its task forbids one of them (careful: gpu)"
     )
     assert found["due"].what == "it is due", "nobody could take it, so nothing is taken before it"
     await seen(harness, _card("asking", forbidden_flags=None))
@@ -219,3 +223,18 @@ async def test_one_whose_attempts_are_used_up_says_so(harness: StoreHarness) -> 
     found = await reasons(harness, job.id)
     assert list(found) == ["attempts_used_up"]
     assert "1 of 1" in found["attempts_used_up"].what
+
+
+async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness) -> None:
+    """Nothing else shows it: when it expires, and what is enqueued when it has failed."""
+    job = await harness.add("t", delay=5.0, expires=60.0, on_failure=NewJob(task="notify"))
+    found = await reasons(harness, job.id)
+    assert list(found)[-2:] == ["expires", "on_failure"]
+    ends = job.run_at + timedelta(seconds=60)
+    assert f"canceled at {ends:%Y-%m-%d %H:%M:%S}Z" in found["expires"].what
+    assert "'notify'" in found["on_failure"].what
+    await harness.pass_time(6)
+    lease = await harness.take()
+    assert list(await reasons(harness, job.id)) == ["running", "on_failure"]
+    await harness.settle(lease, FAILED)
+    assert not {"expires", "on_failure"} & set(await reasons(harness, job.id))

@@ -144,6 +144,21 @@ async def test_queues_tell_what_they_hold(harness: StoreHarness) -> None:
     assert (last.waiting, last.due, last.running, last.failed, last.held_by) == (1, 0, 1, 1, running.job_id)
 
 
+async def test_the_paused_queues_are_told_alone(harness: StoreHarness) -> None:
+    assert list(await harness.store.inspect.queues(paused=True)) == []
+    await harness.in_state(State.FAILED, queue="b")
+    await harness.add(queue="b", delay=60.0)
+    for queue in ("b", "a", "other"):
+        await harness.start(queue, queue=queue)
+        await harness.add(queue=queue)
+    await harness.make_suspect(queue="c")
+    for queue in ("new", "c", "b", "a"):
+        await harness.store.operate.pause_queue(queue)
+    rows = await harness.store.inspect.queues()
+    assert [row.name for row in rows] == ["a", "b", "c", "new", "other"]
+    assert list(await harness.store.inspect.queues(paused=True)) == list(rows[:4])
+
+
 async def test_a_queue_tells_since_when_its_oldest_job_is_due(harness: StoreHarness) -> None:
     first = harness.now
     await harness.add(queue="q", delay=30.0)

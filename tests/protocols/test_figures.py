@@ -37,6 +37,7 @@ def test_an_estimate_is_written_in_as_many_digits_as_it_is_worth(number: int, sa
         (Amount(999_900, exact=False), "about 1 million"),
         (Amount(3_141_592, exact=False), "about 3.1 million"),
         (Amount(4_200_000_000, exact=False), "about 4.2 billion"),
+        (Amount(0, exact=False), "few, if any"),
         (Amount(10_000, exact=False, least=True), "more than 10,000"),
         (Amount(200_000, exact=False, least=True), "more than 200,000"),
     ],

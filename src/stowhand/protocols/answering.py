@@ -14,15 +14,27 @@ Change = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
 """Acts on the jobs of these ids, and returns those that it has changed."""
 
 
-async def answers_of(store: QueueStore, job_ids: Sequence[int], change: Change) -> list[Answer]:
-    """What became of each, in the order given."""
-    changed = {job.id: answer_for(job) for job in await change(store, job_ids)}
-    return [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in job_ids]
-
-
 def answer_for(job: Job) -> Answer:
     """It was changed."""
     return Answer(job.id, Done.DONE, f"it is {job.state}")
+
+
+async def answers_of(
+    store: QueueStore, job_ids: Sequence[int], change: Change, answer: Callable[[Job], Answer] = answer_for
+) -> list[Answer]:
+    """What became of each, in the order given. ``answer``: of those that were changed."""
+    changed = {job.id: answer(job) for job in await change(store, job_ids)}
+    return [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in job_ids]
+
+
+async def fail(store: QueueStore, job_ids: Sequence[int], reason: str | None = None) -> list[Answer]:
+    """Of a job that had failed before, which keeps the moment at which it did, only the error is new."""
+
+    def answer(job: Job) -> Answer:
+        is_new = job.finished_at == job.updated_at
+        return Answer(job.id, Done.DONE, "it is failed" if is_new else "it has failed already; its error is new")
+
+    return await answers_of(store, job_ids, lambda store, ids: store.admin.permanently_fail_jobs(ids, reason), answer)
 
 
 async def reschedule(

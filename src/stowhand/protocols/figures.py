@@ -32,9 +32,11 @@ class Amount(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """``8,412``, ``about 3.1 million``, ``more than 10,000``."""
+        """``8,412``, ``about 3.1 million``, ``more than 10,000``; ``few, if any``: a sample had none."""
         if self.least:
             return f"more than {self.number:,}"
+        if not self.number and not self.exact:
+            return "few, if any"
         return f"{self.number:,}" if self.exact else f"about {rounded(self.number)}"
 
     def __str__(self) -> str:

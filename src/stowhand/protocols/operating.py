@@ -6,6 +6,7 @@ WorkerList    its heartbeats' part: workers register themselves
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
@@ -101,6 +102,11 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     completed: int = 0
     failed: int = 0
     canceled: int = 0
+
+
+def own_version() -> str:
+    """The version of this package: also where it has no metadata, in a zipapp or run from its source."""
+    return str(vars(sys.modules["stowhand"])["__version__"])
 
 
 class WorkerCard(msgspec.Struct, frozen=True):

@@ -196,8 +196,8 @@ class Inspector(FailureGroups, Protocol):
         little however many there are. Raises InvalidJob.
         """
 
-    async def queues(self) -> Sequence[QueueRow]:
-        """Queues that have live jobs or are paused, by name."""
+    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
+        """Queues that have live jobs or are paused, by name. ``paused``: only these, which costs less."""
 
     async def pauses(self) -> Pauses:
         """Which tasks are paused, and whether jobs without a queue are; since when."""

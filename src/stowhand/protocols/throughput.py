@@ -10,13 +10,15 @@ seconds, and the minutes of two days ago into hours, which it keeps for ninety d
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil, floor
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from stowhand.jobs.histogram import Histogram, quantile
+from stowhand.jobs.histogram import BUCKETS, Histogram, quantile
 
 MOST_TASKS = 500
 """Tasks of a minute, or of an hour, that have rows of their own; the others share one."""
@@ -66,6 +68,11 @@ class Tally(msgspec.Struct):
         """Jobs that have failed for good."""
         return self.failed + self.poison
 
+    @property
+    def errors(self) -> int:
+        """Attempts that failed, for good or to be tried again."""
+        return self.retry + self.failures
+
     def wait(self, share: float) -> float | None:
         """Seconds that this share of the jobs did not exceed between due and claimed; ``None``: none is known."""
         return quantile(self.waits, share)
@@ -81,6 +88,7 @@ class Tally(msgspec.Struct):
         return counts | waits | {f"r{bucket}": number for bucket, number in self.runs.items()}
 
 
+_WAITS, _RUNS = ({f"{kind}{bucket}": bucket for bucket in range(BUCKETS)} for kind in "wr")
 COUNTS = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets", "late")
 
 
@@ -88,14 +96,22 @@ def tally_of(stored: Iterable[Mapping[str, int]]) -> Tally:
     """The sum of what ``Tally.numbers`` gave; names of newer versions are passed over."""
     sums: dict[str, int] = {}
     for numbers in stored:
+        if not sums:  # mostly there is no other
+            sums.update(numbers)
+            continue
         for name, number in numbers.items():
             sums[name] = sums.get(name, 0) + number
-    tally = Tally(**{name: sums.pop(name) for name in COUNTS if name in sums}, waits={}, runs={})
-    histograms = {"w": tally.waits, "r": tally.runs}
+    counts: dict[str, int] = {}
+    waits: Histogram = {}
+    runs: Histogram = {}
     for name, number in sums.items():
-        if name[0] in histograms and name[1:].isdecimal():
-            histograms[name[0]][int(name[1:])] = number
-    return tally
+        if name in _WAITS:
+            waits[_WAITS[name]] = number
+        elif name in _RUNS:
+            runs[_RUNS[name]] = number
+        elif name in COUNTS:
+            counts[name] = number
+    return Tally(**counts, waits=waits, runs=runs)
 
 
 class TaskMinute(msgspec.Struct, frozen=True):
@@ -120,6 +136,13 @@ class Period(msgspec.Struct, frozen=True):
     tally: Tally
 
 
+class Slot(msgspec.Struct, frozen=True):
+    """A span of time, and what was counted in it; ``None``: nothing was."""
+
+    at: datetime
+    tally: Tally | None = None
+
+
 @runtime_checkable
 class ThroughputKeeper(Protocol):
     """Heartbeats that keep throughput. Raises StoreUnreachable."""
@@ -129,6 +152,18 @@ class ThroughputKeeper(Protocol):
 
         Returns (minute, task) of those that were not written, because their minute is closed.
         """
+
+
+def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: float) -> list[Slot]:
+    """One for each ``step`` seconds from ``since`` until before ``until``, all tasks together."""
+    found: defaultdict[int, list[Period]] = defaultdict(list)
+    for period in periods:
+        found[floor((period.at - since).total_seconds() / step)].append(period)
+    count = max(ceil((until - since).total_seconds() / step), 1)
+    return [
+        Slot(since + timedelta(seconds=number * step), total(found[number]) if number in found else None)
+        for number in range(count)
+    ]
 
 
 def total(periods: Iterable[Period]) -> Tally:

@@ -71,6 +71,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     workers: Sequence[WorkerRow] = ()
     busy: Mapping[str, Busy] = {}
     """By worker."""
+    expires_at: datetime | None = None
+    """Of a job that no worker has claimed yet."""
+    on_failure: str | None = None
+    """The task of the job that tells of its failure."""
 
 
 def claim_scope(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING_PAUSED) -> ClaimScope | None:
@@ -96,7 +100,7 @@ def explain(facts: Facts) -> Explanation:
             reasons = _waiting(facts)
         case _:
             reasons = _over(job)
-    return Explanation(job, tuple(reasons))
+    return Explanation(job, (*reasons, *_later(facts)))
 
 
 def _running(facts: Facts) -> Iterator[Reason]:
@@ -107,6 +111,14 @@ def _running(facts: Facts) -> Iterator[Reason]:
     yield Reason("running", f"it is running on {job.worker}, since {_say(job.started_at)}{lease}")
     if job.cancel_requested:
         yield Reason("cancel_asked", "it was asked to cancel: its worker hears of it at the next beat")
+
+
+def _later(facts: Facts) -> Iterator[Reason]:
+    """What was asked for when it was enqueued, and is still to come."""
+    if facts.job.state is State.QUEUED and facts.expires_at is not None:
+        yield Reason("expires", f"it is canceled at {_say(facts.expires_at)}, unless a worker has claimed it by then")
+    if not facts.job.state.terminal and facts.on_failure is not None:
+        yield Reason("on_failure", f"should it fail for good, a job of {facts.on_failure!r} is enqueued")
 
 
 def _over(job: Job) -> Iterator[Reason]:
@@ -139,6 +151,8 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
     if job.resets >= QUARANTINE_AFTER:
         died = f"its worker died {job.resets} times while running it: it is run alone, in a process of its own"
         yield Reason("suspect", f"{died}, when no other suspect is")
+    elif job.resets:
+        yield Reason("worker_died", "its worker died while running it: should that happen again, it is run alone")
     yield from _flags(facts)
     if is_due:
         yield from _slots(facts)
@@ -164,7 +178,8 @@ def _queue(facts: Facts) -> Iterator[Reason]:
         held = f"its queue {queue!r} is held by job {holder.job_id}, since {_say(holder.since)}, on {holder.worker}"
         if holder.lease_until is not None and holder.lease_until < facts.now:
             held += f", under a lease {ENDED}"
-        yield Reason("queue_held", held)
+        stuck = f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
+        yield Reason("queue_held", held, stuck)
 
 
 def _workers(facts: Facts) -> Iterator[Reason]:
@@ -193,7 +208,7 @@ def _flags(facts: Facts) -> Iterator[Reason]:
     having = [card for card in _working(facts.workers) if _has(card, facts.job.task)]
     forbidding = [card for card in having if _forbids(card, facts.job)]
     asking = [card for card in having if card.forbidden_flags is None]
-    text = f"it bears flags ({', '.join(flags)}): "
+    text = f"it has flags ({', '.join(flags)}): "
     if forbidding and len(forbidding) == len(having):
         text += f"every worker alive that has its task forbids one of them ({_forbidding(forbidding, flags)})"
         yield Reason("flags", text, "start a worker without that --forbidden-flag")

@@ -54,7 +54,7 @@ def periods(rows: Iterable[Row], step: int, *, by_task: bool) -> list[Period]:
     """In steps of so many seconds, by time and task. A row that is longer than a step stays as long as it is."""
     found: defaultdict[tuple[int, int, str], list[Numbers]] = defaultdict(list)
     for seconds, begins, task, numbers in rows:
-        length = max(step, seconds)
+        length = step if step > seconds else seconds
         found[begins // length * length, length, task if by_task else OTHERS].append(numbers)
     return [
         Period(datetime.fromtimestamp(begins, UTC), length, None if task == OTHERS else task, tally_of(some))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -90,10 +90,11 @@ _minute: partial[defaultdict[str, _Count]] = partial(defaultdict, _Count)
 
 
 class MinuteBook:
-    """Of one worker. From any thread."""
+    """Of one worker. From any thread. ``counted_as``: of second names of a task, the first."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], counted_as: Mapping[str, str] | None = None) -> None:
         self._monotonic = monotonic
+        self._counted_as = counted_as or {}
         self._ahead: float | None = None
         """Seconds by which the store's time, since 1970, is ahead of the monotonic clock; ``None``: not known yet."""
         self._heard = float("-inf")
@@ -114,16 +115,17 @@ class MinuteBook:
             minute = self._minutes[self._number()]
             seconds: defaultdict[str, list[float]] = defaultdict(list)
             of_task: list[float] = []
-            task = due = start = None
+            known = due = start = None
             waited = alike = 0
             for ended in recorded:
                 held = ended.held
                 claim = held.claim
                 job = claim.record
-                if claim.task != task or job.run_at is not due or job.started_at is not start:
+                if claim.task != known or job.run_at is not due or job.started_at is not start:
                     count.waits[waited] += alike
                     alike = 0
-                    task, due, start = claim.task, job.run_at, job.started_at
+                    known, due, start = claim.task, job.run_at, job.started_at
+                    task = self._counted_as.get(known, known)
                     count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
                     of_task = seconds[task]
                     waited = bisect_left(BOUNDS, (start - due).total_seconds())
@@ -212,7 +214,8 @@ class MinuteBook:
             if job.state is not State.QUEUED:  # failed: reset too often; canceled: that was asked for before
                 count.others[job.state.value] += 1
 
-    def _now(self, task: str) -> _Count:
+    def _now(self, name: str) -> _Count:
+        task = self._counted_as.get(name, name)
         minute = self._minutes[self._number()]
         count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
         count.change()

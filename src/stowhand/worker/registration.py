@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from functools import cache
 
-from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList
+from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList, own_version
 from stowhand.protocols.store import Heartbeats
 from stowhand.worker.basis import Basis
 
@@ -58,17 +57,10 @@ class Registration:
             name=self._worker,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=_version(),
+            version=own_version(),
             tasks=self._duty.tasks,
             concurrency=self._options.concurrency,
             stopping=self._duty.is_stopping or self._duty.is_quiet,
             app_version=self._options.app_version,
             forbidden_flags=flags if isinstance(flags := self._options.forbidden_flags, tuple) else None,
         )
-
-
-@cache
-def _version() -> str:
-    from importlib import metadata  # reads mail headers and archives: a fifth of what an import of App takes
-
-    return metadata.version("stowhand")

@@ -22,7 +22,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -97,6 +97,7 @@ class Worker:
         self._store = store
         self._clock = clock or SystemClock()
         self._claiming: asyncio.Task[None] | None = None
+        self._counted_as: Mapping[str, str] = getattr(self._handler, "counted_as", {})
         self._changes = Changes(self._clock, asks_handler=getattr(self._handler, "pre_claim", None) is not None)
         self._duty = Duty(self._given_options.tasks, self._changes)
         self._supervisor = Supervisor(self._changes, partial(self.stop, now=True))
@@ -117,7 +118,7 @@ class Worker:
         executing = Executing()
         self._leases = leases = Leases(options.lease, self._changes, self._clock)
         self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, basis)
-        book = MinuteBook(self._clock.monotonic)
+        book = MinuteBook(self._clock.monotonic, self._counted_as)
         count = book.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
         self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, book, basis)
 
@@ -172,7 +173,7 @@ class Worker:
     async def _work(self) -> None:
         """Until stopped, and until nothing is left of it."""
         self._heartbeater.start()
-        self.events.emit(WorkerStarted(self.id, self.options.tasks))
+        self.events.emit(WorkerStarted(self.id, self.options.tasks, self._counted_as))
         try:
             with inside_a_worker():
                 async with asyncio.TaskGroup() as group:

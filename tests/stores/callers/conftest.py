@@ -5,18 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from stowhand.app.app import App
-from tests.stores.postgres.conftest import postgres_setup, postgres_url, shared_database
+from tests.stores.postgres.conftest import Sql, kept_connections, postgres_setup, postgres_url, shared_database, sql
 from tests.support import callers
 
-__all__ = ["postgres_setup", "postgres_url", "shared_database"]
+__all__ = ["kept_connections", "postgres_setup", "postgres_url", "shared_database", "sql"]
 
+Ask = Callable[[str], list[Any]]
 Count = Callable[[str], int]
 
 
@@ -29,28 +30,34 @@ def url(request: pytest.FixtureRequest, opens: callers.Opens, tmp_path: Path) ->
 
 
 @pytest.fixture
-def app(url: str) -> Iterator[App]:
+def app(url: str, ask: Ask) -> Iterator[App]:
     app = App(url)
-    app.sync.install()
+    if url.startswith("sqlite"):
+        app.sync.install()
     for statement in ("drop table if exists orders", "create table orders (item text)"):
-        _ask(url, statement)
+        ask(statement)
     yield app
     app.sync.close()
 
 
 @pytest.fixture
-def count(url: str) -> Count:
+def count(url: str, ask: Ask) -> Count:
     """Rows of a table, as others see it: ``orders`` or ``jobs``."""
     jobs = "stowhand_jobs" if url.startswith("sqlite") else "stowhand.live"
-    return lambda table: int(_ask(url, f"select count(*) from {jobs if table == 'jobs' else table}")[0][0])
+    return lambda table: int(ask(f"select count(*) from {jobs if table == 'jobs' else table}")[0][0])
 
 
-def _ask(url: str, statement: str) -> list[Any]:
+@pytest.fixture
+def ask(url: str, request: pytest.FixtureRequest) -> Ask:
+    """One statement, committed at once; its rows."""
     if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            found = connection.execute(statement).fetchall()
-            connection.commit()
-            return found
-    with psycopg.connect(url, autocommit=True) as asked:
-        cursor = asked.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
+        return partial(_ask_the_file, url.removeprefix("sqlite:///"))
+    sql: Sql = request.getfixturevalue("sql")
+    return sql
+
+
+def _ask_the_file(path: str, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute(statement).fetchall()
+        connection.commit()
+        return found

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkers import under_mypy, under_pyright
+from tests.support.checkers import OF_PYRIGHT, for_pyright, under_mypy, under_pyright
 
-PROGRAM = """
+PROGRAM = for_pyright("""
 from __future__ import annotations
 import sqlite3
 from typing import Any
@@ -76,10 +76,10 @@ async def wrong(
     app.sync.enqueue_in(s, send, 3)  # E
     number: int = send.enqueue_in(f, "x")  # E
     send.enqueue_in(f, "x").result()  # E
-"""
+""")
 
 
-@pytest.mark.parametrize("complaints", [under_mypy, pytest.param(under_pyright, marks=pytest.mark.rare)])
+@pytest.mark.parametrize("complaints", [under_mypy, pytest.param(under_pyright, marks=[pytest.mark.rare, OF_PYRIGHT])])
 def test_a_checker_knows_each_object_and_refuses_what_has_no_transaction(
     complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
 ) -> None:

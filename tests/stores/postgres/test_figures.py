@@ -103,6 +103,12 @@ def test_a_state_with_few_jobs_is_exact_beside_many_others(postgres_url: str, la
     assert states[State.FAILED].number == pytest.approx(22_011, rel=0.5)
 
 
+@pytest.mark.parametrize("question", ["standing(100, 50)", "ended(array[15], 100, 50, 100)", "state_amounts(100)"])
+def test_an_estimate_stays_the_same_while_nothing_changes(large: Sql, question: str) -> None:
+    looks = [sorted(map(str, large(f"select * from stowhand.{question}"))) for _ in range(3)]
+    assert looks[0] == looks[1] or looks[1] == looks[2], "a sample is the same until the minute ends"
+
+
 def test_a_small_table_is_counted(large: Sql) -> None:
     rows = large("select sum(queued), sum(errored), bool_and(exact) from stowhand.standing(100) where what = 'task'")
     assert rows == [(18_003, 2_000, True)]

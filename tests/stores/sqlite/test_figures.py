@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -93,3 +94,26 @@ def test_the_last_minutes_are_counted_and_shared_out_as_the_newest_are(large: Pa
 
 def test_a_short_history_is_counted(path: Path) -> None:
     assert all(amount == Amount(0) for amount in figures_of(path).states().values())
+
+
+def test_what_waits_is_the_same_whether_it_is_read_whole_or_up_to_a_bound(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with more ids than the bound is read by the bounded questions."""
+    whole = figures_of(large)
+    monkeypatch.setattr(counting, "MOST", 5_400)  # of 5,500 ids
+    bounded = figures_of(large)
+    assert (whole.queues, whole.states()) == (bounded.queues, bounded.states())
+    assert [one.waiting for one in whole.tasks] == [one.waiting for one in bounded.tasks]
+
+
+def test_the_oldest_due_job_is_found_without_reading_what_waits_behind_others(large: Path) -> None:
+    """Of (a, b) > (x, y) SQLite searches by the first column alone: each of five tasks and queues was read whole."""
+    looks: list[None] = []
+    text = (Path(counting.__file__).parent / "sql" / "figures.sql").read_text()
+    query = text.split("-- name: oldest_due\n")[1].split("\n-- name")[0]
+    with closing(sqlite3.connect(large)) as connection:
+        connection.set_progress_handler(lambda: looks.append(None), 100)
+        ((oldest,),) = connection.execute(query, {"now": int(time.time() * SECOND)}).fetchall()
+    assert oldest / SECOND == pytest.approx(3600, abs=60)
+    assert len(looks) < 50, "hundreds of steps of SQLite's machine"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.errors import ConfigurationError, SchemaMissing, SchemaTooNew, StoreError, StoreUnreachable
-from stowhand.jobs.job import NewJob
+from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_connection as connection
 from stowhand.stores.database import sqlite_file as file
@@ -140,6 +140,33 @@ def test_network_file_systems_are_refused(
 def test_an_unknown_synchronous_is_refused(path: Path) -> None:
     with pytest.raises(ConfigurationError, match="FULL, NORMAL"):
         SqliteStore(path, StoreOptions(synchronous="OFF"))
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_store_opens_and_reads_beside_the_open_transaction_of_its_caller(path: Path, run: Run, journal: str) -> None:
+    """Which goes on when the store is open: to wait for it would be to wait for oneself."""
+    owner = sqlite3.connect(path)
+    assert owner.execute(f"PRAGMA journal_mode = {journal}").fetchone() == (journal,)
+    owner.execute("INSERT INTO stowhand_pauses (task, since) VALUES ('another', 0)")
+    assert owner.in_transaction
+    store = SqliteStore(path)
+
+    async def scenario() -> None:
+        await asyncio.wait_for(store.open(), 30)
+        job = store.jobs.enqueue_in(owner, NewJob(task="t"))
+        assert isinstance(job, Job)
+        assert await store.jobs.get(job.id) is None
+        owner.commit()
+        assert await store.jobs.get(job.id) == job
+        await store.jobs.enqueue(NewJob(task="t"))
+        await store.close()
+
+    run(scenario())
+    owner.close()
+    # Its first write has changed the journal.
+    owner = sqlite3.connect(path)
+    assert owner.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    owner.close()
 
 
 def test_whoever_holds_the_lock_for_too_long_is_named(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
-from tests.support.databases import Databases
+from tests.support.databases import Databases, Kept
 from tests.support.jobs_table import Dialect, jobs_table
 
 OWN = ("path text not null", "size bigint not null")
@@ -20,8 +19,9 @@ OWN = ("path text not null", "size bigint not null")
 class Place:
     """A database with the table ``uploads``."""
 
-    def __init__(self, kind: Dialect, url: str) -> None:
+    def __init__(self, kind: Dialect, url: str, kept: Kept | None = None) -> None:
         self.kind, self.url = kind, url
+        self._kept = kept
 
     def make(self, key: str) -> None:
         """The table, empty, with this definition of its id."""
@@ -30,8 +30,8 @@ class Place:
 
     def sql(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement as the application would; ``%s`` is a place."""
-        if self.kind == "postgres":
-            with psycopg.connect(self.url, autocommit=True) as connection:
+        if self._kept is not None:
+            with self._kept.lend() as connection:
                 cursor = connection.execute(text, values or None)
                 return cursor.fetchall() if cursor.description else []
         with contextlib.closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as file, file:
@@ -57,10 +57,18 @@ def tables_url(postgres_server: Databases) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def kept_connection(tables_url: str) -> Iterator[Kept]:
+    """Of the application, to that database."""
+    kept = Kept(tables_url)
+    yield kept
+    kept.close()
+
+
 @pytest.fixture
-def on_postgres(tables_url: str) -> Place:
+def on_postgres(tables_url: str, kept_connection: Kept) -> Place:
     """The table in PostgreSQL."""
-    place = Place("postgres", tables_url)
+    place = Place("postgres", tables_url, kept_connection)
     place.make("bigserial")
     return place
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkers import under_mypy, under_pyright
+from tests.support.checkers import OF_PYRIGHT, for_pyright, under_mypy, under_pyright
 
-PROGRAM = """\
+PROGRAM = for_pyright("""\
 from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
@@ -91,10 +91,10 @@ def wrong() -> None:
     Worker(scanned, text)  # E arg-type P reportArgumentType
     Worker(uploads, budget.around(text))  # E arg-type P reportArgumentType
     TableOptions(name="u", table_name="u", record=Upload, unique_idz=True)  # E call-arg P reportCallIssue
-"""
+""")
 
 
-@pytest.mark.parametrize("checker", [under_mypy, under_pyright])
+@pytest.mark.parametrize("checker", [under_mypy, pytest.param(under_pyright, marks=OF_PYRIGHT)])
 def test_a_checker_refuses_handlers_of_other_records_and_nothing_else(checker: object, tmp_path: Path) -> None:
     mypy = checker is under_mypy
     found = (under_mypy if mypy else under_pyright)(PROGRAM, tmp_path)

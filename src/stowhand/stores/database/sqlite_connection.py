@@ -71,6 +71,18 @@ class SqliteConnection(Generic[X]):
         """How many connections there have been: something counted by one says nothing about the next."""
         _all.add(self)
 
+    def open(self) -> None:
+        """Connect, and see whether it can be written. Waits for no other writer: that may be the caller's own
+        transaction, which goes on when this returns."""
+        with self._lock:
+            try:
+                raw = self._ready(patience=0.0)
+                raw.execute("BEGIN IMMEDIATE")
+                raw.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                if not trouble.is_busy(error):
+                    raise self._explain(error, self._path) from error
+
     def write(self, work: Callable[[X], T]) -> T:
         """Do ``work`` in one transaction: all of it or, when it raises, nothing. Other writers wait meanwhile."""
         with self._lock:
@@ -107,7 +119,7 @@ class SqliteConnection(Generic[X]):
             raise
         return result
 
-    def _ready(self) -> sqlite3.Connection:
+    def _ready(self, patience: float | None = None) -> sqlite3.Connection:
         if self._cut_off:
             raise StoreError(
                 f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
@@ -120,7 +132,7 @@ class SqliteConnection(Generic[X]):
             self._file = identity(self._path)
             raw = self._dial()
             try:
-                self._patiently(lambda: self._prepare(raw))
+                self._patiently(lambda: self._prepare(raw), patience)
             except BaseException:
                 raw.close()
                 raise
@@ -144,9 +156,10 @@ class SqliteConnection(Generic[X]):
         self._raw.text_factory = trouble.read_anyway
         return step()
 
-    def _patiently(self, step: Callable[[], T]) -> T:
+    def _patiently(self, step: Callable[[], T], patience: float | None = None) -> T:
         """Repeat a step while others have the lock. Every try waits inside SQLite, so this does not spin."""
-        deadline = stopwatch() + (BUSY_DEADLINE if self._patience is None else self._patience)
+        given = (patience, self._patience, BUSY_DEADLINE)
+        deadline = stopwatch() + next(one for one in given if one is not None)
         while True:
             try:
                 return step()

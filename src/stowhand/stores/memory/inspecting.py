@@ -71,10 +71,10 @@ class Inspector:
         with self._transaction() as rows:
             return operating.pauses(rows)
 
-    async def queues(self) -> Sequence[QueueRow]:
+    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
         """By name: those with live jobs, and the paused ones."""
         with self._transaction() as rows:
-            names = {row.queue for row in rows.live.values() if row.queue is not None}
+            names = {row.queue for row in rows.live.values() if row.queue is not None and not paused}
             return [operating.queue_row(rows, name) for name in sorted(names | rows.paused_queues.keys())]
 
     async def workers(self) -> Sequence[WorkerRow]:

@@ -162,6 +162,8 @@ def facts(rows: Rows, row: Row) -> Facts:
         ahead=min(len(ahead), MOST_AHEAD + 1),
         workers=registered,
         busy=busy(rows),
+        expires_at=row.expires_at,
+        on_failure=None if row.on_failure is None else row.on_failure.task,
     )
 
 

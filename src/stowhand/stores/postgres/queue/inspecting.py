@@ -111,10 +111,10 @@ class Inspector:
         ((seconds,),) = await self._ask("oldest_due", self._context.now())
         return float(seconds)
 
-    async def queues(self) -> Sequence[QueueRow]:
+    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
         """By name."""
         asked = {"now": self._context.now(), "most": FAILURES_MOST}
-        return [QueueRow(*row) for row in await self._ask_with("queues", asked)]
+        return [QueueRow(*row) for row in await self._ask_with("queues_paused" if paused else "queues", asked)]
 
     async def figures(self) -> Figures:
         """Exact while the tables are small; then what a sample of their pages says."""
@@ -145,9 +145,10 @@ class Inspector:
     ) -> Sequence[Period]:
         """What ended in that time, by time and task."""
         length = validate_step(since, until, step)
-        name = "throughput" if by_task or task is not None else "total_throughput"
-        found = await self._ask_with(name, {"since": since, "until": until, "task": task})
-        return periods([(*row, _numbers.decode(tally)) for *row, tally in found], length, by_task=by_task)
+        asked = "throughput" if by_task or task is not None else "total_throughput"
+        found = await self._ask_with(asked, {"since": since, "until": until, "task": task})
+        rows = [(seconds, begins, name, _numbers.decode(tally)) for seconds, begins, name, tally in found]
+        return periods(rows, length, by_task=by_task)
 
     async def pauses(self) -> Pauses:
         """By name."""
@@ -188,7 +189,7 @@ class Inspector:
         around = await self._ask("circumstances", self._context.now(), job.id)
         if not around:  # it is over
             return explain(Facts(job=job, now=job.run_at))
-        ((at, lease_until, paused, holder, worker, since, until),) = around
+        ((at, lease_until, paused, holder, worker, since, until, expires_at, on_failure),) = around
         held = None if holder is None else Holder(holder, worker, since, until)
         workers, pauses = await self.workers(), await self.pauses()
         return explain(
@@ -202,6 +203,8 @@ class Inspector:
                 ahead=await self._ahead(job, claim_scope(job, workers, pauses), at),
                 workers=workers,
                 busy={name: Busy(*held) for name, *held in await self._ask("busy")},
+                expires_at=expires_at,
+                on_failure=on_failure,
             )
         )
 

@@ -495,13 +495,16 @@ select {schema}.resume_unqueued(%s::timestamptz)
 select task, since from {schema}.pauses order by task collate "C"
 
 -- Each part from its index, which alone says what is asked of a million that wait; so the newest failed ones are enough.
+-- Nothing runs in parallel with set_config: starting two processes costs three times what they count.
 -- name: queues
 select coalesce(j.name, q.name), q.paused_at, nullif(q.holder_id, -1), coalesce(j.waiting, 0), coalesce(j.due, 0),
   coalesce(j.running, 0), coalesce(j.failed, 0), j.due_since
 from (
   select p.name, sum(p.waiting)::bigint as waiting, sum(p.due)::bigint as due, sum(p.running)::bigint as running,
     sum(p.failed)::bigint as failed, min(p.due_since) as due_since
-  from (values (coalesce(%(now)s::timestamptz, now()))) as v(at) cross join lateral (
+  from (
+    select coalesce(%(now)s::timestamptz, now()) as at, set_config('max_parallel_workers_per_gather', '0', true) as alone
+  ) v cross join lateral (
     select w.queue as name, count(*) as waiting, count(*) filter (where w.run_at <= v.at) as due, 0 as running, 0 as failed,
       min(w.run_at) filter (where w.run_at <= v.at) as due_since
     from {schema}.live w
@@ -522,6 +525,31 @@ from (
 ) j full join {schema}.queues q on q.name = j.name
 where j.name is not null or q.paused_at is not null
 order by coalesce(j.name, q.name) collate "C"
+
+-- The same of the paused ones, of which there are few: nothing is read of the others.
+-- name: queues_paused
+with others as materialized (
+  select r.queue, count(*) as running, 0 as failed from {schema}.live r
+  where r.state = 'processing' and r.queue is not null group by r.queue
+  union all
+  select f.queue, 0, count(*) from (
+    select l.queue from {schema}.live l where l.state = 'failed'
+    order by l.finished_at desc, l.id desc limit %(most)s::int) f
+  where f.queue is not null group by f.queue)
+select q.name, q.paused_at, nullif(q.holder_id, -1), w.waiting, w.due,
+  coalesce((select sum(o.running) from others o where o.queue = q.name), 0)::bigint,
+  coalesce((select sum(o.failed) from others o where o.queue = q.name), 0)::bigint, w.due_since
+from {schema}.queues q cross join (values (coalesce(%(now)s::timestamptz, now()))) as v(at) cross join lateral (
+  select sum(p.waiting)::bigint as waiting, sum(p.due)::bigint as due, min(p.due_since) as due_since from (
+    select count(*) as waiting, count(*) filter (where l.run_at <= v.at) as due,
+      min(l.run_at) filter (where l.run_at <= v.at) as due_since
+    from {schema}.live l
+    where l.queue = q.name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+    union all
+    select count(*), count(*) filter (where s.run_at <= v.at), min(s.run_at) filter (where s.run_at <= v.at)
+    from {schema}.live s where s.queue = q.name and s.state in ('queued', 'errored') and s.resets >= 2) p) w
+where q.paused_at is not null
+order by q.name collate "C"
 
 -- name: standing_jobs
 select what, name, queued, errored, due, processing, failed, exact from {schema}.standing(%s::int, _now => %s::timestamptz)
@@ -583,7 +611,8 @@ where seconds = 3600 and begins > %(since)s::timestamptz - interval '1 hour'
 
 -- What explain needs of a live job beside the job: its queue, and who holds that.
 -- name: circumstances
-select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at, h.lease_until
+select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at, h.lease_until, j.expires_at,
+  j.on_failure->>'task'
 from {schema}.live j
   cross join (values (coalesce(%s::timestamptz, clock_timestamp()))) as v(at)
   left join {schema}.queues q on q.name = j.queue

@@ -44,9 +44,9 @@ class Connections:
         self.now = moment.clock(options.pinned)
         self._options = options
         self._replacement = Replacement(on_replaced)
-        self._writer, self._reader, self._counter = self.connect(), self.connect(), self.connect()
+        self._writer, self._reader, self._counter = self.connect(), self._looking(), self._looking()
         # It is used on the loop's own thread, which must not be kept waiting.
-        self.wake = Wake(self.connect(patience=0.0))
+        self.wake = Wake(self._looking(patience=0.0))
         self._threads = OwnThreads()
 
     def begun(self, raw: sqlite3.Connection) -> Transaction:
@@ -58,6 +58,10 @@ class Connections:
         prepare = schema.check if self._options.read_only else schema.prepare
         return self._connection(lambda raw: prepare(raw, self.path), patience)
 
+    def _looking(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+        """For reading: it leaves the file's journal as it is, which to change waits for every transaction."""
+        return self._connection(lambda raw: schema.check(raw, self.path), patience)
+
     @contextmanager
     def unchecked(
         self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None
@@ -65,6 +69,12 @@ class Connections:
         """For work on the schema itself: a connection that requires none."""
         with closing(self._connection(prepare)) as connection:
             yield connection
+
+    async def open(self) -> None:
+        """Check the schema, and whether the file can be written."""
+        await self.read(lambda tx: schema.check(tx.raw, self.path))
+        if not self._options.read_only:
+            await self.on_writer(self._writer.open)
 
     async def write(self, work: Work[T], *, wakes: bool = False) -> T:
         """In one transaction; ``wakes``: jobs may have become claimable, so wake the workers of this process."""

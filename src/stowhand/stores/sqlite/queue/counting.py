@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import COUNTED, MINUTES, Amount, Figures, LiveCounts, Pauses, Tallies, total_ended
@@ -39,7 +39,7 @@ def figures(tx: Transaction) -> Figures:
 
 def standing(tx: Transaction) -> list[LiveCounts]:
     """Live jobs by task."""
-    tasks, _, _ = _standing(tx)
+    tasks, _, _ = _standing(tx, of_queues=False)
     return tasks.live(MOST_TASKS)
 
 
@@ -82,10 +82,10 @@ def pauses(tx: Transaction) -> Pauses:
     return Pauses.read({task: to_datetime(since) for task, since in tx.run("pauses")})
 
 
-def _standing(tx: Transaction) -> tuple[Tallies, Tallies, Tallies]:
-    """By task, queue and worker."""
+def _standing(tx: Transaction, *, of_queues: bool = True) -> tuple[Tallies, Tallies, Tallies]:
+    """By task, queue and worker. ``of_queues`` false: what waits is not asked by queue, which takes long."""
     tasks, queues, workers = Tallies(), Tallies(), Tallies()
-    _add_waiting(tx, tasks, queues)
+    _add_waiting(tx, tasks, queues, ("tasks", "queues") if of_queues else ("tasks",))
     running = tx.rows("running", few=FEW)
     least = sum(number for *_, number in running) == FEW
     for task, queue, worker, number in running:
@@ -96,9 +96,10 @@ def _standing(tx: Transaction) -> tuple[Tallies, Tallies, Tallies]:
     return tasks, queues, workers
 
 
-def _add_waiting(tx: Transaction, tasks: Tallies, queues: Tallies) -> None:
-    for name, tallies in (("waiting_tasks", tasks), ("waiting_queues", queues)):
-        found = tx.rows(name, most=MOST, few=FEW)
+def _add_waiting(tx: Transaction, tasks: Tallies, queues: Tallies, asked: Sequence[str]) -> None:
+    (ids,) = tx.row("live_ids")
+    for name, tallies in zip(asked, (tasks, queues), strict=False):
+        found = tx.rows(f"all_waiting_{name}") if ids <= MOST else tx.rows(f"waiting_{name}", most=MOST, few=FEW)
         least = sum(number for _, number, _ in found) >= MOST
         for key, number, due in found:
             tallies.add(key, "waiting", Amount(number, not least, least))

@@ -100,13 +100,21 @@ class Inspector:
         (waited,) = await self._connections.row("oldest_due")
         return float(waited) / 1_000_000
 
-    async def queues(self) -> Sequence[QueueRow]:
+    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
         """By name."""
-        found = await self._connections.read_all(lambda tx: tx.rows("queues", most=FAILURES_MOST))
-        return [
-            QueueRow(name, _moment(since), held_by, waiting, due, running, failed, _moment(due_since))
-            for name, since, held_by, waiting, due, running, failed, due_since in found
-        ]
+
+        def find(tx: Transaction) -> Sequence[QueueRow]:
+            if paused and not tx.rows("paused"):
+                return []
+            return [
+                QueueRow(name, _moment(since), held_by, waiting, due, running, failed, _moment(due_since))
+                for name, since, held_by, waiting, due, running, failed, due_since in tx.rows(
+                    "queues", most=FAILURES_MOST
+                )
+                if since is not None or not paused
+            ]
+
+        return await self._connections.read_all(find)
 
     async def figures(self) -> Figures:
         """From indexes; a long history is estimated from a sample of its rows."""
@@ -163,7 +171,7 @@ def _explain(tx: Transaction, job_id: int) -> Explanation | None:
     now = to_datetime(tx.now.wall)
     if found is None:  # it is over
         return explain(Facts(job=job, now=now))
-    boot, until, paused, holder, worker, since, its_boot, its_until = found
+    boot, until, paused, holder, worker, since, its_boot, its_until, expires_at, on_failure = found
     workers, pauses = _workers(tx), counting.pauses(tx)
     ahead = 0
     if (scope := claim_scope(job, workers, pauses)) is not None:
@@ -189,6 +197,8 @@ def _explain(tx: Transaction, job_id: int) -> Explanation | None:
             ahead=ahead,
             workers=workers,
             busy={name: Busy(jobs, oldest, task, to_datetime(at)) for name, jobs, oldest, task, at in tx.run("busy")},
+            expires_at=None if expires_at is None else to_datetime(expires_at),
+            on_failure=on_failure,
         )
     )
 

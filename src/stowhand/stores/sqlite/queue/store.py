@@ -77,8 +77,8 @@ class SqliteStore:
         return True
 
     async def open(self) -> None:
-        """Connect, and check the schema."""
-        await (self._connections.read if self._options.read_only else self._connections.write)(lambda _: None)
+        """Connect, and check the schema. Waits for no writer: its transaction may be the caller's own."""
+        await self._connections.open()
         self._connections.wake.look()
 
     async def close(self) -> None:

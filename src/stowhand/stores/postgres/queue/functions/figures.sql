@@ -7,6 +7,13 @@ language sql as $$
   select least(100, 100.0 * _pages * current_setting('block_size')::bigint / greatest(_size, 1))::double precision
 $$;
 
+-- What chooses the pages of a sample: the same for a minute. Pages at random would be read from outside the buffers each time,
+-- which is most of what a sample costs; and numbers that nothing has changed would change at every look.
+create or replace function {schema}.sample_of() returns double precision
+language sql stable as $$
+  select floor(extract(epoch from now()) / 60)::double precision
+$$;
+
 -- Live jobs. `what`: 'task', 'queue' (of the jobs that have one) or 'worker' (what runs there); `name` NULL: the others,
 -- beyond the largest `_names`. Up to 10,000 running and 10,000 failed jobs are counted by their index, whatever the size
 -- of the table; a task of which the sample brought nothing is looked for in the index by task.
@@ -28,7 +35,7 @@ begin
   return query
     with recursive sampled as materialized (
       select l.task, l.queue, l.worker, l.state, l.run_at, 100 / _share as weight, _all as exact
-      from {schema}.live l tablesample system (_share)
+      from {schema}.live l tablesample system (_share) repeatable ({schema}.sample_of())
       where not (_few_run and l.state = 'processing') and not (_few_failed and l.state = 'failed')
     ), by_index as (
       select l.task, l.queue, l.worker, l.state, l.run_at, 1.0, true from {schema}.live l
@@ -125,7 +132,7 @@ begin
     with grouped as (
       select h.task, count(*) filter (where h.state = 'completed') as completed,
         count(*) filter (where h.state = 'canceled') as canceled
-      from {schema}.history h tablesample system (_share) group by h.task
+      from {schema}.history h tablesample system (_share) repeatable ({schema}.sample_of()) group by h.task
     ), ranked as (
       select g.*, row_number() over (order by g.completed + g.canceled desc, g.task) <= _names as shown from grouped g
     )
@@ -136,14 +143,14 @@ begin
     _since := _at - _one * interval '1 minute';
     -- What ended just now is not in the index before it is summarized: if it is much, only the sample is quick.
     _few := _share = 100 or (
-      select count(*) * 100 / _share from {schema}.history h tablesample system (_share) where h.finished_at > _since
+      select count(*) * 100 / _share from {schema}.history h tablesample system (_share) repeatable ({schema}.sample_of()) where h.finished_at > _since
     ) <= _most;
     return query
       with lately as (
         select h.task, h.state, 1.0::double precision as weight from {schema}.history h
         where _few and h.finished_at > _since
         union all
-        select h.task, h.state, 100 / _share from {schema}.history h tablesample system (_share)
+        select h.task, h.state, 100 / _share from {schema}.history h tablesample system (_share) repeatable ({schema}.sample_of())
         where not _few and h.finished_at > _since
         union all
         select l.task, l.state, 1.0 from {schema}.live l where l.state = 'failed' and l.finished_at > _since

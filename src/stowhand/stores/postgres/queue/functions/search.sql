@@ -23,7 +23,8 @@ begin
       _all := _all + _part.reltuples / _part.relpages * _pages;
     elsif _pages > 0 then
       _share := {schema}.share_of(pg_relation_size(_part.oid), 400);
-      execute format('select count(*) from %I.%I tablesample system (%s)', _part.nspname, _part.relname, _share) into _here;
+      execute format('select count(*) from %I.%I tablesample system (%s) repeatable (%s)',
+        _part.nspname, _part.relname, _share, {schema}.sample_of()) into _here;
       _all := _all + _here * 100 / _share;
     end if;
   end loop;
@@ -188,7 +189,7 @@ begin
     for _one in
       with sampled as materialized (
         select l.state, count(*) as rows, sum(count(*)) over () as every
-        from {schema}.live l tablesample system (_share) group by l.state)
+        from {schema}.live l tablesample system (_share) repeatable ({schema}.sample_of()) group by l.state)
       select k.state, coalesce(case when _share = 100 then s.rows else round(_live * s.rows / s.every) end, 0)::bigint as jobs
       from (values ('queued'), ('errored'), ('processing'), ('failed')) as k(state) left join sampled s on s.state = k.state
       where k.state = coalesce(_only, k.state)
@@ -214,7 +215,7 @@ begin
   return query
     with sampled as materialized (
       select h.state, count(*) as rows, sum(count(*)) over () as every
-      from {schema}.history h tablesample system (_share) group by h.state)
+      from {schema}.history h tablesample system (_share) repeatable ({schema}.sample_of()) group by h.state)
     select p.state, coalesce(round(_past * s.rows / s.every), 0)::bigint, false
     from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
 end $$;

@@ -32,6 +32,33 @@ SELECT queue, count(*), sum(run_at <= :now) FROM (
     ) WHERE queue IS NOT NULL
 ) GROUP BY queue
 
+-- At least as many ids as there are live jobs. (Each from its end of the index: both at once read all of it.)
+-- name: live_ids
+SELECT coalesce((SELECT max(id) FROM stowhand_jobs) - (SELECT min(id) FROM stowhand_jobs) + 1, 0)
+
+-- The same as waiting_tasks and waiting_queues, of all there are: without LIMIT groups are read in the order of the index,
+-- which takes a third of the time.
+-- name: all_waiting_tasks
+SELECT task, sum(jobs), sum(due) FROM (
+    SELECT task, count(*) AS jobs, sum(run_at <= :now) AS due FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+    WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2 GROUP BY task
+    UNION ALL
+    SELECT task, count(*), sum(run_at <= :now) FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+    WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2 GROUP BY queue, task
+    UNION ALL
+    SELECT task, count(*), sum(run_at <= :now) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+    WHERE state IN ('queued', 'errored') AND resets >= 2 GROUP BY task
+) GROUP BY task
+
+-- name: all_waiting_queues
+SELECT queue, sum(jobs), sum(due) FROM (
+    SELECT queue, count(*) AS jobs, sum(run_at <= :now) AS due FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+    WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2 GROUP BY queue
+    UNION ALL
+    SELECT queue, count(*), sum(run_at <= :now) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+    WHERE state IN ('queued', 'errored') AND resets >= 2 AND queue IS NOT NULL GROUP BY queue
+) GROUP BY queue
+
 -- name: paused
 SELECT queue, since FROM stowhand_paused ORDER BY queue
 
@@ -87,7 +114,8 @@ SELECT task, count(*) FROM (
     WHERE state = 'failed' AND finished_at > :since ORDER BY finished_at DESC LIMIT :few
 ) GROUP BY task
 
--- The first job of each task and priority (of each queue, too) is the oldest of it: a backlog costs a few steps.
+-- The first job of each task and priority (of each queue, too) is the oldest of it: a backlog costs a few steps. Each step
+-- compares one column: of (a, b) > (x, y) SQLite's search uses the first alone, and reads all that has the same one.
 -- name: oldest_due
 WITH RECURSIVE free (task, priority, run_at) AS (
     SELECT * FROM (
@@ -96,12 +124,16 @@ WITH RECURSIVE free (task, priority, run_at) AS (
         ORDER BY task, priority, run_at LIMIT 1
     )
     UNION ALL
-    SELECT job.task, job.priority, job.run_at FROM free JOIN stowhand_jobs AS job ON job.id = (
+    SELECT job.task, job.priority, job.run_at FROM free JOIN stowhand_jobs AS job ON job.id = coalesce((
         SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
         WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
-            AND (task, priority) > (free.task, free.priority)
+            AND task = free.task AND priority > free.priority
+        ORDER BY priority, run_at LIMIT 1
+    ), (
+        SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+        WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2 AND task > free.task
         ORDER BY task, priority, run_at LIMIT 1
-    )
+    ))
     LIMIT 2000
 ), serial (queue, task, priority, run_at) AS (
     SELECT * FROM (
@@ -110,12 +142,21 @@ WITH RECURSIVE free (task, priority, run_at) AS (
         ORDER BY queue, task, priority, run_at LIMIT 1
     )
     UNION ALL
-    SELECT job.queue, job.task, job.priority, job.run_at FROM serial JOIN stowhand_jobs AS job ON job.id = (
+    SELECT job.queue, job.task, job.priority, job.run_at FROM serial JOIN stowhand_jobs AS job ON job.id = coalesce((
         SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
         WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
-            AND (queue, task, priority) > (serial.queue, serial.task, serial.priority)
+            AND queue = serial.queue AND task = serial.task AND priority > serial.priority
+        ORDER BY priority, run_at LIMIT 1
+    ), (
+        SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
+            AND queue = serial.queue AND task > serial.task
+        ORDER BY task, priority, run_at LIMIT 1
+    ), (
+        SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2 AND queue > serial.queue
         ORDER BY queue, task, priority, run_at LIMIT 1
-    )
+    ))
     LIMIT 2000
 )
 SELECT max(coalesce(:now - min(run_at), 0), 0) FROM (

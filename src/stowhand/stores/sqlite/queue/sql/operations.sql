@@ -57,7 +57,7 @@ DELETE FROM stowhand_workers WHERE name = :name
 
 -- name: circumstances
 SELECT job.lease_boot, job.lease_until, paused.since, holder.id, holder.worker, holder.started_at, holder.lease_boot,
-    holder.lease_until
+    holder.lease_until, job.expires_at, json_extract(job.on_failure, '$.task')
 FROM stowhand_jobs AS job
 LEFT JOIN stowhand_paused AS paused ON paused.queue = job.queue
 LEFT JOIN stowhand_jobs AS holder ON holder.queue = job.queue AND holder.state = 'processing' AND holder.id <> job.id

@@ -1,0 +1,122 @@
+"""What needs attention, judged from what a store says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from stowhand.protocols.attention import Facts, concerns, erring, outlook
+from stowhand.protocols.figures import Amount, Pauses
+from stowhand.protocols.operating import QueueRow, TaskRow
+from stowhand.protocols.throughput import Period, Tally
+
+NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+FAILS, WORKS = Tally(retry=5), Tally(ok=5)
+
+
+def minutes(*tallies: Tally, task: str = "charge") -> list[Period]:
+    """The last of them is of this minute."""
+    first = len(tallies) - 1
+    return [Period(NOON - timedelta(minutes=first - at), 60, task, tally) for at, tally in enumerate(tallies)]
+
+
+def told(by_task: Sequence[Period]) -> tuple[str, datetime | None]:
+    (line,) = concerns(Facts(now=NOON + timedelta(seconds=30), by_task=by_task))
+    assert line.of == {"task": "charge", "state": "errored"}
+    assert line.todo.endswith("stowhand queues pause --task charge")
+    return line.what, line.since
+
+
+def test_a_task_that_fails_is_told_while_its_jobs_have_attempts_left() -> None:
+    what, since = told(minutes(WORKS, WORKS, FAILS, FAILS, FAILS))
+    assert what == "\u2068charge\u2069: 15 of 25 attempts of the last 10 minutes failed, the first"
+    assert since == NOON - timedelta(minutes=2)
+
+
+def test_it_began_where_most_failed_and_not_where_one_did() -> None:
+    nearly_well = Tally(ok=9, retry=1)
+    by_task = minutes(FAILS, nearly_well, Tally(), FAILS, Tally(), Tally(ok=2, retry=3), FAILS, WORKS)
+    assert told([*by_task, *minutes(*[WORKS] * 9, task="other")])[1] == NOON - timedelta(minutes=4)
+
+
+def test_what_failed_for_as_long_as_is_known_began_before() -> None:
+    what, since = told(minutes(*[FAILS] * 60))
+    assert what.endswith("50 of 50 attempts of the last 10 minutes failed, the first before")
+    assert since == NOON - timedelta(minutes=59)
+
+
+@pytest.mark.parametrize(
+    "by_task",
+    [
+        minutes(Tally(retry=4)),
+        minutes(Tally(ok=6, retry=5)),
+        minutes(FAILS, *[Tally()] * 10),
+        minutes(Tally(failed=9)),
+        minutes(FAILS, task=""),
+    ],
+    ids=["few", "most are well", "long ago", "for good, which is told as failures", "of others"],
+)
+def test_others_are_not_told(by_task: list[Period]) -> None:
+    assert erring(by_task, NOON + timedelta(seconds=30)) == {}
+
+
+def row(name: str, due: int, *, able: int = 1, paused: bool = False) -> TaskRow:
+    none, number = Amount(), Amount(due)
+    since = NOON if paused else None
+    return TaskRow(
+        name=name, paused_since=since, waiting=number, due=number, running=none, failed=none, able=able, workers=()
+    )
+
+
+def queue(due: int) -> QueueRow:
+    return QueueRow("mail", NOON, None, waiting=due, due=due, running=0, failed=0)
+
+
+RATE = minutes(Tally(ok=50))
+BLOCKED = [row("paused", 4, paused=True), row("nobodys", 5, able=0)]
+MAY, NOTHING = "jobs are due that may run now", "Nothing is due that a worker may take."
+
+
+@pytest.mark.parametrize(
+    ("tasks", "queues", "said"),
+    [
+        ([row("a", 60)], [], "60 jobs are due; at this rate that is 6m of work."),
+        ([row("a", 60), *BLOCKED], [], "60 jobs are due; at this rate that is 6m of work."),
+        ([row("a", 60)], [queue(50)], "10 jobs are due; at this rate that is 1m of work."),
+        ([row("a", 60)], [queue(60)], NOTHING),
+        (BLOCKED, [], NOTHING),
+        ([row("a", 2), *BLOCKED], [queue(11)], NOTHING),
+        ([row("a", 60), *BLOCKED], [queue(3)], f"At most 60 {MAY}; at this rate that is 6m of work."),
+        ([row("a", 60), *BLOCKED], [queue(39)], f"At most 30 {MAY}; at this rate that is 3m of work."),
+        ([], [], "Nothing is due."),
+    ],
+)
+def test_only_what_may_run_counts_in_how_long_the_rest_takes(
+    tasks: list[TaskRow], queues: list[QueueRow], said: str
+) -> None:
+    assert outlook(Facts(now=NOON, tasks=tasks, queues=queues, lately=RATE)) == said
+
+
+def test_no_time_is_told_while_jobs_without_a_queue_are_paused() -> None:
+    facts = Facts(now=NOON, tasks=[row("a", 1)], pauses=Pauses(unqueued=NOON), lately=RATE)
+    assert outlook(facts) == "1 job is due; how many may run now is not known."
+
+
+@pytest.mark.parametrize("seconds", [0, 30, 59])
+def test_a_steady_rate_is_the_same_at_every_second_of_a_minute(seconds: int) -> None:
+    lately = minutes(*[Tally(ok=60)] * 20, Tally(ok=seconds))
+    facts = Facts(now=NOON + timedelta(seconds=seconds), tasks=[row("a", 600)], lately=lately)
+    assert outlook(facts) == "600 jobs are due; at this rate that is 10m of work."
+
+
+def test_dead_workers_lead_to_the_task_that_had_most_of_them_in_the_hour() -> None:
+    once, often = minutes(Tally(resets=5), task="once"), minutes(*[Tally(resets=3)] * 4, task="often")
+    (line,) = concerns(Facts(now=NOON, lately=minutes(Tally(resets=17)), by_task=[*once, *often]))
+    assert (line.what.split()[0], line.of) == ("17", {"task": "often"})
+
+
+def test_a_task_that_no_known_worker_has_may_be_one_of_workers_over_http() -> None:
+    (line,) = concerns(Facts(now=NOON, tasks=[row("a", 1, able=0)]))
+    assert (line.of, "over HTTP" in line.todo) == ({"task": "a"}, True)
