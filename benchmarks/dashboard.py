@@ -3,7 +3,8 @@
 One durable server with a million jobs that wait, a hundred thousand that have failed, and ten million that are over.
 Every question that a page asks, then every page (``Board.answer``, nothing cached), is asked again and again:
 milliseconds, half of them and 95 of 100, and the bytes of the page. ``--viewers``: a worker drains while so many pages
-are open, in turn with drains while none is. Everything is made here, and nothing is left behind.
+are open, each in a browser of its own, in turn with drains while none is (``--only drain``: this alone, and the server
+is not filled). Everything is made here, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import asyncio
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
+import psutil
 import psycopg
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +40,7 @@ from stowhand.protocols.queue_store import QueueStore  # noqa: E402
 from stowhand.protocols.searching import Search  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
 from stowhand.stores.opening import open_store  # noqa: E402
+from stowhand.web.access import VISIT  # noqa: E402
 from stowhand.web.asked import Asked, Right, Who  # noqa: E402
 from stowhand.web.board import Board  # noqa: E402
 from stowhand.web.reading import Reading  # noqa: E402
@@ -257,14 +259,22 @@ async def show(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> N
 
 
 @contextmanager
-def viewers(url: str, count: int) -> Iterator[None]:
-    """A process with so many open pages: their streams of events, read as a browser reads them."""
-    watching = subprocess.Popen(
+def viewers(url: str, count: int) -> Iterator[Callable[[], float]]:
+    """A process with so many open pages: their streams of events, read as a browser reads them.
+
+    Gives a function: the seconds of processors that the process and its sessions have used so far.
+    """
+    watching = psutil.Popen(
         [sys.executable, __file__, "--watch", url, "--viewers", str(count)], env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     try:
-        time.sleep(2.0)
-        yield
+        time.sleep(3.0)
+        with psycopg.connect(url, autocommit=True) as connection:
+            sessions = connection.execute(
+                "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+            ).fetchall()
+        used = [watching, *(psutil.Process(pid) for (pid,) in sessions)]
+        yield lambda: sum(one.cpu_times().user + one.cpu_times().system for one in used)
         assert watching.poll() is None
     finally:
         watching.terminate()
@@ -281,39 +291,44 @@ async def watch(url: str, count: int) -> None:
 
     board = Board(Reading(opened))
 
-    async def look(path: str) -> None:
+    async def look(path: str, browser: int) -> None:
+        cookie = Asked().cookies.new(VISIT, f"{browser:043}", None)[1].partition(";")[0]
+        headers = {"accept": "text/event-stream", "cookie": cookie}
         while True:
-            asked = Asked(path=path, who=EVERYTHING, known=True, headers={"accept": "text/event-stream"})
-            reply = await board.answer(asked)
+            reply = await board.answer(Asked(path=path, who=EVERYTHING, known=True, headers=headers))
             assert not isinstance(reply.body, bytes), reply.status
             async for _ in reply.body:
                 pass
 
     paths = ("/", "/jobs", "/queues", "/tasks", "/workers")
-    await asyncio.gather(*(look(paths[number % len(paths)]) for number in range(count)))
+    await asyncio.gather(*(look(paths[number % len(paths)], number) for number in range(count)))
 
 
 def beside(server: PostgresServer, place: Path, count: int, jobs: int, rounds: int) -> None:
-    """Drains with and without open pages, in turn."""
+    """Drains with and without open pages, in turn; each of a new database, since one leaves dead rows to the next."""
     (place / "drain_tasks.py").write_text(
         DRAINED.replace("HANDLER", '@app.task(name="noop")\nasync def noop(number: int = 0)')
     )
-    url = server.create_database()
-    asyncio.run(install(PostgresSite(url, history=True)))
     found: dict[bool, list[Sequence[float]]] = {False: [], True: []}
+    costs = []
     for number in range(rounds):
         for watched in (False, True) if number % 2 == 0 else (True, False):
+            url = server.create_database()
+            asyncio.run(install(PostgresSite(url, history=True)))
             with ExitStack() as stack:
-                if watched:
-                    stack.enter_context(viewers(url, count))
+                used = stack.enter_context(viewers(url, count)) if watched else time.monotonic
+                before, began = used(), time.monotonic()
                 found[watched].append(drain(ROOT, url, place, jobs=jobs, processes=1, postmaster=server.pid))
-    click.echo(f"{'drain':44}{'jobs/s':>10}{'worker us':>12}{'server us':>12}")
+                if watched:
+                    costs.append(1000 * (used() - before) / (time.monotonic() - began))
+    click.echo(f"{'drain':44}{'jobs/s':>10}{'worker us':>12}{'server us':>12}   load {os.getloadavg()[0]:.1f}")
     for watched, runs in found.items():
         medians = [statistics.median(each) for each in zip(*runs, strict=True)]
         name = f"while {count} look" if watched else "while nobody looks"
         click.echo(f"{name:44}{medians[0]:10.1f}{medians[1]:12.1f}{medians[2]:12.1f}")
     ratios = [statistics.median(b[i] / a[i] for a, b in zip(found[False], found[True], strict=True)) for i in range(3)]
     click.echo(f"{'ratio':44}{ratios[0]:10.3f}{ratios[1]:12.3f}{ratios[2]:12.3f}")
+    click.echo(f"{'looking, processor ms in a second':44}{statistics.median(costs):10.1f}")
 
 
 @click.command()
@@ -322,9 +337,9 @@ def beside(server: PostgresServer, place: Path, count: int, jobs: int, rounds: i
 @click.option("--failed", default=100_000, show_default=True)
 @click.option("--quick", is_flag=True, help="A twentieth of it: does it work?")
 @click.option("--runs", default=40, show_default=True)
-@click.option("--only", multiple=True, help="Questions and pages that begin so; may be repeated.")
+@click.option("--only", multiple=True, help="Questions and pages that begin so, or drain; repeatable.")
 @click.option("--viewers", "count", default=10, show_default=True, help="Open pages beside a drain; 0: leave it out.")
-@click.option("--jobs", default=60_000, show_default=True, help="Of a drain.")
+@click.option("--jobs", default=200_000, show_default=True, help="Of a drain.")
 @click.option("--rounds", default=5, show_default=True, help="Of drains.")
 @click.option("--watch", "watched", hidden=True)
 @click.option("--keep", is_flag=True, help="When all is measured, say where the store is, and wait for Enter.")
@@ -353,12 +368,13 @@ def main(
         server = stack.enter_context(PostgresServer(find_postgres()[0], durable=True, shared_buffers="256MB"))
         url = server.create_database()
         asyncio.run(install(PostgresSite(url, history=True)))
-        began = time.monotonic()
-        fill(url, waiting, finished, failed)
-        click.echo(f"filled in {time.monotonic() - began:.0f} s: {waiting} waiting, {finished} finished", err=True)
-        asyncio.run(ask(url, runs, only, server.pid))
-        asyncio.run(show(url, runs, only, server.pid))
-        if count and not only:
+        if only != ("drain",):
+            began = time.monotonic()
+            fill(url, waiting, finished, failed)
+            click.echo(f"filled in {time.monotonic() - began:.0f} s: {waiting} waiting, {finished} finished", err=True)
+            asyncio.run(ask(url, runs, only, server.pid))
+            asyncio.run(show(url, runs, only, server.pid))
+        if count and (not only or "drain" in only):
             beside(server, place, count, jobs, rounds)
         if keep:
             input(f"{url} ")

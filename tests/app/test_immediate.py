@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 
 import pytest
 
-from stowhand import App, Context, State
+from stowhand import App, ConfigurationError, Context, State
 from tests.conftest import Run
 
 app = App("postgresql://nobody@127.0.0.1:1/never")
@@ -120,3 +122,12 @@ def test_several_loops_at_once_run_their_own() -> None:
     with app.immediate():
         assert asyncio.run(both()) == ["A", "B", "C"]
     assert sorted(done) == ["a", "b", "c"]
+
+
+def test_what_is_part_of_a_transaction_is_refused_with_what_to_do_instead() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection, app.immediate():
+        with pytest.raises(ConfigurationError, match=r"within app\.immediate.*`jobs`, jobs\.drain.*after the commit:"):
+            note.enqueue_in(connection, "x")
+        with pytest.raises(ConfigurationError, match=r"within app\.immediate"):
+            app.sync.enqueue_in(connection, note, "x")
+    assert done == []

@@ -134,6 +134,7 @@ def test_what_is_given_is_changed_and_what_is_not_is_kept(queue: Stowhand) -> No
 
 def test_a_failed_job_is_run_again_with_its_attempts_given_back(queue: Stowhand) -> None:
     queue("jobs", "fail", 1)
+    assert queue("jobs", "fail", 1).out == "1: done (it has failed already; its error is new)\n"
     assert queue("jobs", "reschedule", 1, "--priority", 1).out == "1: done (it is failed)\n"
     assert queue("jobs", "reschedule", 1, "--attempts", 0).out == "1: done (it is queued)\n"
     assert queue("jobs", "reschedule", 1, "--attempts", 25).out == "1: done (it is failed)\n"

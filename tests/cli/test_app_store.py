@@ -55,7 +55,9 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 def test_the_readmes_example_works_with_a_store_that_only_the_app_names(place: Place, stowhand: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'")
-    assert stowhand("migrate", "--app", app).code == 0
+    migrated = stowhand("migrate", "--app", app)
+    assert migrated.code == 0
+    assert migrated.err == f"Store: sqlite:///mine.db (the App of {app})\n"
     assert stowhand("add", "charge", '{"cents": 5}', "--app", app).out == "1\n"
     worked = stowhand("worker", "--once", "--app", app)
     assert worked.code == 0, worked.err

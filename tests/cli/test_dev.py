@@ -6,14 +6,19 @@ import queue
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from stowhand.cli.dev import look
+from stowhand.cli.web import AppAsWritten
+from stowhand.errors import InvalidJob
+from stowhand.jobs.job import NewJob
 from tests.cli.conftest import Stowhand, command
 from tests.support import forked
 
@@ -32,10 +37,8 @@ async def hello(name: str) -> None:
 class Dev:
     """The command, and what it and its worker say."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.process = forked.Popen(
-            command("dev", *arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+    def __init__(self, folder: Path, words: list[str]) -> None:
+        self.process = forked.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.said: list[str] = []
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -66,9 +69,9 @@ class Dev:
 
 
 @contextmanager
-def dev(folder: Path, *arguments: str) -> Iterator[Dev]:
+def dev(folder: Path, *arguments: str, program: list[str] | None = None) -> Iterator[Dev]:
     """At the end it is killed, unless it has ended; its children must be gone then."""
-    running = Dev(folder, *arguments)
+    running = Dev(folder, command("dev", *arguments) if program is None else [*program, "dev", *arguments])
     children: list[psutil.Process] = []
     try:
         yield running
@@ -105,6 +108,53 @@ def test_a_change_is_run_a_mistake_is_waited_for_and_ctrl_c_ends_everything(fold
         assert running.process.wait(DEADLINE) == 0
         assert not [child for child in children if child.is_running()]
     assert sum("Dashboard: " in line for line in running.said) == 1
+
+
+def test_a_job_that_is_added_in_the_dashboard_is_one_of_the_app_as_its_files_are_by_now(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    shop, mail = folder / "edited_shop.py", folder / "edited_mail.py"
+    shop.write_text("from stowhand import App\napp = App(include=['edited_mail'])\n")
+    task = "from edited_shop import app\n@app.task(max_attempts={})\ndef {}(to: str) -> None: ...\n"
+    mail.write_text(task.format(3, "send"))
+    try:
+        app = AppAsWritten("edited_shop:app")
+        job = NewJob(task="send", payload='{"to":"x"}')
+        assert app.made_elsewhere(job).max_attempts == 3
+        mail.write_text(task.format(20, "send") + task.partition("\n")[2].format(4, "call"))
+        assert app.made_elsewhere(job).max_attempts == 20
+        assert app.made_elsewhere(NewJob(task="call", payload='{"to":"x"}')).max_attempts == 4
+        shop.write_text("def (")
+        with pytest.raises(InvalidJob, match=r"SyntaxError: .*edited_shop\.py, line 1"):
+            app.made_elsewhere(job)
+        shop.write_text("from stowhand import App\napp = App()\n")
+        assert app.made_elsewhere(job).max_attempts is None
+    finally:
+        for name in ("edited_shop", "edited_mail"):
+            sys.modules.pop(name, None)
+
+
+WITHOUT_WEB = """
+import sys
+for name in ("jinja2", "starlette", "uvicorn"):
+    sys.modules[name] = None
+from stowhand.cli import main
+sys.exit(main())
+"""
+"""The program, where the extra `web` is not installed."""
+
+
+def test_without_the_extra_web_the_worker_runs_alone_and_it_is_said_what_to_install(folder: Path) -> None:
+    (folder / "shop.py").write_text(APP)
+    with dev(folder, "shop:app", program=[sys.executable, "-c", WITHOUT_WEB]) as running:
+        running.until("No dashboard: pip install 'stowhand[web]'")
+        running.until("Worker connected")
+        (worker,) = running.children()
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(DEADLINE) == 0
+        assert not worker.is_running()
 
 
 def test_when_it_is_killed_nothing_is_left_running(folder: Path) -> None:

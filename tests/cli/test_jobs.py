@@ -216,8 +216,9 @@ def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_th
 
 
 def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(queue: Stowhand) -> None:
-    for task in ("send", "send", "keep"):
+    for task in ("send", "send", "keep", "drop"):
         assert queue("add", task).code == 0
+    assert queue("jobs", "remove", "--task", "drop", "--state", "queued", "-y").out == "4: done\n"
     rescheduled = queue("jobs", "reschedule", "--task", "send", "--priority", 7, "--yes")
     assert (rescheduled.code, rescheduled.out) == (0, "1: done (it is queued)\n2: done (it is queued)\n")
     assert [row["priority"] for row in queue("jobs", "list", "--json").rows()] == [7, 7, 0]

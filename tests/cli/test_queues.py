@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stowhand.cli.program import run
@@ -82,6 +84,18 @@ def test_a_task_and_the_jobs_without_a_queue_are_paused_listed_and_resumed(queue
     assert [row["done"] for row in resumed] == ["resumed", "resumed"]
     queue("worker", "--once")
     assert len(queue("jobs", "list", "--state", "completed", "--json").rows()) == 1
+
+
+def test_a_task_is_paused_under_all_its_names(queue: Stowhand, tmp_path: Path) -> None:
+    (tmp_path / "named_twice.py").write_text(
+        "from stowhand import App\napp = App()\n"
+        "for name in ('send', 'send@heavy'):\n    app.task(name=name)(lambda: None)\n"
+        "app.registry.add_name('send@heavy', 'send')\n"
+    )
+    for word in ("pause", "resume"):
+        changed = queue("queues", word, "--task", "send", "--app", "named_twice:app").out.splitlines()
+        assert changed == [f"task send: {word}d", f"task send@heavy: {word}d"]
+    assert queue("queues", "pause", "--task", "send@heavy", "--app", "named_twice:app").out.count("\n") == 1
 
 
 def test_a_pause_of_nothing_is_refused(queue: Stowhand) -> None:

@@ -104,7 +104,10 @@ from stowhand import App
 def marked(job):
     return msgspec.structs.replace(job, flags=(*job.flags, job.queue))
 
-app = App("sqlite:///mine.db", on_enqueue=[marked])
+app = App("sqlite:///mine.db", include=["bank"], on_enqueue=[marked])
+"""
+BANK = """\
+from shop import app
 
 @app.task(queue="bank", max_attempts=3)
 def charge(cents: int) -> None: ...
@@ -113,6 +116,7 @@ def charge(cents: int) -> None: ...
 
 def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_elsewhere(folder: Path) -> None:
     (folder / "shop.py").write_text(APP)
+    (folder / "bank.py").write_text(BANK)
     serving = Serving(folder, "--app", "shop:app")
     client = Client(serving.url)
     try:

@@ -155,10 +155,10 @@ def test_a_person_signs_in_by_the_link_in_the_file_and_acts(folder: Path, stowha
     assert status == 200
     visit = headers["set-cookie"].partition(";")[0]
     code = link.partition("=")[2]
-    status, headers, _ = ask(url + "login", {"token": token_in(said), "code": code}, cookie=visit)
+    status, headers, _ = ask(url + "login", {"token": token_in(said), "secret": code}, cookie=visit)
     assert status == 303
     session = headers["set-cookie"].partition(";")[0]
-    assert ask(url + "login", {"token": token_in(said), "code": code}, cookie=visit)[0] == 401
+    assert ask(url + "login", {"token": token_in(said), "secret": code}, cookie=visit)[0] == 401
     _, _, said = ask(url + "job?id=1", cookie=session)
     form = {"token": token_in(said), "id": "1", "action": "cancel"}
     assert ask(url + "act", form, cookie=session, origin="https://evil.example")[0] == 403
@@ -202,6 +202,13 @@ def test_a_proxy_that_is_named_says_who_comes(
     assert ask(here + "act", form, cookie=cookie, **sent | {"x_forwarded_user": "bob"})[0] == 403
     assert ask(here, host="jobs.example.com", x_forwarded_for="8.8.8.8")[0] == 403
     assert ask(here, **sent | {"host": "evil.example"})[0] == 403
+    two = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+    two.putrequest("GET", "/", skip_host=True)
+    for name, value in (("Host", "jobs.example.com"), ("X-Forwarded-User", "root"), ("X-Forwarded-User", "ann")):
+        two.putheader(name, value)
+    two.endheaders()
+    assert two.getresponse().status == 403, "a proxy that adds its header to the visitor's own names nobody"
+    two.close()
     process.send_signal(signal.SIGTERM)
     log, _ = process.communicate(timeout=DEADLINE)
     assert "[web(audit)] INFO: cancel by ann@example.com from 8.8.8.8: 1 done" in log

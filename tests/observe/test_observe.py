@@ -26,6 +26,8 @@ from stowhand.events import (
     LeaseEnding,
     LoopBlocked,
     ResultDropped,
+    StoreAway,
+    StoreBack,
     StoreRecovered,
     StoreTrouble,
     ThreadAbandoned,
@@ -39,7 +41,7 @@ from stowhand.jobs.lifecycle import Ended
 from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
-from stowhand.observe.logs import configure_logging
+from stowhand.observe.logs import configure_logging, configured_by_another
 from stowhand.observe.safe_text import escape, escape_lines, scrub, telling_line
 
 W = "worker-7327280603017288"
@@ -303,6 +305,44 @@ def test_logging_can_be_configured_twice_without_doubling_lines() -> None:
     assert second.getvalue() == "[core] INFO: once\n"
 
 
+@pytest.mark.parametrize("when", ["before", "afterwards"])
+def test_a_line_is_written_once_where_the_program_has_handlers_of_its_own(when: str) -> None:
+    """As Django's, of ``django``, with DEBUG on; in a process that is started it comes after ours."""
+    stream = io.StringIO()
+    logging.getLogger("stowhand.core")  # a process that has started has it, whichever test is the first
+    of_the_program = logging.getLogger("of_the_program")
+    apart = logging.getLogger("of_the_program.apart")
+
+    def configured() -> None:
+        for logger in (logging.getLogger(), of_the_program, apart):
+            logger.addHandler(logging.StreamHandler(stream))
+        logging.getLogger().setLevel("WARNING")
+        logging.getLogger("stowhand.core").disabled = True
+        apart.propagate = False
+
+    if when == "before":
+        configured()
+        logging.getLogger("stowhand.core").disabled = False
+        configure_logging("info", "text", stream)
+    else:
+        configure_logging("info", "text", stream)
+        with configured_by_another():
+            configured()
+    try:
+        core_logger().info("one")
+        logging.getLogger("of_the_program.part").info("two")
+        apart.warning("three, in its own form")
+    finally:
+        apart.handlers.clear()
+        apart.propagate = True
+        of_the_program.handlers.clear()
+    assert stream.getvalue().splitlines() == [
+        "[core] INFO: one",
+        "[of_the_program.part] INFO: two",
+        "three, in its own form",
+    ]
+
+
 def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -375,3 +415,38 @@ def test_the_audit_of_the_dashboard_is_one_line_whatever_the_names_are() -> None
         "[web(audit)] INFO: retry by ann\\n[core] INFO: forged from 10.0.0.1: 17 done, 18 refused",
         "[web(audit)] INFO: pause queue by anybody from ::1: a\\u202eb",
     ]
+
+
+def test_an_outage_of_the_dashboards_store_is_a_line_and_its_end_another() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "text", stream=stream)
+    events = Events()
+    LendingListener(events, name="web")
+    events.emit(StoreAway("no answer of postgresql://ann:hush@db/shop\nfor long"))
+    events.emit(StoreBack(83.0))
+    assert stream.getvalue().splitlines() == [
+        "[web] ERROR: The store does not answer; pages say so until it does: no answer of postgresql://ann:***@db/shop",
+        "[web] INFO: The store is back, after 1m 23s",
+    ]
+
+
+def test_the_audit_of_a_mounted_dashboard_needs_no_logging_and_heeds_one_of_later(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An application mounts it at import, before it configures logging, or never does."""
+    root, ours = logging.getLogger(), logging.getLogger("stowhand")
+    for logger in (root, ours):
+        monkeypatch.setattr(logger, "handlers", [])
+        monkeypatch.setattr(logger, "level", logging.WARNING if logger is root else logging.NOTSET)
+    root.manager._clear_cache()  # type: ignore[attr-defined]
+    events = Events()
+    LendingListener(events, name="web")
+    stream = io.StringIO()
+    logging.basicConfig(level="INFO", stream=stream, format="%(name)s %(message)s")
+    events.emit(DashboardChanged("retry", "ann", ("17",), ("done",), "::1"))
+    assert stream.getvalue() == "stowhand.web retry by ann from ::1: 17 done\n"
+    monkeypatch.setattr(root, "handlers", [])
+    root.setLevel(logging.WARNING)
+    events.emit(DashboardChanged("retry", "ann", ("18",), ("done",), "::1"))
+    assert capsys.readouterr().err == "[web(audit)] INFO: retry by ann from ::1: 18 done\n"
+    root.manager._clear_cache()  # type: ignore[attr-defined]

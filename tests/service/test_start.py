@@ -142,7 +142,8 @@ def test_an_app_that_fails_while_it_is_imported_is_told_of_once(
     said = {"connection": f"sqlite:///{tmp_path}/queue.db", "app": "halves:app"}
     with pytest.raises(ConfigurationError) as refused:
         run_worker(read_settings(said, environ={}, folder=tmp_path))
-    assert str(refused.value) == "'halves:app': importing halves failed: No module named 'no_such_module'"
+    why = "'halves:app': importing halves failed: No module named 'no_such_module'"
+    assert str(refused.value) == f"{why} ({tmp_path}/halves_tasks.py, line 4)"
 
 
 def test_tasks_that_a_stop_cuts_short_are_named_with_their_timeouts() -> None:

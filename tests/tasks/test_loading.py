@@ -56,9 +56,32 @@ def test_an_app_is_found_from_the_current_folder(where: str) -> None:
         ("shop_jobs.py:app", "'shop_jobs.py:app': no module named 'shop_jobs.py'"),
         ("./shop_jobs:app", "'./shop_jobs:app': write it as module:name, as in myproject.jobs:app"),
         (":app", "':app': write it as module:name"),
+        (
+            "shop_jobs:make_app()",
+            "'shop_jobs:make_app()': nothing is called here; write app = make_app() in",
+        ),
     ],
 )
 def test_what_is_not_found_is_explained(where: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_object(where, App)
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import shop_jobs\n\n1 / 0", "ZeroDivisionError: division by zero (shop_pack/deep.py, line 3)"),
+        ("import shop_not_there", "No module named 'shop_not_there' (shop_pack/deep.py, line 1)"),
+        ("from stowhand import App\nApp(schema=3)", "schema: an int given; give text (shop_pack/deep.py, line 2)"),
+        ("def 1()", "SyntaxError: invalid syntax (shop_pack/deep.py, line 1)"),
+        ("import json\njson.loads('x')", "(shop_pack/deep.py, line 2)"),
+    ],
+)
+def test_the_file_and_the_line_are_named_of_what_fails(tmp_path: Path, text: str, said: str) -> None:
+    """The module that is asked for imports many, and many packages have one of the same name."""
+    (tmp_path / "shop_pack" / "deep.py").write_text(text)
+    (tmp_path / "shop_all.py").write_text("import shop_pack.deep\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_object("shop_all:app", App)
+    assert str(caught.value).endswith(said)

@@ -15,7 +15,7 @@ from stowhand import App, Context
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.tasks.resource import Resource, resource
 from stowhand.testing import MemoryStore
-from tests.support.checkers import expected, under_mypy, under_pyright
+from tests.support.checkers import OF_PYRIGHT, expected, for_pyright, under_mypy, under_pyright
 
 
 class Mailer:
@@ -206,7 +206,7 @@ def test_it_does_not_count_as_a_parameter_of_the_payload() -> None:
     assert nothing.new_job().payload == "{}"
 
 
-PROGRAM = """
+PROGRAM = for_pyright("""
 from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -264,9 +264,10 @@ async def wrong(ctx: Context) -> None:
     await send("x", mailer=Model())  # M arg-type # P reportArgumentType
     await send.enqueue()  # M call-arg # P reportCallIssue
     judge(ctx, "x", model=Mailer())  # M arg-type # P reportArgumentType
-"""
+""")
 
 
+@OF_PYRIGHT
 def test_checkers_let_callers_leave_it_out_and_find_a_wrong_one(tmp_path: Path) -> None:
     for check, mark in ((under_mypy, "# M "), (under_pyright, "# P ")):
         found, wanted = check(PROGRAM, tmp_path), expected(PROGRAM, mark)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkers import expected, under_mypy, under_pyright
+from tests.support.checkers import OF_PYRIGHT, expected, for_pyright, under_mypy, under_pyright
 
 PROGRAM = """
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_checker_complains_about_wrong_arguments_and_about_nothing_else(tmp_pa
         assert kinds <= wanted[number], found
 
 
-RESULTS = """
+RESULTS = for_pyright("""
 from __future__ import annotations
 from collections.abc import Coroutine
 from datetime import timedelta
@@ -220,10 +220,10 @@ def in_a_test(jobs: Jobs) -> None:
         pass
     with app.using("memory://"):  # E arg-type reportArgumentType
         pass
-"""
+""")
 
 
-@pytest.mark.parametrize("complaints", [under_mypy, under_pyright])
+@pytest.mark.parametrize("complaints", [under_mypy, pytest.param(under_pyright, marks=OF_PYRIGHT)])
 def test_a_task_keeps_what_awaiting_its_function_gives_and_knows_errors_and_backoffs(
     complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events, WrongTokens
+from stowhand.events import DashboardChanged, Events, WrongTokens
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Authenticator
 from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.sessions import LINK_LIFE, SESSION_LIFE, Link
 from stowhand.remote.server.token_file import TokenFile
+from stowhand.remote.server.visitors import Entrance, Visitors
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.web.access import LINK_LIFE, SESSION_LIFE, Access, Entrance, Link
+from stowhand.web.access import Access
 from stowhand.web.asked import Asked, Reply, Right, Who
 from stowhand.web.board import Board
+from stowhand.web.live import SLOW, Live
 from stowhand.web.reading import Reading
 from tests.remote.server.tokens import make_token, revoke
 from tests.web.browser import Browser, Page
@@ -33,12 +37,13 @@ class Door:
         self.clock, self.events = FakeClock(), Events()
         self.wrong: list[WrongTokens] = []
         self.events.on(WrongTokens, self.wrong.append)
+        self.audit: list[DashboardChanged] = []
+        self.events.on(DashboardChanged, self.audit.append)
         self.shown: list[str] = []
         self.tokens = tokens
         made = Link(self.shown.append, self.clock) if link else None
-        self.access = Access(
-            Authenticator(TokenFile(tokens), self.events, self.clock), Entrance(**entrance), made, self.clock
-        )
+        gate = Authenticator(TokenFile(tokens), self.events, self.clock)
+        self.access = Access(Visitors(gate, Entrance(**entrance), made, self.clock, self.events))
         if made is not None:
             made.make()
         store = MemoryStore()
@@ -177,7 +182,7 @@ async def test_guessed_codes_meet_the_brake(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     form = (await browser.open("/login?code=guessed")).form("/login")
-    statuses = [(await browser.send(form, code=f"c{number}")).status for number in range(WRONG_PER_MINUTE + 1)]
+    statuses = [(await browser.send(form, secret=f"c{number}")).status for number in range(WRONG_PER_MINUTE + 1)]
     assert statuses == [401] * WRONG_PER_MINUTE + [429]
     assert len(made.wrong) == 1
     assert (await signed_in(made)).cookies, "the right one passes"
@@ -264,6 +269,22 @@ async def test_a_person_pastes_a_token_and_goes_where_they_wanted_to(door: Openi
     await browser.open("/", 401)
 
 
+async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Opening) -> None:
+    made = door()
+    token = make_token(made.tokens, "ann", "read")
+    live = Live(made.board.answer, made.board._reading, made.clock)
+    headers = {"host": "jobs.example.com", "authorization": f"Bearer {token}"}
+    reply = await live.stream(Asked(path="/jobs", headers=headers, peer="10.0.0.7"))
+    assert not isinstance(reply.body, bytes)
+    stream = aiter(reply.body)
+    assert b"data-region" in await anext(stream)
+    revoke(made.tokens, "ann")
+    following = asyncio.ensure_future(anext(stream))
+    await made.clock.advance(SLOW + 1)
+    with pytest.raises(StopAsyncIteration):
+        await following
+
+
 async def test_a_token_that_gives_nothing_here_does_not_sign_in(door: Opening) -> None:
     made = door()
     worker = make_token(made.tokens, "builder", "claim")
@@ -291,6 +312,20 @@ async def test_wrong_tokens_meet_the_brake_on_every_way_in(door: Opening) -> Non
     await browser.open("/", authorization=f"Bearer {good}")
     await made.clock.advance(61)
     await browser.open("/", 401, authorization="Bearer nonsense")
+
+
+async def test_the_audit_says_who_signed_in_and_who_was_refused(door: Opening) -> None:
+    made, linked = door(), door(link=True, allow_actions=True)
+    await signed_in(linked)
+    token = make_token(made.tokens, "ann", "read")
+    browser = made.browser(peer="10.0.0.7")
+    form = (await browser.open("/", 401)).form("/login")
+    for secret in (*["stow_0_x"] * (WRONG_PER_MINUTE + 5), token):
+        await browser.send(form, secret=secret)
+    refused = DashboardChanged("sign in", "", ("token",), ("refused",), "10.0.0.7")
+    assert made.audit[:-1] == [refused] * WRONG_PER_MINUTE, "whom the brake stops does not fill the log"
+    assert made.audit[-1].who.startswith("ann (")
+    assert linked.audit == [DashboardChanged("sign in", "link", ("link",), ("done",), "127.0.0.1")]
 
 
 async def test_a_file_of_tokens_made_later_closes_an_open_dashboard_and_ends_links(door: Opening) -> None:
@@ -481,6 +516,9 @@ async def test_cookies_are_out_of_reach_of_scripts_sites_and_neighbours(door: Op
     (session,) = _set(reply)
     assert session.startswith("__Host-stowhand-session=")
     assert session.endswith("; Path=/; HttpOnly; SameSite=Strict; Max-Age=43200; Secure")
+    shouting = door(public_url="HTTPS://jobs.example.com", allow_actions=True).browser(host="jobs.example.com")
+    reply = await shouting.send((await shouting.open("/", 401)).form("/login"), secret=token)
+    assert _set(reply)[0].endswith("; Secure")
     plain = door(allow_actions=True).browser(host="jobs.example.com")
     plain.prefix = "/queue"
     reply = await plain.send((await plain.open("/queue/", 401)).form("/queue/login"), secret=token)

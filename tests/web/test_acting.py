@@ -14,13 +14,13 @@ import pytest
 from stowhand.errors import InvalidJob, SchemaMissing, StoreUnreachable
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore
-from stowhand.web.acting import ACTIONS, Acting, _revealed
+from stowhand.web.acting import ACTIONS, Acting
 from stowhand.web.asked import Reply, Right, Who
 from stowhand.web.board import Board
-from stowhand.web.job import hide_secrets
 from stowhand.web.jobs import PAGE
 from stowhand.web.reading import Reading
 from tests.web.browser import Browser, Page
@@ -28,7 +28,7 @@ from tests.web.conftest import Stores
 
 
 def _veiled(payload: str) -> str:
-    return msgspec.json.format(hide_secrets(payload), indent=2)
+    return msgspec.json.format(redacted_text(payload), indent=2)
 
 
 ANN = Who("ann", frozenset(Right))
@@ -100,6 +100,9 @@ async def test_each_action_from_the_form_to_the_row(store_at: Stores) -> None:
         assert lines["retry"] == [f"Retry {ids['retry']}: done"]
         assert lines["cancel"] == [f"Cancel {ids['cancel']}: done"]
         assert lines["fail"] == [f"Fail {ids['fail']}: done (it is failed)"]
+        (line,) = await desk.said(await desk.act("fail", ids["fail"]))
+        assert line == f"Fail {ids['fail']}: done (it has failed already; its error is new)"
+        desk.told.pop()
         assert lines["reschedule"] == [f"Reschedule {ids['reschedule']}: done (it is queued)"]
         rows = {name: await desk.store.jobs.get(job_id) for name, job_id in ids.items()}
         assert rows.pop("remove") is None
@@ -147,6 +150,8 @@ async def test_run_now_leaves_attempts_and_says_of_a_failed_job_what_to_do(store
         await desk.store.admin.permanently_fail_jobs([failed])
         (line,) = await desk.said(await desk.act("run", failed))
         assert line == f"Run now {failed}: refused (it has failed; retry it)"
+        (line,) = await desk.said(await desk.act("reschedule", failed, priority="3"))
+        assert line == f"Reschedule {failed}: done (it has failed; retry it)"
         assert (await desk.job(failed)).state is State.FAILED
 
 
@@ -157,7 +162,7 @@ async def test_queues_and_tasks_are_paused_and_resumed(store_at: Stores) -> None
         for word, name in (("queue", "a/b <mail>"), ("task", "send"), ("unqueued", "")):
             for verb, seen in (("pause", True), ("resume", False)):
                 lines = [
-                    _said(await desk.browser.follow(await desk.browser.send(form, action=f"{verb} {word}", name=name)))
+                    _said(await desk.browser.follow(await desk.browser.send(form, **{f"{verb} {word}": name})))
                     for _ in range(2)
                 ]
                 shown = f" {name}".rstrip().replace("<", "&lt;").replace(">", "&gt;")
@@ -195,10 +200,12 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
     for action in ACTIONS:
         job_id = await desk.add()
         form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
-        first, second = [await desk.browser.send(form, action=action, sure="yes", priority="3") for _ in range(2)]
-        assert first.status == second.status == 303
-        found = await desk.store.jobs.get(job_id)
-        assert found is None or found.state in {State.QUEUED, State.CANCELED, State.COMPLETED, State.FAILED}
+        found = []
+        for _ in range(2):
+            assert (await desk.browser.send(form, action=action, sure="yes", priority="3")).status == 303
+            job = await desk.store.jobs.get(job_id)
+            found.append(job and (job.state, job.priority, job.attempts, job.finished_at, job.last_error))
+        assert found[0] == found[1], action
 
 
 @pytest.mark.parametrize(
@@ -206,11 +213,11 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
     [
         ({"action": "explode"}, "is none; there are"),
         ({"action": ""}, "is none; there are"),
-        ({"action": "cancel", "id": "x"}, "is no id of a job"),
+        ({"action": "cancel", "id": "x"}, "no whole number"),
         ({"action": "cancel", "id": "-1"}, "is no id of a job"),
-        ({"action": "cancel", "id": "٣"}, "is no id of a job"),
+        ({"action": "cancel", "id": "٣"}, "no whole number"),
         ({"action": "cancel", "id": str(2**63)}, "is no id of a job"),
-        ({"action": "cancel", "id": "0" * 19 + "1" + "9" * 5000}, "is no id of a job"),
+        ({"action": "cancel", "id": "0" * 19 + "1" + "9" * 5000}, "no whole number"),
         ({"action": "cancel", "id": [str(one) for one in range(1, PAGE + 2)]}, f"a page has {PAGE}"),
         ({"action": "reschedule", "id": "1"}, "say when"),
         ({"action": "reschedule", "id": "1", "when": "soon"}, "neither a moment"),
@@ -218,9 +225,9 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
         ({"action": "reschedule", "id": "1", "when": "+9999999w"}, "longer than a hundred years"),
         ({"action": "reschedule", "id": "1", "priority": "1.5"}, "no whole number"),
         ({"action": "reschedule", "id": "1", "priority": str(2**40)}, "the limits are"),
-        ({"action": "pause queue", "name": ""}, "empty"),
-        ({"action": "pause queue", "name": "a\nb"}, "control character"),
-        ({"action": "pause task", "name": "x" * 129}, "the limit is 128"),
+        ({"pause queue": ""}, "empty"),
+        ({"pause queue": "a\nb"}, "control character"),
+        ({"pause task": "x" * 129}, "the limit is 128"),
     ],
 )
 async def test_a_form_that_means_nothing_is_refused_with_the_field(fields: dict[str, Any], words: str) -> None:
@@ -331,6 +338,19 @@ async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
         assert await desk.store.jobs.get(old + 2) is None or len(await desk.store.inspect.list()) == 2
 
 
+async def test_a_large_payload_stays_as_it_is_where_no_other_is_written() -> None:
+    desk = Desk(MemoryStore())
+    large = json.dumps({"token": "s3cret", "rows": ["x" * 100] * 2000})
+    old = await desk.add(payload=large)
+    page = await desk.browser.open(f"/again?id={old}")
+    assert len(page.html) < 10_000
+    assert f"/job/text?id={old}&as=payload" in page.links
+    assert (await again(desk, old)).status == 303
+    assert (await desk.job(old + 1)).payload == json.loads(large)
+    await again(desk, old, payload="[7]")
+    assert (await desk.job(old + 2)).payload == [7]
+
+
 async def test_a_form_sent_twice_adds_one_job(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         old = await desk.add()
@@ -369,8 +389,8 @@ async def test_who_may_not_look_learns_of_no_task_by_acting() -> None:
     desk.browser.who = Who("ann", frozenset({Right.ACT, Right.ADD}))
     asked = Page(await desk.browser.send(form, action="remove"))
     assert (asked.status, "h1dden" in asked.html) == (200, False)
-    assert "h1dden" not in (await desk.browser.open(f"/again?id={job_id}", 404)).html
-    assert (await desk.browser.send(again)).status == 404
+    assert "h1dden" not in (await desk.browser.open(f"/again?id={job_id}", 403)).html
+    assert (await desk.browser.send(again)).status == 403
 
 
 async def test_forms_without_a_name_of_their_own_add_a_job_each() -> None:
@@ -414,14 +434,14 @@ async def test_what_its_task_declares_holds() -> None:
 )
 def test_what_is_secret_is_veiled_and_comes_back(text: str, shown: str) -> None:
     assert _veiled(text) == shown
-    assert _veiled(_revealed(shown, text)) == shown
+    assert _veiled(restored_text(shown, text)) == shown
 
 
 def test_what_was_changed_around_a_secret_is_kept() -> None:
     old = '{"token":"t","deep":{"password":"p","n":1},"list":[{"secret":"s"}],"url":"x://u:pw@h"}'
     changed = json.loads(_veiled(old)) | {"new": [1.5], "url": "x://v:***@h"}
     changed["deep"]["n"] = 2
-    assert json.loads(_revealed(json.dumps(changed), old)) == {
+    assert json.loads(restored_text(json.dumps(changed), old)) == {
         "token": "t",
         "deep": {"password": "p", "n": 2},
         "list": [{"secret": "s"}],
@@ -429,6 +449,6 @@ def test_what_was_changed_around_a_secret_is_kept() -> None:
         "new": [1.5],
     }
     deep = '{"a":' * 60 + '{"token":"t"}' + "}" * 60
-    assert json.loads(_revealed(_veiled(deep), deep)) == json.loads(deep)
+    assert json.loads(restored_text(_veiled(deep), deep)) == json.loads(deep)
     with pytest.raises(InvalidJob, match="hidden"):
-        _revealed('{"moved": {"token": "***"}}', '{"token":"t"}')
+        restored_text('{"moved": {"token": "***"}}', '{"token":"t"}')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowhand.errors import SchemaMissing, StoreTooSlow, StoreUnreachable
+from stowhand.errors import SchemaMissing, SchemaTooNew, StoreTooSlow, StoreUnreachable
 from stowhand.events import Events, RequestBroken
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import QueueStore
@@ -27,7 +27,7 @@ async def test_an_unknown_page_and_an_unknown_job_are_named() -> None:
     visitor = Visitor(MemoryStore())
     assert "There is no page /nowhere" in await visitor.page("/nowhere", 404)
     assert "There is no job 7" in await visitor.page("/job?id=7", 404)
-    assert "&#39;seven&#39; is no id" in await visitor.page("/job?id=seven", 400)
+    assert "&#39;seven&#39; is no whole number" in await visitor.page("/job?id=seven", 400)
     assert "did you mean &#39;failed&#39;" in await visitor.page("/jobs?state=faild", 400)
     assert (await visitor.reply("/jobs", method="PUT")).status == 405
 
@@ -50,6 +50,17 @@ async def test_a_store_that_is_away_says_since_when_and_comes_back() -> None:
     assert b"Since <time" in reply.body
     assert b"secret" not in reply.body
     assert (await board.answer(asked)).status == 200
+
+
+async def test_a_schema_of_another_version_has_not_the_time_of_the_outage_before_it() -> None:
+    errors = [StoreUnreachable("restarting"), SchemaTooNew("upgrade this program")]
+
+    async def opened() -> QueueStore:
+        raise errors.pop(0)
+
+    board = Board(Reading(opened))
+    pages = [(await board.answer(Asked(who=ADMIN, known=True))).body for _ in range(2)]
+    assert [b"Since <time" in page for page in pages if isinstance(page, bytes)] == [True, False]
 
 
 async def test_a_schema_that_is_absent_names_the_command() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import uuid
 
@@ -11,10 +12,11 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.observe.redacted_json import redacted_text
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore
-from stowhand.web.job import hide_secrets, tree
+from stowhand.web.job import tree
 from tests.web.conftest import LOOKER, Stores, Visitor
 
 LONG = "Traceback (most recent call last):\n" + 2000 * '  File "/app/shop/jobs.py", line 1, in <module>\n'
@@ -110,6 +112,17 @@ async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> No
         assert "needs the right" in await Visitor(store, LOOKER).page(f"/job/text?id={job.id}&as=payload", 403)
 
 
+async def test_a_job_that_waits_for_another_leads_to_it_and_says_times_for_the_script() -> None:
+    store = MemoryStore()
+    for _ in range(2):
+        await store.jobs.enqueue(NewJob(task="send", queue="<i>"))
+    await claimed(store)
+    page = (await Visitor(store).page("/job?id=2")).partition('id="why"')[2].partition("</section>")[0]
+    assert re.search(r'held by <a href="/job\?id=1"><bdi>job 1</bdi></a>, since <time datetime="[-0-9]{10}T', page)
+    assert re.search(r'T[:0-9]{8}Z" data-as="local">[-0-9]{10} [:0-9]{8}Z</time>, on worker-1', page)
+    assert "&lt;i&gt;" in page
+
+
 async def test_a_finished_job_shows_its_result(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="add"))
@@ -130,6 +143,22 @@ async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_
         assert f"/job?id={told.id}" in links(await Visitor(store).page(f"/job?id={teller.id}"))
 
 
+async def test_what_only_looks_like_a_trace_or_a_failure_has_a_page() -> None:
+    """Any producer may write it."""
+    store = MemoryStore()
+    for flag in ("traceparent=", "traceparent=x", "traceparent=--"):
+        job = await store.jobs.enqueue(NewJob(task="t", flags=(flag,)))
+        assert "<dt>Trace</dt>" not in await Visitor(store).page(f"/job?id={job.id}")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    job = await store.jobs.enqueue(NewJob(task="t", flags=(f"traceparent=00-{trace}-00f067aa0ba902b7-01",)))
+    assert f"<code>{trace}</code>" in await Visitor(store).page(f"/job?id={job.id}")
+    failure = {"task": "t", "arguments": [], "error_class": "E", "error": ""}
+    for named in (None, "x" * 90_000, {"a": [1]}):
+        job = await store.jobs.enqueue(NewJob(task="t", payload=json.dumps({"job_id": named, **failure})))
+        page = await Visitor(store).page(f"/job?id={job.id}")
+        assert ("Tells of the failure of" in page, len(page.encode()) < 60_000) == (False, True)
+
+
 def test_a_payload_is_a_tree_in_which_numbers_stand_digit_by_digit() -> None:
     shown = str(tree({"a": [2**63 + 1, True, None, 'x<"y'], "token": "hush", "empty": {}}))
     assert "9223372036854775809" in shown
@@ -141,9 +170,12 @@ def test_a_payload_is_a_tree_in_which_numbers_stand_digit_by_digit() -> None:
 
 
 def test_secrets_are_hidden_in_what_is_copied_and_nothing_else_changes() -> None:
-    assert hide_secrets('{"n":1.50,"big":12345678901234567890}') == '{"n":1.50,"big":12345678901234567890}'
-    assert hide_secrets('{"n":1.50,"api_key":"hush"}') == '{"n":1.50,"api_key":"***"}'
-    assert hide_secrets("no json") == "no json"
+    assert redacted_text('{"n":1.50,"big":12345678901234567890}') == '{"n":1.50,"big":12345678901234567890}'
+    for name in ("api_key", "X-Api-Key", "DB_PASSWORD", "secret_access_key", "privateKey", "refreshToken"):
+        assert redacted_text(f'{{"n":1.50,"{name}":"hush"}}') == f'{{"n":1.50,"{name}":"***"}}'
+    for name in ("key", "public_key", "keyword", "tokens"):
+        assert redacted_text(f'{{"{name}":"shown"}}') == f'{{"{name}":"shown"}}'
+    assert redacted_text("no json") == "no json"
 
 
 async def test_an_open_page_has_places_for_what_a_job_leaves_behind() -> None:

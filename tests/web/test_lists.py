@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from datetime import timedelta
 
+import pytest
+
+from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Fail
 from stowhand.protocols.operating import WorkerCard, WorkerList
 from stowhand.protocols.store import ClaimRequest
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
-from stowhand.testing import MemoryStore
+from stowhand.testing import FakeClock, MemoryStore
+from stowhand.web.acting import Acting
 from stowhand.web.asked import Right, Who
-from tests.contract.store_harness import judged, new_token
+from stowhand.web.board import Board
+from tests.contract.store_harness import ERRORED, judged, new_token
 from tests.web.conftest import LOOKER, Stores, Visitor
 
 ODD = "a/b.c \"'<i>&שלום"
@@ -34,7 +41,7 @@ async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores
         assert "now" in cells(text, "queues-1")[3] or "ago" in cells(text, "queues-1")[3]
         assert "paused" in text
         assert "<form" not in text
-        assert 'value="resume queue"' in await Visitor(store, ACTOR).page("/queues")
+        assert 'name="resume queue"' in await Visitor(store, ACTOR).page("/queues")
 
 
 async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
@@ -64,12 +71,13 @@ async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: S
         await heartbeats.close()
         visitor = Visitor(store)
         text = await visitor.page("/tasks")
-        busy, orphan = cells(text, "tasks-1"), cells(text, "tasks-2")
+        orphan, busy = cells(text, "tasks-1"), cells(text, "tasks-2")
+        assert cells(await visitor.page("/tasks?sort=name"), "tasks-1")[0] == "busy"
         assert busy[2:4] == ["1.6", "25.0%"]
         assert "<svg" in text
         assert "none" in orphan[-2]
         assert cells(await visitor.page("/tasks?sort=failing"), "tasks-1")[0] == "busy"
-        assert "&#39;speed&#39; is none" in await visitor.page("/tasks?sort=speed", 400)
+        assert "&#39;speed&#39; given, must be one of trouble" in await visitor.page("/tasks?sort=speed", 400)
 
 
 async def test_failures_stand_in_groups_with_since_when(store_at: Stores) -> None:
@@ -85,7 +93,20 @@ async def test_failures_stand_in_groups_with_since_when(store_at: Stores) -> Non
         assert row[0] == "httpx.ConnectErrorno route"
         assert row[1:3] == ["sync", "2"]
         assert '<a href="/jobs?task=sync&amp;state=failed">' in text
+        assert '<a href="/jobs?task=sync&amp;state=failed&amp;error=ConnectError">' in text
+        assert 'id="job-2"' in await Visitor(store).page("/jobs?task=sync&state=failed&error=ConnectError")
         assert "no route" not in await Visitor(store, LOOKER).page("/failures")
+        assert "error=" not in await Visitor(store, LOOKER).page("/failures"), "they may not search in errors"
+
+
+async def test_where_nothing_has_failed_for_good_yet_attempts_that_failed_are_told() -> None:
+    store = MemoryStore()
+    assert "Waiting for another attempt" not in await Visitor(store).page("/failures")
+    await store.jobs.enqueue(NewJob(task="sync"))
+    (claim,) = await store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
+    await store.settle([(claim.lease, ERRORED)])
+    page = await Visitor(store).page("/failures")
+    assert '<a href="/jobs?state=errored">Waiting for another attempt after an error: 1</a>' in page
 
 
 async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> None:
@@ -103,7 +124,59 @@ async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> 
         assert cells(text, "workers-1")[1:3] == ["alive", "1/4"]
         assert f'<a href="/job?id={job.id}">' in text
         assert "2.9.0" in text
-        assert "and 2 more" in text
+        assert "a, b, and 4 more" in text
+
+
+async def test_what_needs_attention_stands_first() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    beats = store.heartbeats()
+    assert isinstance(beats, WorkerList)
+    for name in ("a", "b", "c"):
+        await store.jobs.enqueue(NewJob(task="t", queue=name))
+    await store.operate.pause_queue("c")
+    await store.admin.permanently_fail_jobs([2])
+    await beats.worker_seen(WorkerCard("b", "host", 1, "1", None, 4))
+    await clock.advance(timedelta(minutes=5).total_seconds())
+    await beats.worker_seen(WorkerCard("a", "host", 1, "1", None, 4))
+    for path, names in (("queues", "cba"), ("workers", "ba")):
+        page = await Visitor(store).page(f"/{path}")
+        assert "".join(cells(page, f"{path}-{number + 1}")[0][0] for number in range(len(names))) == names
+
+
+NAMES = {
+    "ordinary": lambda kind, number: f"shop.{kind}s.send_order_confirmation_{number:03}",
+    "long and full of quotes": lambda kind, number: (f"{number:03}" + "\"'<&>" * 30)[:128],
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+async def test_pages_are_small_however_many_things_there_are_and_whatever_their_names(
+    name: Callable[[str, int], str],
+) -> None:
+    store = MemoryStore()
+    tasks = [name("task", number) for number in range(60)]
+    for number in range(200):
+        await store.jobs.enqueue(NewJob(task=tasks[number % 60], queue=name("queue", number), key=name("key", number)))
+    for number in range(200, 250):
+        await store.jobs.enqueue(NewJob(task=tasks[number % 60]))
+    beats = store.heartbeats()
+    assert isinstance(beats, ThroughputKeeper)
+    minute = int((await store.timetable.now()).timestamp()) // 60
+    for number in range(50):
+        card = WorkerCard(
+            name("worker", number), name("host", number)[:60], 7, "1", tuple(tasks), 8, app_version="2.9.0"
+        )
+        await beats.worker_seen(card)
+        await store.claim(ClaimRequest(worker=card.name, token=new_token(), limit=4, lease=60.0))
+    for one in range(60):
+        tally = Tally(ok=90 + one, failed=one % 3, retry=one % 7, runs={20: 100}, waits={10 + one % 5: 100})
+        await beats.write_throughput("w", [TaskMinute(minute - one, task, tally) for task in tasks])
+    await store.admin.permanently_fail_jobs(range(201, 251), f"ValueError: {name('error', 1) * 9}")
+    visitor = Visitor(store)
+    visitor.board = Board(visitor.reading, acting=Acting(Events()))
+    for at in ("/", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers", "/job?id=1"):
+        assert len((await visitor.page(at)).encode()) < 60_000, at
 
 
 async def test_a_long_list_has_pages() -> None:
@@ -112,14 +185,15 @@ async def test_a_long_list_has_pages() -> None:
         await store.jobs.enqueue(NewJob(task="t", queue=f"queue-{number:03}"))
     visitor = Visitor(store)
     first = await visitor.page("/queues")
-    assert "1 to 50 of 120" in first
-    assert 'rel="next" href="/queues?from=50"' in first
+    assert "1 to 20 of 120" in first
+    assert 'rel="next" href="/queues?from=20"' in first
     last = await visitor.page("/queues?from=100")
     assert "101 to 120 of 120" in last
     assert "queue-119" in last
     assert 'rel="next"' not in last
     assert "101 to 120 of 120" in await visitor.page("/queues?from=150"), "the list was longer once"
-    assert "is no row" in await visitor.page("/queues?from=-1", 400)
+    assert "1 to 20 of 120" in await visitor.page("/queues?from=-1")
+    assert "is no whole number" in await visitor.page("/queues?from=x", 400)
 
 
 def cells(text: str, row: str) -> list[str]:

@@ -44,6 +44,7 @@ class Theatre:
         self.body = b'<section id="a" data-region>one</section><section id="b" data-region>two</section>'
         self.status = 200
         self.asked: list[Asked] = []
+        self.takes = 0.0
         self.reading = Counting(self._opened, self.clock)
         self.live = Live(self._answer, self.reading, self.clock)
 
@@ -52,6 +53,8 @@ class Theatre:
 
     async def _answer(self, asked: Asked) -> Reply:
         self.asked.append(asked)
+        if self.takes:
+            await self.clock.sleep(self.takes)
         return Reply(status=self.status, body=self.body)
 
     async def stream(self, path: str = "/") -> AsyncIterator[bytes]:
@@ -105,6 +108,36 @@ async def test_all_viewers_share_one_question_a_second() -> None:
     assert all(await asyncio.gather(*pieces))
 
 
+async def test_a_page_is_rendered_seldom_while_counts_change_all_the_time() -> None:
+    """A drain beside open pages is as fast as before: they take at most a fortieth of the time."""
+    theatre = Theatre()
+    theatre.takes = 0.1
+    watching = asyncio.ensure_future(_watch(theatre))
+    rendered = []
+    for _ in range(120):
+        await theatre.store.jobs.enqueue(NewJob(task="t"))
+        await theatre.clock.advance(1.0)
+        rendered.append(len(theatre.asked))
+    assert 60 / 6 <= rendered[-1] - rendered[59] <= 60 / 4
+    await _ended(theatre, watching)
+
+
+async def test_a_change_after_quiet_is_shown_soon_whatever_a_page_costs() -> None:
+    theatre = Theatre()
+    theatre.takes = 0.1
+    watching = asyncio.ensure_future(_watch(theatre))
+    await theatre.clock.advance(120.0)
+    before = rendered = len(theatre.asked)
+    while rendered == before:
+        await theatre.clock.advance(0.25)
+        rendered = len(theatre.asked)
+    await theatre.clock.advance(1.0)
+    await theatre.store.jobs.enqueue(NewJob(task="t"))
+    await theatre.clock.advance(2.0)
+    assert len(theatre.asked) == rendered + 1
+    await _ended(theatre, watching)
+
+
 async def test_a_stream_ends_when_the_server_stops_and_after_its_life() -> None:
     theatre = Theatre()
     ended = asyncio.ensure_future(_all(await theatre.stream()))
@@ -126,6 +159,13 @@ async def test_each_rendering_is_a_request_of_its_own_with_the_rights_of_then() 
     with pytest.raises(StopAsyncIteration):
         await theatre.next(stream, after=3)
     assert [asked.headers for asked in theatre.asked] == [{"cookie": "c", "accept": "text/html"}] * 2
+
+
+async def test_an_asset_which_anybody_may_have_is_no_stream() -> None:
+    """Or who has not signed in keeps asking the store, and takes the places of viewers."""
+    asked = Asked(path="/assets/board.css", headers={"accept": "text/event-stream"})
+    reply = await Board(Theatre().reading).answer(asked)
+    assert isinstance(reply.body, bytes)
 
 
 async def test_a_page_that_is_not_there_ends_the_asking() -> None:
@@ -174,6 +214,16 @@ async def test_what_a_viewer_may_not_see_does_not_travel() -> None:
 
 async def _all(stream: AsyncIterator[bytes]) -> list[bytes]:
     return [piece async for piece in stream]
+
+
+async def _watch(theatre: Theatre) -> None:
+    await _all(await theatre.stream())
+
+
+async def _ended(theatre: Theatre, watching: asyncio.Future[None]) -> None:
+    theatre.live.close()
+    await theatre.clock.advance(1.0)
+    await watching
 
 
 SERVER = """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,6 +50,8 @@ def behind_a_server_that_says_nothing(board: Any) -> Any:
     return board
 
 
+DECLARING: list[App] = []
+"""Of a module that a test writes."""
 MOUNTS: list[Callable[[Any], Any]] = [starlette, fastapi, behind_a_server_that_says_nothing]
 
 
@@ -98,6 +102,31 @@ async def test_the_application_says_what_its_visitors_may_do() -> None:
         with pytest.raises(ConfigurationError, match="'lok' is not a valid Right; there are: look"):
             await said("typo")
         assert (await client.get("/ops/jobs/", headers={"x-user": "ada"}, params={"x": "y" * 9})).status_code == 200
+    await app.close()
+
+
+async def test_a_job_added_from_the_page_is_as_a_module_declares_it_that_nobody_has_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App("memory://", include=["mails_of_a_shop"])
+    module = "from tests.web import test_mounted as here\n@here.DECLARING[0].task(max_attempts=3)\ndef send(): ...\n"
+    (tmp_path / "mails_of_a_shop.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys.modules[__name__], "DECLARING", [app])
+    store = await app.open()
+    job = await store.jobs.enqueue(NewJob(task="send"))
+    board = dashboard(app, rights=lambda request: list(Right))
+    async with browsing(board) as client:
+        form = (await client.get(f"/again?id={job.id}")).text
+        token, once = re.findall(r'name="(?:token|once)" value="([^"]+)"', form)[:2]
+        sent = {"token": token, "once": once, "payload": "{}"}
+        reply = await client.post(
+            f"/again?id={job.id}", data=sent, headers={"origin": "null", "sec-fetch-site": "same-origin"}
+        )
+        assert reply.status_code == 303, reply.text
+    added = await store.jobs.get(job.id + 1)
+    assert added is not None
+    assert added.max_attempts == 3
     await app.close()
 
 

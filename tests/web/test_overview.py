@@ -13,9 +13,10 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.operating import WorkerCard, WorkerList
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import Heartbeats
+from stowhand.protocols.store import ClaimRequest, Heartbeats
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
 from stowhand.testing import FakeClock, MemoryStore
+from tests.contract.store_harness import ERRORED, new_token
 from tests.web.conftest import Stores, Visitor
 
 CARD = WorkerCard("worker-1", "host", 7, "1", ("mail/x.y",), 4)
@@ -32,16 +33,9 @@ async def heartbeats_of(store: QueueStore) -> AsyncIterator[Heartbeats]:
 
 def lines(page: str) -> list[tuple[str, str]]:
     """What needs attention, without what holds names of another direction apart; and where each leads."""
-    found = re.findall(
-        r'<li(?: class="bad")?><a href="([^"]*)"><bdi>(.*?)</bdi></a>', re.sub("[\u2068\u2069]", "", page)
-    )
-    return [
-        (
-            re.sub(r"\d+s ago|[\u2068\u2069]", lambda one: "ago" * (len(one[0]) > 1), html.unescape(what)),
-            html.unescape(href),
-        )
-        for href, what in found
-    ]
+    found = re.findall(r'<li(?: class="bad")?><a href="([^"]*)"><bdi>(.*?)</a>', page)
+    said = [(re.sub("<time.*?</time>", "ago", what), href) for href, what in found]
+    return [(html.unescape(re.sub("</bdi>|[\u2068\u2069]", "", what)), html.unescape(href)) for what, href in said]
 
 
 async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Stores) -> None:
@@ -105,10 +99,44 @@ async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(st
             await heartbeats.write_throughput("worker-1", [TaskMinute(minute, "mail/x.y", tally)])
         page = await Visitor(store).page("/")
         assert page.count("<svg") == 3
-        assert "120 jobs are due; at this rate that is 10m of work." in page
+        assert re.search(r"120 jobs are due; at this rate that is 1[0-2]m[ 0-9s]* of work\.", page)
         for span in ("1d", "7d", "90d"):
             assert page.count("<svg") == (await Visitor(store).page(f"/?span={span}")).count("<svg"), span
         assert len(page) < 60_000
+
+
+async def test_a_task_whose_attempts_fail_is_told_before_a_job_has_failed_for_good() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    await store.jobs.enqueue(NewJob(task="charge_card"))
+    (claim,) = await store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
+    await store.settle([(claim.lease, ERRORED)])
+    await clock.advance(1200.0)
+    minute = int((await store.timetable.now()).timestamp() // 60)
+    counted = [TaskMinute(minute - 1, "charge_card", Tally(retry=42)), TaskMinute(minute, "send", Tally(ok=900))]
+    await store.heartbeats().write_throughput("worker-1", counted)
+    visitor = Visitor(store)
+    page = await visitor.page("/")
+    what = "charge_card: 42 of 42 attempts of the last 10 minutes failed, the first ago"
+    assert (what, href := "/jobs?task=charge_card&state=errored") in lines(page)
+    assert 'id="job-1"' in await visitor.page(href)
+    assert "stowhand queues pause --task charge_card" in page
+
+
+async def test_a_queue_that_one_job_holds_for_long_leads_to_that_job() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    for queue in ("busy", "busy", "alone"):
+        await store.jobs.enqueue(NewJob(task="import", queue=queue))
+    await store.claim(ClaimRequest(worker="w", token=new_token(), limit=2, lease=3600.0))
+    visitor = Visitor(store)
+    assert "is held by" not in await visitor.page("/")
+    await clock.advance(660.0)
+    visitor.reading.forget()
+    held = ("Queue busy is held by job 1 of import; 1 job is due behind it; it started ago", "/job?id=1")
+    assert held in lines(page := await visitor.page("/"))
+    assert "If it is stuck: stowhand jobs cancel 1" in page
+    assert "Queue alone" not in page, "nothing waits for it"
 
 
 async def test_a_lost_worker_is_named() -> None:
@@ -122,4 +150,4 @@ async def test_a_lost_worker_is_named() -> None:
 @pytest.mark.parametrize("span", ["2h", "<x>"])
 async def test_an_unknown_span_is_named(span: str) -> None:
     page = await Visitor(MemoryStore()).page(f"/?span={span}", 400)
-    assert f"span: {span!r} is none" in html.unescape(page)
+    assert f"span: {span!r} given, must be one of 1h, 1d" in html.unescape(page)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+from stowhand.errors import SchemaTooNew, StoreError, StoreUnreachable
+from stowhand.events import Event, Events, StoreAway, StoreBack
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.reading import Reading
 
@@ -86,3 +90,81 @@ def test_an_answer_that_is_old_is_not_kept() -> None:
         return MemoryStore()
 
     assert asyncio.run(run()) == 1
+
+
+def test_an_outage_is_told_once_and_its_end() -> None:
+    async def run() -> list[Event]:
+        told: list[Event] = []
+        events, store = Events(), MemoryStore()
+        for kind in (StoreAway, StoreBack):
+            events.on(kind, told.append)
+
+        async def opened() -> MemoryStore:
+            return store
+
+        async def away(store: object) -> None:
+            raise StoreUnreachable("no route")
+
+        async def there(store: object) -> None: ...
+
+        reading = Reading(opened, events=events)
+        for question in (there, away, away, there, there):
+            with suppress(StoreUnreachable):
+                await reading.ask(question)
+        return told
+
+    away, back = asyncio.run(run())
+    assert away == StoreAway("no route")
+    assert isinstance(back, StoreBack)
+    assert 0 <= back.seconds < 60
+
+
+class Upgraded(MemoryStore):
+    """Its schema may become newer than this program."""
+
+    is_newer = False
+
+    async def open(self) -> None:
+        if self.is_newer:
+            raise SchemaTooNew("upgrade this program")
+        await super().open()
+
+
+def test_a_schema_that_is_upgraded_under_an_open_dashboard_is_noticed() -> None:
+    """Within a minute, and at once where the store has not answered in between: upgrades come with restarts."""
+
+    async def run() -> list[str]:
+        clock, store, found = FakeClock(), Upgraded(), []
+
+        async def opened() -> MemoryStore:
+            return store
+
+        async def answer(store: object) -> str:
+            return "answered"
+
+        async def away(store: object) -> str:
+            raise StoreUnreachable("away")
+
+        async def ask(question: Callable[[object], Awaitable[str]]) -> None:
+            try:
+                found.append(await reading.ask(question))
+            except StoreError as error:
+                found.append(type(error).__name__)
+
+        reading = Reading(opened, clock)
+        await ask(answer)
+        store.is_newer = True
+        await ask(answer)
+        await clock.advance(60.0)
+        await ask(answer)
+        await ask(answer)
+        store.is_newer = False
+        await ask(answer)
+        await ask(away)
+        store.is_newer = True
+        await ask(answer)
+        return found
+
+    assert asyncio.run(run()) == [
+        *("answered", "answered", "SchemaTooNew", "SchemaTooNew", "answered", "StoreUnreachable", "SchemaTooNew")
+    ]

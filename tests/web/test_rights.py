@@ -50,7 +50,7 @@ async def test_every_page_with_every_set_of_rights(rights: frozenset[Right]) -> 
         at = route.path + (query if route.path in ("/job", "/job/text", "/again") else "")
         form = {"token": [asked.token], "action": ["cancel"], "id": [str(ids[-1])]} if route.method == "POST" else None
         reply = await browser.ask(at, form)
-        allowed = route.needs in rights
+        allowed = route.needs in rights and (route.path != "/again" or Right.LOOK in rights)
         assert (reply.status != 403) == allowed, (route.path, reply.status)
         if not allowed:
             assert "p1anted" not in everything(reply), route.path

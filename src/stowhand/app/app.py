@@ -61,6 +61,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NOT_AT_ONCE = (
+    "enqueue_in within app.immediate(): a job runs after the commit of the transaction that it is part of, and not at"
+    " once. In a test with the fixture `jobs`, jobs.drain() runs it then; or enqueue it after the commit:"
+    " await task.enqueue(…), app.sync.enqueue(task, …)"
+)
 
 
 class App:
@@ -225,6 +230,8 @@ class App:
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]: ...
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction, which the caller commits: see ``Task.enqueue_in``."""
+        if self._at_once is not None:
+            raise ConfigurationError(_NOT_AT_ONCE)
         checked = self._check(job)
         store = traced(self.any_store(), self.traces)
         transactions = there(store, "transactions", store.transactions)
@@ -317,7 +324,8 @@ class App:
         tests.
 
         Jobs are kept in a store in memory. ``enqueue`` comes back when the job has run, and all that followed from it,
-        one after another; what a task raises is raised there. What is due later waits. Nothing is retried.
+        one after another; what a task raises is raised there. What is due later waits. Nothing is retried. What is part
+        of a transaction, ``enqueue_in``, is refused: it would run before the commit.
         """
         before, self._at_once = self._at_once, AtOnce(self)
         try:

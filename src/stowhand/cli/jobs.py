@@ -23,7 +23,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import Past, When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.answering import answer_for, answers_of, reschedule
+from stowhand.protocols.answering import answer_for, answers_of, fail, reschedule
 from stowhand.protocols.matching import PAGE
 from stowhand.protocols.offered import failure_groups
 from stowhand.protocols.operating import Ages, Explanation
@@ -184,7 +184,7 @@ def remove_jobs(
         if wanted_of(typed) != Wanted() or every:
             raise click.UsageError("--key names a single job: leave the other options out")
         return _act(typed, lambda store, ids: store.admin.remove_jobs(ids), job_ids, keys, as_json=as_json)
-    if not job_ids and not every and wanted_of(typed) == Wanted():
+    if not job_ids and not every and wanted_of({**typed}) == Wanted():
         raise click.UsageError("name the jobs: ID..., --key KEY, or describe them (--task, --state, …), or --all")
     chosen = _chosen(typed, job_ids, "Remove", every=every, yes=yes, states=REMOVABLE)
     if chosen is None:
@@ -208,9 +208,7 @@ def complete_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
 @store_options
 def fail_jobs(job_ids: tuple[int, ...], reason: str | None, as_json: bool, **typed: Any) -> int:
     """Fail jobs for good: they stay, and are not tried again. Not while they run."""
-    return _administer(
-        typed, job_ids, lambda store, ids: store.admin.permanently_fail_jobs(ids, reason), as_json=as_json
-    )
+    return _act(typed, lambda store, ids: fail(store, ids, reason), job_ids, as_json=as_json)
 
 
 @command.command("reschedule")

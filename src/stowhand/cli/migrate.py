@@ -13,6 +13,7 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError, SchemaTooNew
 from stowhand.jobs import limits
+from stowhand.observe.safe_text import scrub
 from stowhand.protocols.offered import there
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
@@ -34,6 +35,7 @@ def command(plan: bool, roles: bool, default_attempts: int | None, **typed: Any)
     What another program or a hand has changed in the schema's functions is made good.
     """
     store = settings_of(typed).store
+    click.echo(f"Store: {scrub(store.connection.url)} ({store.connection.source})", err=True)
     if plan:
         if default_attempts is not None:
             raise click.UsageError("--default-attempts changes a setting; --plan changes nothing")

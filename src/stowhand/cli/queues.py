@@ -17,6 +17,7 @@ from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import UNQUEUED, Pauses
 from stowhand.protocols.operating import Operator, QueueChange, QueueRow, TaskChange, read_queue, read_task
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.service.loading import load_app
 
 HEADINGS = ("QUEUE", "STATE", "WAITING", "DUE", "FAILED", "SINCE")
 NUMBERS = ("WAITING", "DUE", "FAILED")
@@ -98,7 +99,8 @@ def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str
     if not (names or tasks or unqueued):
         raise click.UsageError("name a queue, or give --task NAME or --without-queue")
     queues = [read_queue(name) for name in dict.fromkeys(names)]
-    tasks = [read_task(name) for name in dict.fromkeys(tasks)]
+    settings = settings_of(typed)
+    tasks = [read_task(name) for name in dict.fromkeys(_with_second_names(settings.app, tasks))]
 
     async def one_by_one(store: QueueStore) -> None:
         of_queue, of_task, unqueued_ones = verb(store.operate)
@@ -117,7 +119,15 @@ def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str
         else:
             click.echo(f"{escape(name)}: {word}{f' ({why})' if why else ''}")
 
-    with_store(settings_of(typed).store, one_by_one)
+    with_store(settings.store, one_by_one)
+
+
+def _with_second_names(app: str | None, tasks: tuple[str, ...]) -> Iterator[str]:
+    """A task is paused for every queue of Django's that it may be enqueued for."""
+    for task in tasks:
+        yield task
+        if app is not None:
+            yield from load_app(app).registry.also_named(task)
 
 
 def _cells(row: QueueRow) -> tuple[str, ...]:

@@ -109,8 +109,11 @@ class _Lent:
         return OwnStore(app=where)
 
     def tasks(self) -> Registry:
-        """Of the App; none where there is none."""
-        return Registry() if self.app is None else self.app.registry
+        """Of the App; none where there is none. Raises ConfigurationError."""
+        if self.app is None:
+            return Registry()
+        self.app.discover()
+        return self.app.registry
 
 
 async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,8 +24,9 @@ from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option, trust_from_option
 from stowhand.clock import SystemClock
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
+from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
@@ -37,7 +39,7 @@ from stowhand.service.signals import handle_signals
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from stowhand.web.access import Access, Entrance, Link
+    from stowhand.remote.server.visitors import Entrance, Visitors
     from stowhand.web.board import Board
 PORT = 8480
 PAUSE = 5.0
@@ -105,7 +107,7 @@ class _Door(msgspec.Struct, frozen=True):
     @staticmethod
     def of(typed: dict[str, Any], prefix: str) -> _Door:
         """Takes its options out of ``typed``. Raises ConfigurationError."""
-        from stowhand.web.access import Entrance
+        from stowhand.remote.server.visitors import Entrance
 
         path, required = typed.pop("tokens")
         if required and not path.exists():
@@ -130,17 +132,18 @@ class _Door(msgspec.Struct, frozen=True):
                 f" {_make(self.tokens)}; or let your proxy say who comes: --trust-header; or leave out --host"
             )
 
-    def access(self, events: Events, show: Callable[[str], None]) -> tuple[Access, Link | None]:
+    def visitors(self, events: Events, show: Callable[[str], None]) -> Visitors:
         """``show``: the path of a link to sign in; there is one where actions are allowed, and nothing else tells who
         comes."""
         from stowhand.remote.server.authenticator import Authenticator
-        from stowhand.web.access import Access, Link
+        from stowhand.remote.server.sessions import Link
+        from stowhand.remote.server.visitors import Visitors
 
         clock = SystemClock()
         gate = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)
         needs = self.entrance.allow_actions and not gate.wants_tokens and not self.entrance.trust_header
         link = Link(show, clock) if needs else None
-        return Access(gate, self.entrance, link), link
+        return Visitors(gate, self.entrance, link, clock, events)
 
 
 def _make(path: Path) -> str:
@@ -163,8 +166,8 @@ class _Command:
         self._door.check(where["host"])
         events = Events()
         LendingListener(events, name="web")
-        access, link = self._door.access(events, self._show_link)
-        board = self._board(access, events)
+        visitors = self._door.visitors(events, self._show_link)
+        board = self._board(visitors, events, beside=beside)
         application = Asgi(board, prefix=self._door.prefix)
         try:
             async with serving(application, ServerOptions(grace=GRACE, **where), board.close) as server:
@@ -178,24 +181,24 @@ class _Command:
                     core_logger().info(f"Dashboard: {url}/ (Ctrl-C ends it)")
                     loop = asyncio.get_running_loop()
                     handle_signals(lambda: loop.call_soon_threadsafe(server.stop))
-                if link is not None:
-                    link.make()
+                visitors.show_link()
                 await server.until_stopped()
         finally:
             for store in self._stores:
                 await store.close()
 
-    def _board(self, access: Access, events: Events) -> Board:
+    def _board(self, visitors: Visitors, events: Events, *, beside: bool) -> Board:
+        from stowhand.web.access import Access
         from stowhand.web.acting import Acting
         from stowhand.web.board import Board
         from stowhand.web.reading import Reading
 
         acting = None
         if self._door.entrance.allow_actions:
-            app = self._settings.app
-            acting = Acting(events, Registry().made_elsewhere if app is None else load_app(app).registry.made_elsewhere)
-        reading = Reading(lambda: self._opened(read_only=True), acting=Reading(lambda: self._opened(read_only=False)))
-        return Board(reading, access, acting, events=events)
+            acting = Acting(events, _made(self._settings.app, may_change=beside))
+        acts = Reading(lambda: self._opened(read_only=False))
+        reading = Reading(lambda: self._opened(read_only=True), acting=acts, events=events)
+        return Board(reading, Access(visitors), acting, events=events)
 
     def _show_link(self, path: str) -> None:
         """To a terminal, which its owner sees, or into a file that only its owner reads: never into a log."""
@@ -218,6 +221,56 @@ class _Command:
             raise
         self._stores.append(store)
         return store
+
+
+def _made(app: str | None, *, may_change: bool) -> Callable[[NewJob], NewJob]:
+    """What makes a job that is added here one of the App's. ``may_change``: its files may, as under `stowhand dev`."""
+    if app is None:
+        return Registry().made_elsewhere
+    return AppAsWritten(app).made_elsewhere if may_change else _declared(app).made_elsewhere
+
+
+class AppAsWritten:
+    """An App as its files are by now: those below the current folder that it has imported."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._registry = _declared(where)
+        self._seen = _own_modules()
+
+    def made_elsewhere(self, job: NewJob) -> NewJob:
+        """As the worker's own code would, which is started anew when they change. Raises InvalidJob."""
+        if self._seen != (now := _own_modules()):
+            for name in {*self._seen, *now}:
+                sys.modules.pop(name, None)
+            importlib.invalidate_caches()
+            try:
+                self._registry = _declared(self._where)
+            except ConfigurationError as error:
+                raise InvalidJob(str(error)) from error
+            self._seen = _own_modules()
+        return self._registry.made_elsewhere(job)
+
+
+def _declared(where: str) -> Registry:
+    """All tasks of the App. Raises ConfigurationError."""
+    app = load_app(where)
+    app.discover()
+    return app.registry
+
+
+def _own_modules() -> dict[str, tuple[int, int]]:
+    """Those of the application: when their files were written, and how long they are."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None or "site-packages" in file or name.partition(".")[0] in ("__main__", "stowhand"):
+            continue
+        if Path(file).is_relative_to(Path.cwd()):
+            with suppress(OSError):  # gone: it has changed
+                status = Path(file).stat()
+                found[name] = status.st_mtime_ns, status.st_size
+    return found
 
 
 @contextmanager

@@ -9,6 +9,16 @@ from stowhand.jobs.job import Job
 SCHEMA = "stowhand"
 
 
+def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -> dict[str, str]:
+    """Every way that there is, by name. ``schema``: where PostgreSQL has ``add_job``; ``None``: nowhere."""
+    return {
+        "command": command(job, payload, flags),
+        **({} if schema is None else {"sql": sql(job, payload, flags, schema)}),
+        "python": python(job, payload, flags),
+        "test": pytest_file(job, payload, flags),
+    }
+
+
 def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
     """``stowhand add --queue=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
     # In one word with its option a value may begin with a dash.

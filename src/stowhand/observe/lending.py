@@ -16,19 +16,28 @@ from stowhand.events import (
     LentChanged,
     RequestAnswered,
     RequestBroken,
+    StoreAway,
+    StoreBack,
     TokensTrouble,
     WrongTokens,
 )
+from stowhand.jobs.moments import say_span
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
-from stowhand.observe.logs import Scope
-from stowhand.observe.safe_text import escape, shorten
+from stowhand.observe.logs import Scope, configure_unless_configured
+from stowhand.observe.safe_text import escape, scrub, shorten, telling_line
 
 WIDTH = 200
 """Characters of a name that a client has chosen."""
 
 
+AUDITS = (LentChanged, DashboardChanged)
+
+
 class LendingListener:
-    """Made once per server; an event below the level is never made. ``name``: ``lending`` or ``web``."""
+    """Made once per server; an event below the level is never made, unless it is the audit's.
+
+    ``name``: ``lending`` or ``web``.
+    """
 
     def __init__(
         self, events: Events, new_logger: Callable[[Scope], LineLogger] = ScopedLogger, name: str = "lending"
@@ -42,10 +51,13 @@ class LendingListener:
             DashboardChanged: ("info", self._acted),
             WrongTokens: ("warning", self._wrong),
             TokensTrouble: ("error", self._trouble),
+            StoreAway: ("error", self._away),
+            StoreBack: ("info", self._back),
             RequestBroken: ("error", self._broken),
         }
         for kind, (level, listener) in listeners.items():
-            if self._log.enabled(level):
+            # An application mounts the dashboard first and configures logging later: what counts is the level then.
+            if self._log.enabled(level) or kind in AUDITS:
                 events.on(kind, listener)
 
     def _started(self, event: LendingStarted) -> None:
@@ -71,6 +83,7 @@ class LendingListener:
         self._audit.info(f"{event.call} by {_name(event.who) or 'anybody'} from {_name(event.address)}{worker}: {what}")
 
     def _acted(self, event: DashboardChanged) -> None:
+        configure_unless_configured()  # a mounted dashboard: the audit must not depend on the program's logging
         what = _pairs(event.ids, event.answers)
         self._audit.info(f"{event.action} by {_name(event.who) or 'anybody'} from {_name(event.address)}: {what}")
 
@@ -81,6 +94,13 @@ class LendingListener:
 
     def _trouble(self, event: TokensTrouble) -> None:
         self._log.error(f"The file of tokens cannot be read, so the tokens known before still hold: {event.error}")
+
+    def _away(self, event: StoreAway) -> None:
+        error = _name(scrub(telling_line(event.error)))
+        self._log.error(f"The store does not answer; pages say so until it does: {error}")
+
+    def _back(self, event: StoreBack) -> None:
+        self._log.info(f"The store is back, after {say_span(event.seconds)}")
 
     def _broken(self, event: RequestBroken) -> None:
         self._log.error(f"A request could not be answered ({event.call}). This is a bug:\n{event.trace.rstrip()}")

@@ -13,7 +13,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import msgspec
@@ -63,7 +64,8 @@ class Scope(msgspec.Struct, frozen=True):
 def configure_logging(
     level: str = "info", fmt: str = "text", stream: TextIO | None = None, color: bool | None = None
 ) -> None:
-    """Send log lines to ``stream`` (stderr). For a process of the command line; an embedding program has its own.
+    """Send log lines to ``stream`` (stderr), each once: other handlers that write there, too, are taken away. For a
+    process of the command line; an embedding program has its own.
 
     ``fmt``: ``text``, ``timed`` (text that begins with the moment, UTC), ``traced`` (text with the ids of traces), or
     ``json``.
@@ -75,13 +77,30 @@ def configure_logging(
     handler.setFormatter(
         JsonLines() if fmt == "json" else TextLines(color=painted, traced=fmt == "traced", timed=fmt == "timed")
     )
-    _replace_handler(logging.getLogger(), handler)
+    _take_over(handler)
     logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.WARNING))
     for name in _REPORTED_BY_US:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.ERROR))
+
+
+@contextmanager
+def configured_by_another() -> Iterator[None]:
+    """For a block in which a library configures logging, as Django does from its settings: what ``configure_logging``
+    has set, if it was called, holds afterwards."""
+    before = [(one, one.level) for one in _loggers() if one is logging.root or _is_ours(one)]
+    streams = (one for one in logging.root.handlers if isinstance(one, logging.StreamHandler))
+    handler = next((one for one in streams if _writes_our_lines(one)), None)
+    try:
+        yield
+    finally:
+        if handler is not None:
+            for logger, level in before:
+                logger.setLevel(level)
+                logger.disabled = False
+            _take_over(handler)
 
 
 def configure_unless_configured() -> None:
@@ -169,12 +188,34 @@ class JsonLines(logging.Formatter):
         return _encode(entry)
 
 
-def _replace_handler(logger: logging.Logger, handler: logging.Handler) -> None:
-    """Replace our own handler, if a call before added one; no other handler is changed."""
-    for present in logger.handlers[:]:
-        if isinstance(present.formatter, TextLines | JsonLines):
-            logger.removeHandler(present)
-    logger.addHandler(handler)
+def _take_over(handler: logging.StreamHandler[TextIO]) -> None:
+    """Of the handlers that get the root's lines, this one alone writes to its stream."""
+    for logger in _loggers():
+        for present in logger.handlers[:]:
+            same_stream = isinstance(present, logging.StreamHandler) and present.stream is handler.stream
+            if _reaches_root(logger) and (same_stream or (logger is logging.root and _writes_our_lines(present))):
+                logger.removeHandler(present)
+    logging.root.addHandler(handler)
+
+
+def _loggers() -> list[logging.Logger]:
+    named = list(logging.root.manager.loggerDict.values())
+    return [logging.root, *(one for one in named if isinstance(one, logging.Logger))]
+
+
+def _is_ours(logger: logging.Logger) -> bool:
+    return logger.name.partition(".")[0] == ROOT
+
+
+def _writes_our_lines(handler: logging.Handler) -> bool:
+    return isinstance(handler.formatter, TextLines | JsonLines)
+
+
+def _reaches_root(logger: logging.Logger) -> bool:
+    above: logging.Logger | None = logger
+    while above is not None and above.propagate:
+        above = above.parent
+    return above is None or above is logging.root
 
 
 def _message(record: logging.LogRecord) -> str:

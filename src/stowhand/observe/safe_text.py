@@ -12,7 +12,10 @@ _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
 # What closes a list of pairs, `(user=a, password=b)`, is no part of the last one.
 _IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+?(?=[),\]}]*(?:[\s&;'\"]|$)))")
 HIDDEN = "***"
-_SECRET = re.compile(r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|api_?key|authorization|credentials?)$")
+_SECRET = re.compile(
+    r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?"
+    r"|(?:api|access|encryption|private|secret|signing)[-_ ]?key)$"
+)
 """How the name of a fact ends whose value is a secret."""
 
 

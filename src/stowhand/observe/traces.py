@@ -22,6 +22,7 @@ from stowhand.events import Events, JobEnded, JobLost, JobsReturned, JobUnknown,
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Ended
 from stowhand.observe.safe_text import scrub, shorten, telling_line
+from stowhand.protocols.operating import own_version
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -47,8 +48,6 @@ class Traces:
 
     def __init__(self, provider: TracerProvider | None = None, *, parent: bool = False) -> None:
         try:
-            from importlib.metadata import version
-
             from opentelemetry import trace
             from opentelemetry.context import get_current
 
@@ -60,7 +59,7 @@ class Traces:
         self._provider = trace.get_tracer_provider if provider is None else lambda: provider
         """The global one may be set up later."""
         self._parent = parent
-        self._tracer = trace.get_tracer("stowhand", version("stowhand"), provider)
+        self._tracer = trace.get_tracer("stowhand", own_version(), provider)
         self._new_span = AttemptSpan
         self._new_store = traced_store
         self._new_engine = TracedEngine

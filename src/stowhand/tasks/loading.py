@@ -6,7 +6,9 @@ import importlib
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
@@ -23,6 +25,10 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
     module_name, _, path = where.partition(":")
     path = path or default
     if not module_name or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+        if module_name and path.endswith(")"):
+            raise ConfigurationError(
+                f"{where!r}: nothing is called here; write app = {path} in {module_name}, and name app"
+            )
         raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app (no path, no .py)")
     found: object = _import(module_name, where)
     if or_else is not None and path == default and not hasattr(found, path):
@@ -38,15 +44,15 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
     return found
 
 
-def read_modules(given: Iterable[str]) -> tuple[str, ...]:
+def read_modules(given: Iterable[str], option: str = "include") -> tuple[str, ...]:
     """Names of modules, ``package.*`` for all below a package. Raises ConfigurationError."""
     asked: object = given
     if isinstance(asked, str) or not isinstance(asked, Iterable):
-        raise ConfigurationError(f"include: {a_type(asked)} given; give a list: ['shop.tasks']")
+        raise ConfigurationError(f"{option}: {a_type(asked)} given; give a list: ['shop.tasks']")
     names: tuple[object, ...] = tuple(asked)
     for name in names:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.removesuffix(".*").split(".")):
-            raise ConfigurationError(f"include: {name!r}; write a module as in 'shop.mail', or 'shop.tasks.*'")
+            raise ConfigurationError(f"{option}: {name!r}; write a module as in 'shop.mail', or 'shop.tasks.*'")
     return tuple(str(name) for name in names)
 
 
@@ -83,10 +89,31 @@ def _import(name: str, where: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # The module itself, or one that it imports? Only the first is a matter of spelling.
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise ConfigurationError(f"{where!r}: no module named {error.name!r}{_near(error.name, here)}") from error
-        raise ConfigurationError(f"{where!r}: importing {name} failed: {error}") from error
+            raise ConfigurationError(f"{where!r}: no module named {error.name!r}{_near(error.name, here)}") from None
+        raise ConfigurationError(f"{where!r}: importing {name} failed: {error}{_place(error, here)}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where!r}: {error}{_place(error, here)}") from error
     except Exception as error:  # boundary: the application's code, which may fail in any way
-        raise ConfigurationError(f"{where!r}: importing {name} failed: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+        raise ConfigurationError(f"{where!r}: importing {name} failed: {said}{_place(error, here)}") from error
+
+
+def _place(error: BaseException, folder: str) -> str:
+    """File and line: the last in this folder, if the import went through it, and none of ours. Of many modules one is
+    at fault."""
+    if isinstance(error, SyntaxError):
+        file, line = error.filename, error.lineno
+    else:
+        passed = ("<frozen ", str(Path(__file__).parents[1]) + os.sep, importlib.__file__)
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(passed)]
+        last = ([one for one in frames if _is_below(one.filename, folder)] or frames)[-1:]
+        file, line = (last[0].filename, last[0].lineno) if last else (None, None)
+    return "" if file is None else f" ({file.removeprefix(folder + os.sep)}, line {line})"
+
+
+def _is_below(file: str, folder: str) -> bool:
+    """Environments are often kept in the folder of a project."""
+    return file.startswith(folder + os.sep) and f"{os.sep}site-packages{os.sep}" not in file
 
 
 def _likely(holder: object, name: str, kind: type) -> str:

@@ -1,14 +1,4 @@
-"""The dashboard: see every job.
-
-asked                  a request and a reply, plain values
-access                 who may what
-board                  the pages by path, and what goes wrong
-reading                the only door to the store
-overview, jobs, job, lists  a function for each page
-charts                 numbers in, SVG out
-live                   a page's changes, as a stream
-asgi                   what a server runs
-"""
+"""The dashboard: see every job, and act on one. docs/internals.md says what is where."""
 
 from __future__ import annotations
 

@@ -14,19 +14,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stowhand.app.app import App
 from stowhand.errors import InvalidJob, SchemaError, StoreError
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.moments import When, read_when
-from stowhand.observe.safe_text import HIDDEN, restored
-from stowhand.protocols.answering import answers_of, reschedule
+from stowhand.observe.redacted_json import redacted_text, restored_text
+from stowhand.protocols.answering import answers_of, fail, reschedule
 from stowhand.protocols.operating import Operator, QueueChange, TaskChange
+from stowhand.protocols.option import whole
 from stowhand.protocols.propagation import without
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.web.access import page_of
-from stowhand.web.asked import Absent, Ask, Asked, Malformed, Reply, Right, View, Who, redirect
-from stowhand.web.job import NUMBERS, hide_secrets, job_of, read_id, read_value
+from stowhand.web.asked import Ask, Asked, Forbidden, Malformed, Reply, Right, View, Who, read, redirect
+from stowhand.web.job import job_of, read_id
 from stowhand.web.jobs import PAGE
 from stowhand.web.reading import Reading
 
@@ -35,10 +37,10 @@ MADE = 1000
 """Forms whose jobs are remembered."""
 SHOWN = 5
 """Jobs that a question names with their tasks."""
+LARGE = 20_000
+"""Characters of a payload that a form does not hold."""
 FIELDS = ("payload", "queue", "priority", "max_attempts", "when", "once")
 Act = Callable[[QueueStore, Sequence[int], Asked], Awaitable[Sequence[Answer]]]
-Many = Callable[[QueueStore, Sequence[int], Asked], Awaitable[Sequence[Job]]]
-"""Returns the jobs that it has changed."""
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -49,40 +51,42 @@ class Action(msgspec.Struct, frozen=True):
     warning: str = ""
 
 
-def _each(change: Many) -> Act:
-    return lambda store, ids, asked: answers_of(store, ids, lambda store, ids: change(store, ids, asked))
-
-
-async def _reschedule(store: QueueStore, ids: Sequence[int], asked: Asked) -> Sequence[Job]:
+async def _reschedule(store: QueueStore, ids: Sequence[int], asked: Asked) -> Sequence[Answer]:
     when, priority = _when(asked), _number(asked, "priority")
     if when == When() and priority is None:
         raise Malformed("Reschedule: say when (2030-01-31T09:00:00Z, or +5m), or the priority (smaller runs first)")
-    return await reschedule(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay)
+    return await _put_off(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, Done.DONE)
 
 
 async def _run_now(store: QueueStore, ids: Sequence[int], _: Asked) -> Sequence[Answer]:
-    answers = await answers_of(store, ids, lambda store, ids: reschedule(store, ids, Reschedule(), delay=0.0))
-    failed = (Done.DONE, f"it is {State.FAILED}")  # a failed job takes another time, and stays failed
-    why = "it has failed; retry it"
-    return [Answer(one.job_id, Done.REFUSED, why) if (one.done, one.why) == failed else one for one in answers]
+    return await _put_off(store, ids, Reschedule(), 0.0, Done.REFUSED)
+
+
+async def _fail(store: QueueStore, ids: Sequence[int], asked: Asked) -> Sequence[Answer]:
+    return await fail(store, ids, asked.sent("reason").strip() or None)
+
+
+async def _put_off(
+    store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, of_failed: Done
+) -> Sequence[Answer]:
+    """A failed job takes another time, and stays failed: that is ``of_failed``."""
+    answers = await answers_of(store, ids, lambda store, ids: reschedule(store, ids, to, delay))
+    failed, why = (Done.DONE, f"it is {State.FAILED}"), "it has failed; retry it"
+    return [Answer(one.job_id, of_failed, why) if (one.done, one.why) == failed else one for one in answers]
 
 
 ACTIONS = {
     # The first is what the enter key does in a field of the form.
-    "reschedule": Action("Reschedule", _each(_reschedule)),
+    "reschedule": Action("Reschedule", _reschedule),
     "run": Action("Run now", _run_now),
     "retry": Action("Retry", lambda store, ids, _: store.admin.retry_jobs(ids)),
     "cancel": Action("Cancel", lambda store, ids, _: store.admin.cancel_jobs(ids)),
     "complete": Action(
         "Complete",
-        _each(lambda store, ids, _: store.admin.complete_jobs(ids)),
+        lambda store, ids, _: answers_of(store, ids, lambda store, ids: store.admin.complete_jobs(ids)),
         "What is completed by hand counts as having run.",
     ),
-    "fail": Action(
-        "Fail",
-        _each(lambda store, ids, asked: store.admin.permanently_fail_jobs(ids, asked.sent("reason").strip() or None)),
-        "What is failed by hand runs again only when it is retried.",
-    ),
+    "fail": Action("Fail", _fail, "What is failed by hand runs again only when it is retried."),
     "remove": Action("Remove", lambda store, ids, _: store.admin.remove_jobs(ids), "What is removed is gone for good."),
 }
 PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | TaskChange]]] = {
@@ -106,9 +110,11 @@ class Acting:
 
     async def act(self, asked: Asked, reading: Reading) -> View | Reply:
         """Do to jobs, or to a queue or task, what the form says."""
-        word, name = asked.sent("action"), asked.sent("name")
+        word = next((word for word in PAUSES if word in asked.form), asked.sent("action"))
         if word in PAUSES:
-            change = await self._do(asked, reading, [name], lambda store: PAUSES[word](store.operate, name))
+            name = asked.sent(word)
+            pausing = reading.act(lambda store: PAUSES[word](store.operate, name))
+            change = await self._done(asked, word, [name], pausing)
             done = Done.DONE if change.changed else Done.UNCHANGED
             self._audit(asked, word, [name], [done])
             return _back(asked, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
@@ -121,7 +127,8 @@ class Acting:
             return _back(asked, ["No job was chosen."])
         if action.warning and not asked.sent("sure"):
             return await _ask(asked, reading, action, ids)
-        answers = await self._do(asked, reading, ids, lambda store: action.act(store, ids, asked))
+        doing = reading.act(lambda store: action.act(store, ids, asked))
+        answers = await self._done(asked, word, ids, doing)
         self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
         return _back(asked, _lines(action, answers), gone=word == "remove")
 
@@ -136,8 +143,8 @@ class Acting:
             job = self._job(asked, old, once)
             job_id = self._made.get(once)
             if job_id is None:
-                made = await self._do(asked, reading, [old.id], lambda store: store.jobs.enqueue(job))
-                job_id = made.id
+                doing = reading.act(lambda store: store.jobs.enqueue(job))
+                job_id = (await self._done(asked, "run again", [old.id], doing)).id
         except (InvalidJob, Malformed) as error:
             return _form(asked, old, {name: asked.sent(name) for name in FIELDS}, str(error))
         if once:
@@ -149,9 +156,12 @@ class Acting:
 
     def _job(self, asked: Asked, old: Job, once: str) -> NewJob:
         when, payload = _when(asked), asked.sent("payload")
+        if asked.may(Right.PAYLOADS):
+            kept = not payload.strip() and len(old.payload_text) > LARGE
+            payload = old.payload_text if kept else restored_text(payload, old.payload_text)
         job = NewJob(
             task=old.task,
-            payload=_revealed(payload, old.payload_text) if asked.may(Right.PAYLOADS) else payload,
+            payload=payload,
             queue=asked.sent("queue").strip() or None,
             priority=_number(asked, "priority") or 0,
             max_attempts=_number(asked, "max_attempts"),
@@ -164,16 +174,14 @@ class Acting:
             job = msgspec.structs.replace(job, key=f"again:{once}", key_mode=KeyMode.UNSAFE_DEDUPE)
         return limits.check(job)
 
-    async def _do(
-        self, asked: Asked, reading: Reading, ids: Sequence[object], doing: Callable[[QueueStore], Awaitable[T]]
-    ) -> T:
+    async def _done(self, asked: Asked, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
         """Where no reply comes, the audit says that it is not known."""
         try:
-            return await reading.act(doing)
+            return await doing
         except SchemaError:  # it is looked at first: nothing was done
             raise
         except StoreError:
-            self._audit(asked, asked.sent("action") or "run again", ids, ["not known"] * len(ids))
+            self._audit(asked, action, ids, ["not known"] * len(ids))
             raise
 
     def _audit(self, asked: Asked, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
@@ -181,23 +189,22 @@ class Acting:
         self._events.emit(told)
 
 
-# -- what a form says, and what is answered --------------------------------------------------------
+def declared_by(app: App) -> Callable[[NewJob], NewJob]:
+    """As the tasks of its modules declare it, which are imported when the first job is added: they may mount this."""
+
+    def declared(job: NewJob) -> NewJob:
+        app.discover()
+        return app.registry.made_elsewhere(job)
+
+    return declared
 
 
 def _when(asked: Asked) -> When:
-    given = asked.sent("when").strip()
-    try:
-        return read_when(given) if given else When()
-    except ValueError as error:
-        raise Malformed(f"When: {error}") from None
+    return read("When", asked.sent("when").strip(), read_when) or When()
 
 
 def _number(asked: Asked, name: str) -> int | None:
-    given = asked.sent(name).strip()
-    try:
-        return int(given[:20]) if given else None
-    except ValueError:
-        raise Malformed(f"{name}: {given!r} is no whole number") from None
+    return read(name, asked.sent(name).strip(), whole)
 
 
 async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int]) -> View:
@@ -235,28 +242,20 @@ def _lines(action: Action, answers: Sequence[Answer]) -> list[str]:
 async def _original(asked: Asked, reading: Reading) -> Job:
     """With its payload: what of it the visitor sees is said by the form."""
     if not asked.may(Right.LOOK):
-        raise Absent("To run a job again needs the right “look”, too.")
+        raise Forbidden("To run a job again needs the right “look”, too.")
     return await job_of(asked, reading, Who(rights=frozenset({Right.PAYLOADS})))
 
 
 def _form(asked: Asked, old: Job, sent: dict[str, str], words: str = "") -> View:
     shown: dict[str, Any] = {"payload": "{}", "queue": old.queue or "", "priority": old.priority, "when": ""}
-    if asked.may(Right.PAYLOADS):
+    is_large = asked.may(Right.PAYLOADS) and len(old.payload_text) > LARGE
+    if is_large:
+        shown["payload"] = ""
+    elif asked.may(Right.PAYLOADS):
         with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
-            shown["payload"] = msgspec.json.format(hide_secrets(old.payload_text), indent=2)
+            shown["payload"] = msgspec.json.format(redacted_text(old.payload_text), indent=2)
     values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": without(old.flags)}
+    values["is_large"] = is_large
     values["sent"] = shown | {"max_attempts": old.max_attempts} | sent
     title = f"Run job {old.id} again, with changes"
     return View(template="jobs.html", title=title, values=values, status=400 if words else 200)
-
-
-def _revealed(payload: str, original: str) -> str:
-    """What was changed of a payload, with what was hidden back in its place. Raises InvalidJob."""
-    changed = read_value(payload)
-    if HIDDEN not in payload or changed == payload:  # or no JSON, which is said where jobs are checked
-        return payload
-    try:
-        return NUMBERS.encode(restored(changed, read_value(original))).decode()
-    except KeyError as error:
-        words = f"payload: {error.args[0]}: {HIDDEN} stands for a value that is hidden; write the value"
-        raise InvalidJob(words) from None

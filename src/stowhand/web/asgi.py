@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stowhand.app.app import App
@@ -15,18 +15,16 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.web.acting import Acting
-from stowhand.web.asked import Asked, Reply, Right, Who, text
+from stowhand.remote.server.bodies import collect
+from stowhand.remote.server.refusals import Refused
+from stowhand.web.acting import Acting, declared_by
+from stowhand.web.asked import FORM_BYTES, Asked, Reply, Who, fields_of, text
 from stowhand.web.board import Board
 from stowhand.web.reading import Reading
 
 CONNECTION = "stowhand.connection"
 """Where a server of ours keeps the connection of a request, in its ``state``."""
-FORM_BYTES = 2 << 20
-"""A payload has at most a megabyte, and may grow when it is quoted."""
-FIELDS = 2000
 Given = Who | Iterable[str]
-"""What an application says of a visitor: some rights, or rights with a name."""
 Visitor = Callable[[Request], Awaitable[Who]]
 
 
@@ -49,18 +47,20 @@ class Asgi:
             response = _response(reply)
         except ClientDisconnect:
             return
-        except _TooLarge:
-            response = PlainTextResponse("This form is too large.\n", 413)
+        except Refused as refused:
+            response = _response(text(refused.status, f"{refused.message}\n"))
         await response(scope, receive, send)
 
     async def _asked(self, request: Request) -> Asked:
         root, path = request.scope.get("root_path", ""), request.scope["path"]
+        headers = {name: ", ".join(request.headers.getlist(name)) for name in request.headers}  # none stands for all
+        headers["cookie"] = "; ".join(request.headers.getlist("cookie"))
         return Asked(
             method=request.method,
             path=path.removeprefix(root).removeprefix(self._prefix) or "/",
-            query=_fields(request.scope.get("query_string", b"").decode("latin-1")),
-            form=_fields(await _body(request)) if request.method == "POST" else {},
-            headers=_joined(request.headers.items()),
+            query=fields_of(request.scope.get("query_string", b"").decode("latin-1")),
+            form=fields_of((await collect(request, FORM_BYTES)).decode("latin-1")) if request.method == "POST" else {},
+            headers=headers,
             peer=request.client.host if request.client is not None else "",
             secure=request.scope.get("scheme") == "https",
             prefix=quote(root + self._prefix),
@@ -69,41 +69,10 @@ class Asgi:
         )
 
 
-def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Several of one name joined, that none stands for all."""
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        found[name] = f"{found[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in found else value
-    return found
-
-
 def _admitted(scope: Scope) -> bool:
     """Whoever may look is no stranger to the server, whose idle connections it closes first."""
     connection = scope.get("state", {}).get(CONNECTION)
     return connection is None or bool(connection.admit())
-
-
-class _TooLarge(Exception):
-    pass
-
-
-async def _body(request: Request) -> str:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > FORM_BYTES:
-            raise _TooLarge
-    return body.decode("latin-1")
-
-
-def _fields(encoded: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    try:
-        for name, value in parse_qsl(encoded, keep_blank_values=True, errors="replace", max_num_fields=FIELDS):
-            found.setdefault(name, []).append(value)
-    except ValueError:
-        raise _TooLarge from None
-    return found
 
 
 def _response(reply: Reply) -> Response:
@@ -128,7 +97,7 @@ def dashboard(
     ``kept``: an App, or a store, which is opened when the first page is asked for; you close it. ``rights``: what the
     sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a ``Who``, whose name is kept for
     the audit; it may be ``async``. Where it raises, nothing is shown. ``prefix``: where it is mounted, where the server
-    around it does not say (``root_path``). ``events``: hear what is changed (``DashboardChanged``); else it is logged.
+    around it does not say (``root_path``). ``events``: hear what is changed and of outages; else it is logged.
     """
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
@@ -141,13 +110,9 @@ def dashboard(
 
     async def visitor(request: Request) -> Who:
         given = rights(request)
-        given = await given if inspect.isawaitable(given) else given
-        try:
-            return given if isinstance(given, Who) else Who(rights=frozenset(map(Right, given)))
-        except ValueError as error:
-            raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Right)}") from None
+        return Who.of(await given if inspect.isawaitable(given) else given)
 
     if events is None:
         LendingListener(events := Events(), name="web")
-    acting = Acting(events, kept.registry.made_elsewhere) if isinstance(kept, App) else Acting(events)
-    return Asgi(Board(Reading(opened), acting=acting, events=events), visitor, prefix)
+    acting = Acting(events, declared_by(kept)) if isinstance(kept, App) else Acting(events)
+    return Asgi(Board(Reading(opened, events=events), acting=acting, events=events), visitor, prefix)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
-from urllib.parse import quote, urlencode
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, quote, urlencode
 
 import msgspec
+from markupsafe import Markup, escape
 
-from stowhand.errors import StowhandError
+from stowhand.errors import ConfigurationError, StowhandError
+from stowhand.observe.safe_text import shorten
+from stowhand.protocols.option import one_of
+from stowhand.remote.server.browsers import Cookies
+from stowhand.remote.server.refusals import Refused
+from stowhand.remote.wire import Kind
 
+T = TypeVar("T")
 HTML = "text/html; charset=utf-8"
+WIDTH = 36
+"""Characters of a name in a list."""
+MOST_FIELDS, FORM_BYTES = 2000, 4 << 20
+"""Of one form. A payload has at most a megabyte, and three where each of its bytes is quoted."""
 Fields = Mapping[str, Sequence[str]]
 """Of a query or a form: the values of each name, in the order in which they were sent."""
 
@@ -38,6 +49,14 @@ class Who(msgspec.Struct, frozen=True):
 
     def may(self, right: Right) -> bool:
         return right in self.rights
+
+    @staticmethod
+    def of(given: Who | Iterable[str]) -> Who:
+        """What an application says of a visitor: some rights, or rights with a name. Raises ConfigurationError."""
+        try:
+            return given if isinstance(given, Who) else Who(rights=frozenset(map(Right, given)))
+        except ValueError as error:
+            raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Right)}") from None
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +98,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """The form's field; empty where it is missing."""
         return next(iter(self.form.get(name, ())), "")
 
+    @property
+    def cookies(self) -> Cookies:
+        return Cookies(self.headers, self.secure, self.prefix)
+
+    def choice(self, name: str, words: Iterable[str]) -> str:
+        """The word of the query's field; where it is empty, the first of them. Raises Malformed."""
+        return read(name, self.first(name), lambda given: one_of(given, words)) or next(iter(words))
+
     def may(self, right: Right) -> bool:
         return self.who.may(right)
 
@@ -91,6 +118,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         pairs = [(name, value) for name, values in given.items() for value in values if value not in (None, "")]
         text = urlencode(pairs, quote_via=quote, safe="")
         return f"{self.prefix}{quote(path)}" + (f"?{text}" if text else "")
+
+    def link(self, words: object, path: str, **query: object) -> Markup:
+        """The same as an element. What it says may be a name of a user's, from right to left, and long."""
+        return Markup(f'<a href="{escape(self.href(path, **query))}"><bdi>{escape(short(words))}</bdi></a>')
 
     def again(self, **other: object) -> str:
         """A link to the same page, with other fields than these."""
@@ -114,10 +145,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_headers(self, *more: tuple[str, str]) -> Reply:
         """The same with more headers; one that is there already is kept."""
-        there = {name for name, _ in self.headers}
-        return msgspec.structs.replace(
-            self, headers=(*self.headers, *(pair for pair in more if pair[0] not in there or pair[0] == "set-cookie"))
-        )
+        there = {name for name, _ in self.headers} - {"set-cookie"}
+        return msgspec.structs.replace(self, headers=(*self.headers, *(one for one in more if one[0] not in there)))
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +180,27 @@ class Absent(StowhandError):
 
 class Forbidden(StowhandError):
     """The visitor has not the right to it. The message names the right."""
+
+
+def read(name: str, given: str, reader: Callable[[str], T]) -> T | None:
+    """What the text of a field means; ``None``: it is empty. ``reader`` raises ValueError; this, Malformed."""
+    try:
+        return reader(given) if given else None
+    except ValueError as error:
+        raise Malformed(f"{name}: {error}") from None
+
+
+def fields_of(encoded: str) -> Fields:
+    """Of a query or a form as it was sent. Raises Refused where there are too many."""
+    try:
+        return parse_qs(encoded, keep_blank_values=True, errors="replace", max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise Refused(Kind.TOO_LARGE, f"a form or an address has at most {MOST_FIELDS} fields") from None
+
+
+def short(name: object) -> str:
+    """For a list: the job, the queue or the worker itself has all of it."""
+    return shorten(str(name), WIDTH)
 
 
 def redirect(location: str, *headers: tuple[str, str], said: Sequence[str] = ()) -> Reply:

@@ -7,19 +7,16 @@ let stream = null;
 let ahead = stamp ? Date.parse(stamp.dataset.now) - Date.now() : 0; // of this clock: the server's
 
 // -- Times: local ones in the text, with UTC beside it in the title.
-
 const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const UNITS = [["d", 86_400], ["h", 3600], ["m", 60], ["s", 1]];
 
 function span(seconds) {
-  const first = Math.max(UNITS.findIndex(([, size]) => seconds >= size), 0);
-  const parts = UNITS.slice(first, first + 2).map(([unit, size], at) => {
-    const number = Math.floor((at ? seconds % UNITS[first][1] : seconds) / size);
-    return number ? `${number}${unit}` : "";
-  });
-  return parts.filter(Boolean).join(" ") || "0s";
+  const parts = UNITS.map(([unit, size], at) => [Math.floor((at ? seconds % UNITS[at - 1][1] : seconds) / size), unit]);
+  const first = parts.findIndex(([number]) => number);
+  const told = parts.slice(Math.max(first, 0), first + 2).filter(([number]) => number);
+  return told.map((part) => part.join("")).join(" ") || "0s";
 }
 
 function ago(at) {
@@ -31,8 +28,8 @@ function ago(at) {
 function tellTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
-    const forms = { clock: () => clock.format(at), day: () => day.format(at), local: () => local.format(at) };
-    const text = (forms[time.dataset.as] ?? (() => ago(at)))();
+    if (Number.isNaN(+at)) continue; // a text that only looks like a moment
+    const text = { clock, day, local }[time.dataset.as]?.format(at) ?? ago(at);
     if (time.textContent !== text) time.textContent = text;
     const title = `${local.format(at)} (${time.dateTime.slice(0, 19).replace("T", " ")} UTC)`;
     if (time.title !== title) time.title = title;
@@ -40,7 +37,6 @@ function tellTimes(root) {
 }
 
 // -- Regions: replaced where their text differs, element by element where these have ids.
-
 function patched(old, fresh) {
   if (old.isEqualNode(fresh)) return old;
   if (old.nodeName !== fresh.nodeName || !fresh.querySelector?.("[id]")) {
@@ -61,8 +57,8 @@ function patched(old, fresh) {
 
 // What a hand has opened or ticked stays so.
 function keep(old, fresh) {
-  const opened = [...old.querySelectorAll("details")];
-  fresh.querySelectorAll("details").forEach((one, at) => (one.open = opened[at]?.open ?? one.open));
+  const isOpen = ({ id }) => old.querySelector(`[id="${CSS.escape(id)}"] > details`)?.open;
+  fresh.querySelectorAll("details").forEach((one) => (one.open = isOpen(one.parentNode) ?? one.open));
   for (const one of old.querySelectorAll("input:checked")) {
     const again = fresh.querySelector(`input[name="${one.name}"][value="${CSS.escape(one.value)}"]`);
     if (again) again.checked = true;
@@ -99,7 +95,6 @@ function say(state, words) {
 }
 
 // -- The stream: the same address, asked for as events. A hidden tab has none.
-
 function listen() {
   if (stream !== null || document.hidden || !document.querySelector("[data-region]")) return;
   stream = new EventSource(location.href);
@@ -133,18 +128,7 @@ addEventListener("pageshow", (event) => event.persisted && listen());
 setInterval(() => held.size && show(), 300);
 setInterval(() => document.hidden || tellTimes(document), 1000);
 
-// -- Comforts.
-
-let last = null;
-document.addEventListener("click", (event) => {
-  const box = event.target.closest("td input[type=checkbox]");
-  if (!box) return;
-  const boxes = [...box.closest("table").querySelectorAll("td input[type=checkbox]")];
-  const [from, to] = [boxes.indexOf(last), boxes.indexOf(box)].sort((a, b) => a - b);
-  if (event.shiftKey && from >= 0) boxes.slice(from, to + 1).forEach((one) => (one.checked = box.checked));
-  last = box;
-});
-
+// -- Copying.
 for (const text of document.querySelectorAll(".copy > pre")) {
   const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Copy" });
   button.addEventListener("click", async () => {

@@ -16,32 +16,23 @@ from markupsafe import Markup
 from stowhand import errors
 from stowhand.clock import wall_clock
 from stowhand.events import Events, RequestBroken
-from stowhand.jobs.moments import iso, say, say_brief, say_span
+from stowhand.jobs.moments import away, iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
-from stowhand.web import job, jobs, lists, overview
-from stowhand.web.access import Access, cookie_of, new_cookie, page_of
+from stowhand.web import charts, job, jobs, lists, overview
+from stowhand.web.access import Access
 from stowhand.web.acting import ACTIONS, Acting
-from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, redirect, text
+from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, short, text
 from stowhand.web.live import Live
 from stowhand.web.reading import Reading
 
 HERE = Path(__file__).parent
-ICON = (
-    b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
-    b'<rect width="16" height="16" rx="3.5" fill="#1f56c4"/>'
-    b'<path d="M3.5 11.5h9M3.5 8h6M3.5 4.5h3" stroke="#fff" stroke-width="1.8" stroke-linecap="round"/></svg>'
-)
-ASSETS = {
-    "/assets/board.css": ("text/css; charset=utf-8", (HERE / "board.css").read_bytes()),
-    "/assets/board.js": ("text/javascript; charset=utf-8", (HERE / "board.js").read_bytes()),
-    "/assets/icon.svg": ("image/svg+xml", ICON),
-}
-THEME, THEMES = "theme", ("light", "dark")
-"""A cookie, and what it may hold; empty: as the system is."""
-YEAR = 31_536_000
-NAMED = 12
+KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+ASSETS = {f"/assets/{one.name}": (KINDS[one.suffix], one.read_bytes()) for one in HERE.iterdir() if one.suffix in KINDS}
+TAGS = {path: hashlib.sha256(content).hexdigest()[:20] for path, (_, content) in ASSETS.items()}
+"""A part of their links, so that a browser may keep them for long."""
+NAMED = 2
 """Names of a long list that are said."""
-AGAIN = 5
+AGAIN = ("refresh", "5")
 """Seconds after which a page that could not be shown is asked for again."""
 AFTER_POST = "Go back and look. Sending the form once more does what it did not, and nothing twice."
 Page = Callable[[Asked, Reading], Awaitable[View | Reply]]
@@ -75,7 +66,7 @@ TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
     Absent: (404, "Not here", ""),
     Forbidden: (403, "Not allowed", ""),
     Malformed: (400, "This cannot be shown", "Mend the address, or go back."),
-    errors.InvalidJob: (400, "This cannot be shown", "Mend the address, or go back."),
+    errors.InvalidJob: (400, "This cannot be done", ""),
     errors.SchemaMissing: (503, "No schema is installed", "Run: stowhand migrate"),
     errors.SchemaOutdated: (503, "The schema is older than this program", "Run: stowhand migrate"),
     errors.SchemaTooNew: (503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
@@ -133,8 +124,6 @@ class Board:
     async def _answer(self, asked: Asked) -> Reply:
         if asked.path in ASSETS:
             return _asset(asked)
-        if asked.path == "/theme":
-            return _theme(asked)
         here = {route.method: route for route in self._routes if route.path == asked.path}
         route = here.get("GET" if asked.method == "HEAD" else asked.method)
         if here and route is None:
@@ -153,7 +142,7 @@ class Board:
         if isinstance(found, Reply):
             return found
         reply = self._render(asked, found)
-        return reply.with_headers(("refresh", str(AGAIN))) if found.status == 503 and asked.method == "GET" else reply
+        return reply.with_headers(AGAIN) if found.status == 503 and asked.method == "GET" else reply
 
     def _render(self, asked: Asked, view: View) -> Reply:
         page = _templates().get_template(view.template)
@@ -164,7 +153,6 @@ class Board:
             place=self._reading.place,
             now=wall_clock().replace(microsecond=0),
             may={right.value for right in Right if asked.may(right) and self._reading.offers(right)},
-            theme=theme if (theme := cookie_of(asked, THEME)) in THEMES else "",
             here=asked.again().removeprefix(asked.prefix),
             actions=ACTIONS,
             **view.values,
@@ -181,19 +169,9 @@ class Board:
             title, hint = "Not known whether it was done", AFTER_POST
         elif asked.method == "POST":
             title, hint = "Not done", hint * of_schema
-        since = self._reading.away_since if status == 503 else None
+        since = self._reading.away_since if status == 503 and not of_schema else None
         values = {"words": words, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
-
-
-def _theme(asked: Asked) -> Reply:
-    """Remember light or dark, or forget it, and go back; a place that is not here leads to the first page."""
-    to = asked.first("to") if asked.first("to") in THEMES else ""
-    back = asked.prefix + page_of(asked.first("back"))
-    return redirect(back, new_cookie(asked, THEME, to, YEAR if to else 0))
-
-
-# -- what pages are made of ------------------------------------------------------------------------
 
 
 @cache
@@ -206,41 +184,32 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment, "head": _head}
-    made.filters["some"] = _some
-    made.globals |= {"tag_of": _tag_of}
+    made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment}
+    made.filters |= {"head": _head, "name": short, "names": _names, "amount": "{:,}".format, "spark": charts.spark}
+    made.globals |= {"tags": TAGS}
     return made
 
 
-def _head(error: str | None) -> str:
+def _head(error: str | None, width: int = 160) -> str:
     """An error on one line of a list."""
-    return shorten(telling_line(error), 160) if error else ""
+    return shorten(telling_line(error), width) if error else ""
 
 
-def _some(names: Sequence[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f", and {more} more" if more > 0 else "")
+    return ", ".join(map(short, names[:NAMED])) + (f", and {more} more" if more > 0 else "")
 
 
 def _moment(at: datetime | None, now: datetime) -> Markup:
     """``3m 20s ago``, ``in 5m``: the moment itself is in the title, and for the script, which says it in local time."""
     if at is None:
         return Markup("–")
-    seconds = (now - at).total_seconds()
-    ago = f"{say_span(seconds)} ago" if seconds > 0 else f"in {say_span(-seconds)}"
-    said = "now" if abs(seconds) < 1 else ago
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso(at), say(at), said)
-
-
-@cache
-def _tag_of(path: str) -> str:
-    """A part of its link, so that a browser may keep it for long."""
-    return hashlib.sha256(ASSETS[path][1]).hexdigest()[:20]
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso(at), say(at), away(at, now))
 
 
 def _asset(asked: Asked) -> Reply:
-    (kind, content), tag = ASSETS[asked.path], _tag_of(asked.path)
-    kept = f"public, max-age={YEAR}, immutable" if asked.first("v") == tag else "no-cache"
+    (kind, content), tag = ASSETS[asked.path], TAGS[asked.path]
+    kept = "public, max-age=31536000, immutable" if asked.first("v") == tag else "no-cache"
     headers = (("content-type", kind), ("etag", f'"{tag}"'), ("cache-control", kept))
     is_there = tag in asked.headers.get("if-none-match", "")
     return Reply(status=304 if is_there else 200, headers=headers, body=b"" if is_there else content)

@@ -6,54 +6,22 @@ is in a ``title``, for the pointer and for who listens to the page.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from math import ceil, floor, log10
+from math import floor, log10
 
-import msgspec
 from markupsafe import Markup
 
 from stowhand.jobs.moments import iso, say, say_brief
-from stowhand.protocols.throughput import Period, Tally, total
+from stowhand.protocols.operating import AppVersion
+from stowhand.protocols.throughput import Slot, Tally
 
 HEIGHT = 100
 NONE = Markup("")
-SPOKEN = 200
-"""Columns of which each says its numbers to the pointer; a chart of more is drawn without."""
-
-
-class Slot(msgspec.Struct, frozen=True):
-    """A span of time, and what was counted in it; ``None``: nothing was."""
-
-    at: datetime
-    tally: Tally | None = None
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """A moment worth a line across the chart."""
-
-    at: datetime
-    label: str
-
-
 Slots = Sequence[Slot]
-Marks = Sequence[Mark]
-Keys = Sequence[tuple[str, str]]
-"""Classes of the stylesheet, with what they are called."""
-
-
-def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: float) -> list[Slot]:
-    """One for each ``step`` seconds from ``since`` until before ``until``, all tasks together."""
-    found: defaultdict[int, list[Period]] = defaultdict(list)
-    for period in periods:
-        found[floor((period.at - since).total_seconds() / step)].append(period)
-    count = max(ceil((until - since).total_seconds() / step), 1)
-    return [
-        Slot(since + timedelta(seconds=number * step), total(found[number]) if number in found else None)
-        for number in range(count)
-    ]
+Marks = Sequence[AppVersion]
+"""Moments worth a line across the chart."""
 
 
 def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
@@ -73,24 +41,17 @@ def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
     )
 
 
-def waits(name: str, slots: Slots, marks: Marks = ()) -> Markup:
-    """How long jobs were due before they were claimed: a line that half of them, and one that 95 of 100, stay below."""
-    return _durations(name, "Wait", slots, Tally.wait, marks)
-
-
-def runs(name: str, slots: Slots, marks: Marks = ()) -> Markup:
-    """How long handlers took, likewise."""
-    return _durations(name, "Run time", slots, Tally.run, marks)
-
-
-def spark(slots: Slots, words: str) -> Markup:
-    """Throughput for a cell of a table. ``words``: what it is, for who listens."""
+def spark(slots: Slots) -> Markup:
+    """Throughput for a cell of a table, beside cells that say it in numbers."""
     fine, bad, most = _ended(slots)
-    frame = '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    return Markup(frame).format(len(slots), HEIGHT, words, _stack(fine, bad, most or 1))
+    frame = '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+    return Markup(frame).format(len(slots), HEIGHT, _stack(fine, bad, most or 1))
 
 
-def _durations(name: str, title: str, slots: Slots, of: Callable[[Tally, float], float | None], marks: Marks) -> Markup:
+def durations(
+    name: str, title: str, slots: Slots, of: Callable[[Tally, float], float | None], marks: Marks = ()
+) -> Markup:
+    """How long something took: a line below which half stayed, and one below which 95 of 100 did."""
     half, most = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
     slowest = max((value for value in most if value is not None), default=None)
     top = _nice(slowest or 0, least=0.001)
@@ -118,22 +79,26 @@ _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</
 <p class="times" aria-hidden="true">{times}</p></figure>"""
 
 
-def _figure(name: str, slots: Slots, marks: Marks, keys: Keys, said: Sequence[str], **shown: str) -> Markup:
-    """``said``: of each column. ``shown``: what the frame names."""
+def _figure(
+    name: str, slots: Slots, marks: Marks, keys: Sequence[tuple[str, str]], said: Sequence[str], **shown: str
+) -> Markup:
+    """``keys``: classes of the stylesheet, with what they are called. ``said``: of each column. ``shown``: what the
+    frame names."""
     since = slots[0].at
     step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].at + step
-    here = [mark for mark in marks if since <= mark.at < until]
+    here = [mark for mark in marks if since <= mark.since < until]
+    here.sort(key=lambda mark: ((mark.since - since) // step, mark.version))
     ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
     key = Markup(' <bdi class="key {}">{}</bdi>')
     line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}</title></path>')
     return Markup(_FRAME).format(
         name=name,
-        keys=NONE.join(key.format(*one) for one in (*keys, *(("mark", mark.label) for mark in here))),
+        keys=NONE.join(key.format(*one) for one in (*keys, *(("mark", mark.version) for mark in here))),
         width=len(slots),
         height=HEIGHT,
-        lines=NONE.join(line.format((mark.at - since) / step, mark.label, say(mark.at)) for mark in here),
-        spoken=NONE.join(_spoken(slots, said)) if len(slots) <= SPOKEN else "",
+        lines=NONE.join(line.format((mark.since - since) / step, mark.version, say(mark.since)) for mark in here),
+        spoken=NONE.join(_spoken(slots, said)),
         times=NONE.join(_time(at, until - since) for at in ends),
         **shown,
     )
@@ -156,7 +121,7 @@ def _time(at: datetime, width: timedelta) -> Markup:
 def _ended(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
     """What ended well, what failed, and the most of both in one column."""
     tallies = [slot.tally or Tally() for slot in slots]
-    bad = [tally.failures + tally.retry for tally in tallies]
+    bad = [tally.errors for tally in tallies]
     fine = [tally.ended - failed for tally, failed in zip(tallies, bad, strict=True)]
     return fine, bad, max((tally.ended for tally in tallies), default=0)
 
@@ -166,15 +131,14 @@ def _stack(fine: Sequence[int], bad: Sequence[int], top: float) -> Markup:
 
 
 def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -> Markup:
-    """What is there is seen: a bar is two of a hundred high at least."""
+    """Each is a stroke. What is there is seen: it is two of a hundred high at least."""
     drawn = []
     for number, (under, value) in enumerate(zip(below, values, strict=True)):
         if value:
-            base = HEIGHT * under / top
             height = min(max(HEIGHT * value / top, 2), HEIGHT)
-            foot = max(HEIGHT - base, height)
-            drawn.append(f"M{number}.1 {foot:.4g}v-{height:.4g}h.8v{height:.4g}z")
-    return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn)) if drawn else NONE
+            foot = max(HEIGHT - HEIGHT * under / top, height)
+            drawn.append(f"M{number}.5 {foot:.3g}v-{height:.3g}")
+    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else NONE
 
 
 def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
@@ -183,7 +147,7 @@ def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
     for is_known, stretch in groupby(enumerate(values), lambda one: one[1] is not None):
         points = [f"{at + 0.5:g} {HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for at, value in stretch]
         drawn += ["M" + "L".join(points if len(points) > 1 else points * 2)] if is_known else []
-    return Markup('<path class="{}" d="{}"/>').format(style, "".join(drawn)) if drawn else NONE
+    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else NONE
 
 
 def _nice(value: float, least: float) -> float:

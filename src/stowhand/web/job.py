@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
-import msgspec
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from stowhand.jobs import copying
-from stowhand.jobs.job import DROPPED, Job, State
-from stowhand.jobs.strict_json import DEPTH_LIMIT
-from stowhand.observe.safe_text import redact
+from stowhand.jobs.job import DROPPED, Job
+from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
+from stowhand.protocols.option import whole
 from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, without
-from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, Who, text
+from stowhand.protocols.searching import HISTORY
+from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, Who, read, text
 from stowhand.web.reading import Reading
 
 SHOWN = 12_000
@@ -27,23 +28,26 @@ COPIED = 3000
 """Bytes of a payload up to which the page has what enqueues it again; of a larger one it has links."""
 FAILURE = {"job_id", "task", "arguments", "error_class", "error"}
 """The payload of a job that tells of another's failure."""
-OVER = (State.COMPLETED, State.CANCELED)
-NUMBERS = msgspec.json.Encoder(decimal_format="number")
-"""Writes what ``read_value`` has read."""
+
+_LINKED = re.compile(r"\bjob (\d+)(?=, since| \()|(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)Z", re.ASCII)
+"""In a reason why a job does not run."""
 
 
 async def show(asked: Asked, reading: Reading) -> View:
     """Everything about it that the visitor may see."""
     job = await job_of(asked, reading, asked.who)
     sees = asked.may(Right.PAYLOADS)
-    payload, result = read_value(job.payload_text), read_value(job.result_text)
+    payload, result = read_exact(job.payload_text), read_exact(job.result_text)
     carried, is_dropped = unload(job.flags), job.result_text == DROPPED
     values = {
         "page": "job",
         "job": job,
         "sees": sees,
         "tries": [*reversed(await reading.tries(asked.who, job.id))],
-        "explanation": () if job.state in OVER else await reading.explain(asked.who, job.id),
+        "explanation": [
+            (_told(asked, one.what), one.todo)
+            for one in (() if job.state in HISTORY else await reading.explain(asked.who, job.id))
+        ],
         "payload": tree(payload) if sees else None,
         "result": "It could not be kept." if is_dropped else None if job.result_text is None else tree(result),
         "result_dropped": is_dropped,
@@ -51,9 +55,9 @@ async def show(asked: Asked, reading: Reading) -> View:
         "error_is_cut": len(job.last_error or "") > LONGEST_ERROR,
         "tells_of": payload["job_id"] if isinstance(payload, dict) and payload.keys() == FAILURE else None,
         "correlation": f"{CORRELATION}={carried[CORRELATION]}" if CORRELATION in carried else None,
-        "trace": (carried.get(TRACE_PARENT) or "--").split("-")[1],
+        "trace": "".join(carried.get(TRACE_PARENT, "").split("-")[1:2]),
         "flags": without(job.flags),
-        "copies": _copies(job, reading.schema_name) if sees else {},
+        "copies": _copies(job, reading) if sees else {},
         "is_short": len(job.payload_text) <= COPIED,
     }
     return View(template="jobs.html", title=f"Job {job.id}", values=values)
@@ -62,9 +66,9 @@ async def show(asked: Asked, reading: Reading) -> View:
 async def show_text(asked: Asked, reading: Reading) -> Reply:
     """A part of it as plain text, whole: to copy, or to save."""
     job, wanted = await job_of(asked, reading, asked.who), asked.first("as")
-    texts = _copies(job, reading.schema_name) | {
-        "payload": hide_secrets(job.payload_text),
-        "result": hide_secrets(job.result_text or ""),
+    texts = _copies(job, reading) | {
+        "payload": redacted_text(job.payload_text),
+        "result": redacted_text(job.result_text or ""),
         "error": job.last_error or "",
     }
     if wanted not in texts:
@@ -74,22 +78,15 @@ async def show_text(asked: Asked, reading: Reading) -> Reply:
 
 def read_id(given: str) -> int:
     """The id that a form or an address gives. Raises Malformed."""
-    number = int(given) if given.isdecimal() and given.isascii() and len(given) < 20 else 0
-    if not 0 < number < 1 << 63:
-        raise Malformed(f"id: {given[:40]!r} is no id of a job; an id is a whole number, as in /job?id=7")
+    number = read("id", given, whole)
+    if number is None or not 0 < number < 1 << 63:
+        raise Malformed(f"id: {given!r} is no id of a job; an id is a whole number, as in /job?id=7")
     return number
-
-
-def hide_secrets(payload: str) -> str:
-    """JSON as it stands, its numbers digit by digit; but for the values of names such as ``password``."""
-    value = read_value(payload)
-    hidden = redact(value, DEPTH_LIMIT + 1)
-    return payload if hidden == value else NUMBERS.encode(hidden).decode()
 
 
 def tree(value: Any) -> Markup:
     """A value as nested lists. Numbers are text, digit by digit: a browser's own have 53 bits."""
-    return _node(redact(value, DEPTH_LIMIT + 1), [SHOWN])
+    return _node(redacted(value), [SHOWN])
 
 
 async def job_of(asked: Asked, reading: Reading, who: Who) -> Job:
@@ -101,30 +98,24 @@ async def job_of(asked: Asked, reading: Reading, who: Who) -> Job:
     return job
 
 
-def _copies(job: Job, schema: str | None) -> dict[str, str]:
-    payload, flags = hide_secrets(job.payload_text), without(job.flags)
-    copies = {
-        "command": copying.command(job, payload, flags),
-        "sql": "" if schema is None else copying.sql(job, payload, flags, schema),
-        "python": copying.python(job, payload, flags),
-        "test": copying.pytest_file(job, payload, flags),
-    }
-    return {way: copied for way, copied in copies.items() if copied}
+def _told(asked: Asked, reason: str) -> Markup:
+    """With links to the jobs that others wait for; and times, of which the script makes local ones."""
+
+    def shown(found: re.Match[str]) -> Markup:
+        if found[1]:
+            return asked.link(found[0], "/job", id=found[1])
+        return Markup('<time datetime="{}T{}Z" data-as="local">{}</time>').format(found[2], found[3], found[0])
+
+    return Markup(_LINKED.sub(shown, str(escape(reason))))
 
 
-def read_value(given: str | None) -> Any:
-    """A text that is no JSON, which SQL may have written, is shown as it stands."""
-    if not given:
-        return None
-    try:
-        return json.loads(given, parse_float=Decimal)
-    except (ValueError, RecursionError):
-        return given
+def _copies(job: Job, reading: Reading) -> dict[str, str]:
+    return copying.copies(job, redacted_text(job.payload_text), without(job.flags), reading.schema_name)
 
 
 def _node(value: Any, left: list[int]) -> Markup:
     if not value or not isinstance(value, dict | list):
-        words = NUMBERS.encode(value).decode() if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
+        words = write_exact(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
         return _plain("value", words, left)
     items = [*value.items()] if isinstance(value, dict) else [(None, one) for one in value]
     shown = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -10,8 +9,9 @@ import msgspec
 from stowhand.errors import suggest
 from stowhand.jobs.job import State
 from stowhand.jobs.moments import read_past
+from stowhand.protocols.option import one_of
 from stowhand.protocols.searching import Search
-from stowhand.web.asked import Asked, Malformed, Right, View
+from stowhand.web.asked import Asked, Malformed, Right, View, read
 from stowhand.web.reading import Reading
 
 PAGE = 50
@@ -51,21 +51,10 @@ async def wanted_of(asked: Asked, reading: Reading) -> Search:
     unknown = asked.query.keys() - {"state", *NAMES, *TIMES, "go_on", "v"}
     if unknown:
         raise Malformed(f"{', '.join(sorted(unknown))}: there is no such filter{suggest(min(unknown), NAMES + TIMES)}")
-    states = tuple(dict.fromkeys(_state(word) for word in asked.query.get("state", ()) if word))
+    words = [read("state", word, lambda word: one_of(word, State)) for word in asked.query.get("state", ())]
+    states = tuple(State(word) for word in dict.fromkeys(words) if word)
     given: dict[str, Any] = {name: asked.first(name) or None for name in NAMES}
-    given |= {name: await _moment(name, asked.first(name), reading) for name in TIMES}
+    for name in TIMES:
+        past = read(name, asked.first(name), read_past)
+        given[name] = past and await past.by(reading.now)
     return Search(states=states, limit=PAGE, go_on=asked.first("go_on"), **given)
-
-
-def _state(word: str) -> State:
-    try:
-        return State(word)
-    except ValueError:
-        raise Malformed(f"state: {word!r} is none{suggest(word, State)}") from None
-
-
-async def _moment(name: str, given: str, reading: Reading) -> datetime | None:
-    try:
-        return await read_past(given).by(reading.now) if given else None
-    except ValueError as error:
-        raise Malformed(f"{name}: {error}") from None

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from markupsafe import Markup
 
+from stowhand.jobs.job import State
 from stowhand.protocols.operating import TaskRow
-from stowhand.protocols.throughput import Period, Tally, total
-from stowhand.web import charts
-from stowhand.web.asked import Asked, Malformed, View
+from stowhand.protocols.option import whole
+from stowhand.protocols.throughput import Period, Slot, Tally, slots_of, total
+from stowhand.web.asked import Asked, View, read
 from stowhand.web.reading import Reading
 
-PAGE = 50
+T = TypeVar("T")
+PAGE = 20
 """Rows of one page."""
 SPAN = timedelta(hours=1)
 """Of which tasks are counted."""
@@ -29,11 +30,7 @@ class TaskLine(msgspec.Struct, frozen=True):
 
     row: TaskRow
     tally: Tally
-    slots: Sequence[charts.Slot]
-
-    @property
-    def chart(self) -> Markup:
-        return charts.spark(self.slots, "What ended in the last hour")
+    slots: Sequence[Slot]
 
     @property
     def per_minute(self) -> float:
@@ -43,11 +40,11 @@ class TaskLine(msgspec.Struct, frozen=True):
     @property
     def failing(self) -> float:
         """The share of attempts that failed, for good or to be tried again; 0 to 1."""
-        failed = self.tally.failures + self.tally.retry
-        return failed / self.tally.ended if self.tally.ended else 0.0
+        return self.tally.errors / self.tally.ended if self.tally.ended else 0.0
 
 
 ORDERS: dict[str, Callable[[TaskLine], Any]] = {
+    "trouble": lambda line: (not line.row.is_orphaned, line.row.paused_since is None, -line.failing, line.row.name),
     "name": lambda line: line.row.name,
     "rate": lambda line: (-line.per_minute, line.row.name),
     "failing": lambda line: (-line.failing, -line.row.failed.number, line.row.name),
@@ -56,37 +53,41 @@ ORDERS: dict[str, Callable[[TaskLine], Any]] = {
 
 async def queues(asked: Asked, reading: Reading) -> View:
     """Depth, holder and pause of each queue, and whether jobs without one are paused."""
-    return _view(asked, "queues", await reading.queues(), pauses=await reading.pauses())
+    rows = _sorted(await reading.queues(), lambda row: (row.paused_since is None, not row.failed, row.name))
+    return _view(asked, "queues", rows, pauses=await reading.pauses())
 
 
 async def tasks(asked: Asked, reading: Reading) -> View:
     """What each task does in an hour, and who can run it."""
-    order = asked.first("sort") or "name"
-    if order not in ORDERS:
-        raise Malformed(f"sort: {order!r} is none; there are: {', '.join(ORDERS)}")
+    order = asked.choice("sort", ORDERS)
     rows = await reading.tasks()
-    lines = None if rows is None else sorted(await _lines(reading, rows), key=ORDERS[order])
+    lines = _sorted(None if rows is None else await _lines(reading, rows), ORDERS[order])
     return _view(asked, "tasks", lines, order=order, orders=ORDERS)
 
 
 async def failures(asked: Asked, reading: Reading) -> View:
     """What fails, by task and class of error; since when."""
-    return _view(asked, "failures", await reading.failures(asked.who))
+    amounts = await reading.amounts() or {}
+    return _view(asked, "failures", await reading.failures(asked.who), errored=amounts.get(State.ERRORED))
 
 
 async def workers(asked: Asked, reading: Reading) -> View:
     """Who works, and on what; those that were lost within a day, too."""
     held = {one.worker: one for one in await reading.held(asked.who) or ()}
-    return _view(asked, "workers", await reading.workers(), held=held)
+    rows = _sorted(await reading.workers(), lambda row: (row.alive, not row.card.stopping, row.card.name))
+    return _view(asked, "workers", rows, held=held)
+
+
+def _sorted(rows: Sequence[T] | None, key: Callable[[T], Any]) -> Sequence[T] | None:
+    """What needs attention comes first."""
+    return None if rows is None else sorted(rows, key=key)
 
 
 def _view(asked: Asked, page: str, rows: Sequence[Any] | None, **more: Any) -> View:
     """Of many rows those of one page, and links to the others. ``None``: the store does not say."""
-    given = asked.first("from") or "0"
-    if not given.isascii() or not given.isdecimal() or len(given) > 9:
-        raise Malformed(f"from: {given!r} is no row; a row is a whole number")
+    given = max(read("from", asked.first("from"), whole) or 0, 0)
     count = len(rows or ())
-    start = min(int(given), max(count - 1, 0) // PAGE * PAGE)  # of a list that has become shorter, its end
+    start = min(given, max(count - 1, 0) // PAGE * PAGE)  # of a list that has become shorter, its end
     before = asked.again(**{"from": max(start - PAGE, 0) or ""}) if start else None
     after = asked.again(**{"from": start + PAGE}) if start + PAGE < count else None
     part = None if rows is None else rows[start : start + PAGE]
@@ -101,4 +102,4 @@ async def _lines(reading: Reading, rows: Sequence[TaskRow]) -> list[TaskLine]:
     found: defaultdict[str | None, list[Period]] = defaultdict(list)
     for period in await reading.throughput(since, until, STEP) or ():
         found[period.task].append(period)
-    return [TaskLine(row, total(found[row.name]), charts.slots_of(found[row.name], since, until, STEP)) for row in rows]
+    return [TaskLine(row, total(found[row.name]), slots_of(found[row.name], since, until, STEP)) for row in rows]

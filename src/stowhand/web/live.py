@@ -1,24 +1,22 @@
 """Live update: a page, asked for as a stream of events, sends its regions again when their text has changed.
 
-A viewer costs one shared question a second, and a rendering of the page when the answer has changed. Each rendering is
-a request like any other, with the viewer's rights of that moment. There is no queue: who reads slowly gets what is
-newest when the last piece has been read.
+A viewer costs one shared question a second, and a rendering of the page when the answer has changed: less often where
+open pages cost much. Each rendering is a request like any other, with the viewer's rights of that moment; those that
+an application gives hold for a stream. No queue: who reads slowly gets what is newest when the last piece was read.
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.jobs.job import State
 from stowhand.jobs.moments import iso
-from stowhand.protocols.figures import Amount
 from stowhand.web.asked import Asked, Reply, text
 from stowhand.web.reading import Reading
 
@@ -31,6 +29,8 @@ SLOW = 5.0
 """Seconds after which a page is rendered though no count has changed; proxies take a stream of less for dead."""
 LIVELY = {"/job": 1.0}
 """Pages on which more changes than the counts tell."""
+REST, LONGEST = 40, 10.0
+"""What always changes is shown again after so many times as long as it took, times the viewers; seconds at most."""
 MOST = 200
 """Viewers of one process."""
 
@@ -38,9 +38,6 @@ _SHOWN = (200, 503)  # a page, and one whose store is away: it comes back by its
 _REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
 _SAID_OF_TIMES = re.compile(rb">[^<]*</time>")
 """``3s ago``: another text every second, which the script keeps right by itself."""
-
-
-Amounts = Mapping[State, Amount]
 
 
 class Live:
@@ -60,8 +57,9 @@ class Live:
         self._is_over = True
 
     def wants(self, asked: Asked) -> bool:
-        """Whether the request is for a page's changes, not for the page."""
-        return asked.method == "GET" and EVENTS in asked.headers.get("accept", "")
+        """Whether the request is for a page's changes, not for the page. Assets, which are anybody's, have none."""
+        is_page = asked.method == "GET" and not asked.path.startswith("/assets/")
+        return is_page and EVENTS in asked.headers.get("accept", "")
 
     async def stream(self, asked: Asked) -> Reply:
         """The changes of the page at this address. A page that cannot be shown ends the browser's asking."""
@@ -75,21 +73,24 @@ class Live:
         headers = (("content-type", EVENTS), ("x-accel-buffering", "no"), ("vary", "accept"))
         return Reply(headers=headers, body=self._pieces(page, reply, known))
 
-    async def _pieces(self, page: Asked, reply: Reply, known: Amounts | None) -> AsyncIterator[bytes]:
+    async def _pieces(self, page: Asked, reply: Reply, known: object) -> AsyncIterator[bytes]:
         self._viewers += 1
         try:
             sent: dict[bytes, bytes] = {}
-            ends = self._clock.monotonic() + LIFE
+            rest, rested, ends = 0.0, 0.0, self._clock.monotonic() + LIFE
             while reply.status in _SHOWN:
                 yield _event(reply, sent, wall_clock())
-                again = self._clock.monotonic() + LIVELY.get(page.path, SLOW)
+                again = self._clock.monotonic() + max(LIVELY.get(page.path, SLOW), rest)
                 while True:
                     if not await self._goes_on(ends):
                         return
-                    before, known = known, await self._amounts()
-                    if known != before or self._clock.monotonic() >= again:
+                    began = self._clock.monotonic()
+                    is_due = began >= again
+                    if is_due or (began >= rested and await self._amounts() != known):
                         break
-                reply = await self._answer(page)
+                known, reply = await self._amounts(), await self._answer(page)
+                rest = min((self._clock.monotonic() - began) * REST * self._viewers, LONGEST)
+                rested = rested if is_due else began + rest
         finally:
             self._viewers -= 1
 
@@ -101,7 +102,7 @@ class Live:
                 return False
         return self._clock.monotonic() < ends
 
-    async def _amounts(self) -> Amounts | None:
+    async def _amounts(self) -> object:
         """The one question: what one viewer is told within a second, all are."""
         try:
             return await self._reading.amounts()

@@ -15,6 +15,7 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreTooSlow, StoreUnreachable
+from stowhand.events import Events, StoreAway, StoreBack
 from stowhand.jobs.job import Job
 from stowhand.jobs.tries import Try
 from stowhand.protocols.operating import Held, Reason
@@ -28,15 +29,11 @@ FRESH = 1.0
 """Seconds for which one answer serves all viewers."""
 HARD, STALE = 100, 10.0
 """An answer that took long serves for so many times as long, at most for these seconds."""
-PATIENCE = 10.0
-"""Seconds after which a store that has not answered counts as away."""
+PATIENCE, CHECKED = 10.0, 60.0
+"""Seconds after which a store that has not answered counts as away, and after which its schema is checked again."""
 
-
-_NEEDED: dict[Right, Callable[[QueueStore], object]] = {
-    Right.ACT: lambda store: store.admin,
-    Right.ADD: lambda store: store.jobs,
-}
-"""A part of the store, which says where it has none."""
+_NEEDED = {Right.ACT: "admin", Right.ADD: "jobs"}
+"""The part of the store without which a right is worth nothing."""
 
 
 def _for_all(question: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reading], Awaitable[T | None]]:
@@ -52,21 +49,26 @@ class Reading:
     """A store that is opened when it is first asked, and again until it opens. On one event loop.
 
     ``open_store``: gives the open store; called again after an error. What it gives is closed by whoever made it.
-    ``acting``: asks a store that may be written to, where this one may only be read.
+    ``acting``: asks a store that may be written to, where this one may only be read. ``events``: hear when it is away.
     """
 
     def __init__(
-        self, open_store: Callable[[], Awaitable[QueueStore]], clock: Clock | None = None, acting: Reading | None = None
+        self,
+        open_store: Callable[[], Awaitable[QueueStore]],
+        clock: Clock | None = None,
+        acting: Reading | None = None,
+        events: Events | None = None,
     ) -> None:
-        self._open_store = open_store
-        self._acting = acting
+        self._open_store, self._events = open_store, events or Events()
+        self._acting = acting or self
         self._clock = clock or SystemClock()
         self._store: QueueStore | None = None
-        self._opening = asyncio.Lock()
+        self._opening, self._check_at = asyncio.Lock(), 0.0
         self._shared: dict[object, asyncio.Task[tuple[Any, float]]] = {}
         """What has been asked, by question: the answer, and until when it is fresh."""
         self.away_since: datetime | None = None
         """When the store was first found not to answer; ``None``: it answered."""
+        self._is_told = False
 
     @property
     def place(self) -> str:
@@ -77,8 +79,6 @@ class Reading:
     def schema_name(self) -> str | None:
         """Where PostgreSQL has ``add_job``; ``None``: the store is another one."""
         return self.place.rpartition(", schema ")[2] if ", schema " in self.place else None
-
-    # -- jobs ------------------------------------------------------------------------------------
 
     async def job(self, who: Who, job_id: int) -> Job | None:
         """Live, or in the history."""
@@ -110,16 +110,15 @@ class Reading:
             for one in found.reasons
         ]
 
-    # -- figures, for all viewers ----------------------------------------------------------------
-
     amounts = _for_all(lambda inspect: inspect.amounts())
     tasks = _for_all(lambda inspect: inspect.tasks())
     app_versions = _for_all(lambda inspect: inspect.app_versions())
     oldest_due = _for_all(lambda inspect: inspect.oldest_due())
     workers = _for_all(lambda inspect: inspect.workers())
     queues = _for_all(lambda inspect: inspect.queues())
+    paused = _for_all(lambda inspect: inspect.queues(paused=True))
     pauses = _for_all(lambda inspect: inspect.pauses())
-    _held = _for_all(lambda inspect: inspect.held(each=3))
+    _held = _for_all(lambda inspect: inspect.held())
     _failures = _for_all(lambda inspect: inspect.failures())
 
     async def held(self, who: Who) -> Sequence[Held] | None:
@@ -148,23 +147,15 @@ class Reading:
 
         async def now(store: QueueStore) -> datetime:
             try:
-                timetable = store.timetable
+                return await store.timetable.now()
             except ConfigurationError:
                 return wall_clock()
-            return await timetable.now()
 
         return await self.shared("now", now)
 
     def offers(self, right: Right) -> bool:
         """Can this right be used on the store? As far as is known: it may not have been opened yet."""
-        try:
-            if self._store is not None and right in _NEEDED:
-                _NEEDED[right](self._store)
-        except ConfigurationError:
-            return False
-        return True
-
-    # -- asking ----------------------------------------------------------------------------------
+        return self._store is None or _NEEDED.get(right) not in self._store.capabilities.absent
 
     async def ask(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
         """Ask the store, for at most some seconds. Raises StoreError, ConfigurationError for what it does not offer."""
@@ -175,15 +166,21 @@ class Reading:
             raise
         except (StoreError, TimeoutError) as error:
             self.away_since = self.away_since or wall_clock()
-            if isinstance(error, StoreError):
+            if isinstance(error, StoreError) and not isinstance(error, StoreUnreachable):
                 raise
-            raise StoreUnreachable(f"the store has not answered for {PATIENCE:.0f} s") from None
-        self.away_since = None
+            words = str(error) or f"the store has not answered for {PATIENCE:.0f} s"
+            if not self._is_told:
+                self._is_told = True
+                self._events.emit(StoreAway(words))
+            raise StoreUnreachable(words) from error
+        if self._is_told and self.away_since is not None:
+            self._events.emit(StoreBack((wall_clock() - self.away_since).total_seconds()))
+        self.away_since, self._is_told = None, False
         return answer
 
     async def act(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
         """The same, of something that is to be changed."""
-        return await (self if self._acting is None else self._acting).ask(question)
+        return await self._acting.ask(question)
 
     async def shared(self, key: object, question: Callable[[QueueStore], Awaitable[T]]) -> T:
         """The same, asked for all viewers once a second; where that would be hard work, once in a hundred times as long
@@ -223,8 +220,10 @@ class Reading:
 
     async def _opened(self) -> QueueStore:
         async with self._opening:
-            if self._store is None:
-                self._store = await self._open_store()
+            if self._store is None or self.away_since or self._clock.monotonic() >= self._check_at:
+                self._store = self._store or await self._open_store()
+                await self._store.open()  # checks its schema, which may be upgraded while pages are open
+                self._check_at = self._clock.monotonic() + CHECKED
             return self._store
 
 

@@ -21,6 +21,10 @@ from tests.support.browsers import find_browser
 from tests.support.browsing import Chromium, served
 from tests.support.population import morning, populate
 
+WITHIN = 100.0
+"""Seconds of a test that names no timeout of its own."""
+TO_CLOSE = 20.0
+"""Seconds before its timeout in which a test that hangs is told of, and its pages are closed."""
 ADMIN = Who("ada", frozenset(Right))
 
 
@@ -104,5 +108,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     chromium = pyfuncitem.funcargs["chromium"]
     assert isinstance(chromium, Chromium)
     names = inspect.signature(pyfuncitem.obj).parameters
-    chromium.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    given = pyfuncitem.get_closest_marker("timeout")
+    steps = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    chromium.run(steps, timeout=given.args[0] - TO_CLOSE if given else WITHIN)
     return True

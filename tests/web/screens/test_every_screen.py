@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 from playwright.async_api import Page, expect
@@ -18,9 +18,10 @@ from tests.web.screens.conftest import site_over
 from tests.web.screens.test_screens import SCREENS
 
 WIDTHS = (320, 768, 1280, 1920)
+Theme = Literal["light", "dark"]
 PAGE_BYTES = 60_000
 
-pytestmark = pytest.mark.rare
+pytestmark = [pytest.mark.rare, pytest.mark.xdist_group("screens"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -32,14 +33,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_every_screen_of_a_store(
-    url: str, theme: Literal["light", "dark"], chromium: Chromium, page: Page
-) -> None:
+async def test_every_screen_of_a_store(url: str, page: Page) -> None:
+    """Loaded once: theme and width change as they do beneath a page that is open."""
     clock = morning()
     store: QueueStore = open_store(url, StoreOptions(pinned=clock.now))
     await store.schema.install()
-    await page.emulate_media(color_scheme=theme)
     async with site_over(store) as site:
         running = await populate(site.store, clock)
         for screen in [*SCREENS, f"/again?id={running}"]:
@@ -47,10 +45,12 @@ async def test_every_screen_of_a_store(
             assert reply is not None
             assert reply.status == 200, screen
             assert len(await reply.body()) < PAGE_BYTES, screen
-            for width in WIDTHS:
-                await page.set_viewport_size({"width": width, "height": 800})
-                assert await overflow(page) == [], (screen, width)
-            assert await barriers(page) == [], screen
+            for theme in get_args(Theme):
+                await page.emulate_media(color_scheme=theme)
+                for width in WIDTHS:
+                    await page.set_viewport_size({"width": width, "height": 800})
+                    assert await overflow(page) == [], (screen, theme, width)
+                assert await barriers(page) == [], (screen, theme)
 
 
 def test_the_packaged_browser_starts_where_no_other_is() -> None:

@@ -27,6 +27,9 @@ ACTIONS: dict[str, tuple[str, Callable[[Job], bool]]] = {
 """On a job that waits: what the page says then, and what is so."""
 
 
+pytestmark = pytest.mark.xdist_group("screens")
+
+
 class Clicks:
     """Counts them."""
 
@@ -80,15 +83,6 @@ async def test_some_jobs_of_a_page_are_canceled_together_without_a_script(chromi
         await expect(page.locator("#job-4")).to_contain_text("canceled")
         await expect(page.locator("#job-3")).to_contain_text("queued")
         assert [(await there(site.store, one)).state for one in (1, 2)] == [State.QUEUED, State.CANCELED]
-
-
-async def test_shift_chooses_all_between_two(site: Site, page: Page) -> None:
-    for _ in range(5):
-        await site.store.jobs.enqueue(NewJob(task="t"))
-    await page.goto(site.at("/jobs"))
-    await page.get_by_label("Choose job 5").check()
-    await page.get_by_label("Choose job 2").click(modifiers=["Shift"])
-    assert await page.locator("td input:checked").count() == 4
 
 
 async def test_a_queue_and_a_task_are_paused_and_resumed(site: Site, page: Page) -> None:

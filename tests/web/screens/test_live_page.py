@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.async_api import Page, expect
 
-from stowhand.jobs.job import NewJob
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.protocols.store import ClaimRequest
+from tests.contract.store_harness import new_token
 from tests.web.screens.conftest import Site
 
 LIVE = re.compile("live")
+pytestmark = pytest.mark.xdist_group("screens")
 
 
 async def test_a_job_that_ends_changes_its_row_without_a_reload(site: Site, page: Page) -> None:
@@ -68,15 +73,19 @@ async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site,
     await expect(page.locator("#job-2")).to_be_visible()
 
 
-async def test_what_a_hand_has_opened_stays_open(site: Site, page: Page) -> None:
+async def test_what_a_hand_has_opened_stays_open_and_nothing_else(site: Site, page: Page) -> None:
+    """The newest attempt stands first: the others move down."""
     job = await site.store.jobs.enqueue(NewJob(task="t"))
+    await attempted(site, "first")
     await page.goto(site.at(f"/job?id={job.id}"))
-    copy = page.locator("#copy details").first
-    await copy.locator("summary").click()
-    await page.locator("h1").hover()
-    await site.store.admin.cancel(job.id)
-    await expect(page.locator("#facts")).to_contain_text("canceled")
-    await expect(copy).to_have_attribute("open", "")
+    await page.locator("#attempts summary").click()
+    await page.locator("h1").click()
+    await attempted(site, "second")
+    opened = page.locator("#attempts details")
+    await expect(opened).to_have_count(2)
+    await expect(opened.nth(0)).to_contain_text("second")
+    await expect(opened.nth(0)).not_to_have_attribute("open", "")
+    await expect(opened.nth(1)).to_have_attribute("open", "")
 
 
 async def test_times_are_local_with_utc_beside_them(site: Site, page: Page) -> None:
@@ -85,3 +94,8 @@ async def test_times_are_local_with_utc_beside_them(site: Site, page: Page) -> N
     time = page.locator("#job-1 time")
     await expect(time).to_have_text(re.compile("now|ago"))
     await expect(time).to_have_attribute("title", re.compile(r"\d{1,2} \w+ \d{4}, \d\d:\d\d:\d\d \(.* UTC\)"))
+
+
+async def attempted(site: Site, error: str) -> None:
+    (claim,) = await site.store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
+    await site.store.settle([(claim.lease, Settlement(State.ERRORED, Ended.RETRY, 0.0, error))])

@@ -14,6 +14,7 @@ from tests.support.browsing import Chromium, barriers, overflow, served
 from tests.web.screens.conftest import Site
 
 SCREENS = ["/", "/jobs", "/job?id={job}", "/queues", "/tasks", "/failures", "/workers"]
+pytestmark = pytest.mark.xdist_group("screens")
 
 
 @pytest.mark.parametrize("path", SCREENS)
@@ -48,20 +49,6 @@ async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: S
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
             await expect(page.locator("#stamp")).to_contain_text("As of")
             assert await page.locator("main time, main svg").count() > 0
-
-
-async def test_a_chosen_theme_is_kept_without_a_script(chromium: Chromium, full_site: Site) -> None:
-    async with chromium.context(java_script_enabled=False, color_scheme="light") as context:
-        page = await context.new_page()
-        await page.goto(full_site.at("/jobs?state=failed"))
-        light = await page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
-        await page.get_by_role("link", name="dark", exact=True).click()
-        assert page.url == full_site.at("/jobs?state=failed")
-        assert await page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") != light
-        await page.goto(full_site.at("/tasks"))
-        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-        await page.get_by_role("link", name="as the system").click()
-        assert await page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == light
 
 
 async def test_everything_can_be_reached_by_the_keyboard(full_site: Site, page: Page) -> None:

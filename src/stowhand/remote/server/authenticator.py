@@ -17,7 +17,7 @@ from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TokensTrouble, WrongTokens
 from stowhand.remote.server.grants import EVERYTHING, Grant
-from stowhand.remote.server.refusals import Refused
+from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.token_file import TokenFile, TokenRecord, hash_of, id_of
 from stowhand.remote.wire import Kind
 
@@ -133,22 +133,30 @@ class _Wrong:
         return number + 1
 
 
+def host_of(headers: Mapping[str, str]) -> tuple[str, int | None]:
+    """By which name, in lower case, and port this server was asked for; an empty name: none that can be read."""
+    try:
+        host = urlsplit(f"//{headers.get('host', '')}")
+        return host.hostname or "", host.port
+    except ValueError:
+        return "", None
+
+
+def is_forwarded(headers: Mapping[str, str]) -> bool:
+    """A proxy passes the request on from elsewhere."""
+    return any(name in headers for name in FORWARDED)
+
+
 def _check_is_local(headers: Mapping[str, str]) -> None:
     """A server without tokens serves programs of this machine only: not web pages in a browser here, whose host name
     resolves to the loopback, nor requests that a proxy forwards from elsewhere."""
-    if any(name in headers for name in FORWARDED):
-        raise Refused(
-            Kind.OUT_OF_SCOPE,
+    if is_forwarded(headers):
+        raise forbidden(
             "this server has no tokens, and a proxy stands before it",
             "make tokens first: stowhand tokens make --name NAME",
         )
-    try:
-        host = urlsplit(f"//{headers.get('host', '')}").hostname
-    except ValueError:
-        host = None
-    if host not in LOOPBACK_NAMES or "origin" in headers:
-        raise Refused(
-            Kind.OUT_OF_SCOPE,
+    if host_of(headers)[0] not in LOOPBACK_NAMES or "origin" in headers:
+        raise forbidden(
             "this server has no tokens, so it answers only to programs that ask for localhost",
             "ask for http://127.0.0.1:PORT, or make tokens: stowhand tokens make --name NAME",
         )

@@ -51,7 +51,7 @@ async def read(request: Request, kind: type[M]) -> M:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # Also keeps web pages out: for this type a browser first sends a preflight request, which is refused.
         raise malformed("the body must be JSON", "send the header Content-Type: application/json")
-    raw = await _collect(request)
+    raw = await collect(request)
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
@@ -62,22 +62,23 @@ async def read(request: Request, kind: type[M]) -> M:
         raise Refused(Kind.REFUSED, str(error), "see the operators of stowhand.jobs.conditions.Where") from None
 
 
-async def _collect(request: Request) -> bytes:
+async def collect(request: Request, limit: int = LIMIT) -> bytes:
+    """The body. Raises Refused where it has more bytes than this."""
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > LIMIT:
-        raise _too_large()
+    if length.isdecimal() and int(length[:20]) > limit:
+        raise _too_large(limit)
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > LIMIT:
-            raise _too_large()
+        if len(raw) > limit:
+            raise _too_large(limit)
     return bytes(raw)
 
 
-def _too_large() -> Refused:
+def _too_large(limit: int) -> Refused:
     return Refused(
         Kind.TOO_LARGE,
-        f"the body is larger than {LIMIT} bytes",
+        f"the body is larger than {limit} bytes",
         "send fewer items in one call, and keep large data elsewhere",
     )
 

@@ -54,10 +54,14 @@ def malformed(message: str, fix: str = "") -> Refused:
     return Refused(Kind.MALFORMED, message, fix or "compare the request with docs/how-to/lend-a-store.md")
 
 
+def forbidden(message: str, fix: str) -> Refused:
+    """Whoever asks may not ask so."""
+    return Refused(Kind.OUT_OF_SCOPE, message, fix)
+
+
 def lacking(scope: str, name: str) -> Refused:
     """The token is valid, but lacks a scope."""
-    return Refused(
-        Kind.OUT_OF_SCOPE,
+    return forbidden(
         f"this token lacks the scope {scope}",
         f"make one with it: stowhand tokens make --name {name or 'NAME'} --scope {scope}",
     )
@@ -65,8 +69,7 @@ def lacking(scope: str, name: str) -> Refused:
 
 def outside(what: str, value: str, option: str) -> Refused:
     """The token is limited to other tasks, queues or columns."""
-    return Refused(
-        Kind.OUT_OF_SCOPE,
+    return forbidden(
         f"this token is not for the {what} {value!r}",
         f"use a token made with: stowhand tokens make {option} {value}",
     )

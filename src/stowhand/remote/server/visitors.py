@@ -1,0 +1,175 @@
+"""Who a person is that comes by a browser, and what they may do at most; programs are the authenticator's.
+
+A visitor is the bearer of a token; else who has a session, begun by a token or by the one-time link; else whom a named
+proxy names; else, where nothing can be changed and there are no tokens, a program of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from stowhand.clock import Clock
+from stowhand.errors import ConfigurationError
+from stowhand.events import DashboardChanged, Events
+from stowhand.remote.server.authenticator import LOOPBACK_NAMES, Authenticator, host_of, is_forwarded
+from stowhand.remote.server.grants import EVERYTHING, OF_DASHBOARD, Grant, Scope
+from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.refusals import Refused, forbidden
+from stowhand.remote.server.sessions import Link, Sessions
+from stowhand.remote.wire import Kind
+
+NAME_LIMIT = 128
+"""Characters of a name that a proxy gives."""
+SEEN = frozenset({Scope.READ, Scope.PAYLOAD, *OF_DASHBOARD})
+"""What there is to do by a browser."""
+
+
+class Entrance(msgspec.Struct, frozen=True, kw_only=True):
+    """How one comes in. Raises ConfigurationError."""
+
+    allow_actions: bool = False
+    """Without it nobody may act or add, whatever a token says."""
+    hide_payloads: bool = False
+    """Nobody may see payloads, whatever a token says."""
+    trust_header: str = ""
+    """The header in which a proxy names the visitor; that may do all there is to do."""
+    proxies: Proxies = Proxies()
+    public_url: str = ""
+    """Where browsers find it behind a proxy: ``https://jobs.example.com``."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.public_url)
+        if self.public_url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query):
+            raise ConfigurationError(f"--public-url {self.public_url}: write it like https://jobs.example.com/queue")
+        if self.trust_header and not (self.proxies and self.public_url):
+            raise ConfigurationError(
+                f"--trust-header {self.trust_header}: say which proxy sends it, and where browsers find it:"
+                " --trust-from 10.0.0.0/8 --public-url https://jobs.example.com"
+            )
+
+    @property
+    def most(self) -> frozenset[str]:
+        """The scopes of which anybody has some."""
+        hidden = {Scope.PAYLOAD} if self.hide_payloads else set()
+        return SEEN - hidden - (frozenset() if self.allow_actions else OF_DASHBOARD)
+
+
+class Visitor(msgspec.Struct, frozen=True):
+    """Who has been found."""
+
+    name: str
+    """For the audit; empty: nobody has said."""
+    scopes: frozenset[str]
+    is_program: bool = False
+    """It sends a token by itself, which no other site can make a browser do."""
+    is_session: bool = False
+    """They have signed in here, and may sign out."""
+
+
+class Visitors:
+    """On an event loop. ``link``: made where actions are allowed and nothing else tells who comes."""
+
+    def __init__(
+        self, authenticator: Authenticator, entrance: Entrance, link: Link | None, clock: Clock, events: Events
+    ) -> None:
+        self.entrance = entrance
+        self._authenticator = authenticator
+        self._link = link
+        self._events = events
+        self._sessions = Sessions(clock)
+
+    @property
+    def way(self) -> Literal["token", "link", "proxy", "open"]:
+        """How a person comes in. A file of tokens that is made later closes what was open."""
+        if self._authenticator.wants_tokens:
+            return "token"
+        return "link" if self._link is not None else "proxy" if self.entrance.trust_header else "open"
+
+    def find(self, headers: Mapping[str, str], peer: str, session: str) -> Visitor | None:
+        """``None``: they have to sign in. ``session``: of their cookie. Raises Refused."""
+        entrance, way = self.entrance, self.way
+        self._check_host(headers)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if way == "token" and scheme.lower() == "bearer":
+            grant = self._granted(token.strip(), entrance.proxies.client(peer, headers))
+            return Visitor(_name_of(grant), entrance.most & grant.scopes, is_program=True)
+        if (begun := self._sessions.find(session)) is not None and self._authenticator.still(begun):
+            return Visitor(_name_of(begun), entrance.most & begun.scopes, is_session=True)
+        if entrance.trust_header and peer in entrance.proxies:
+            return Visitor(_named(headers, entrance.trust_header), entrance.most)
+        if way == "open":
+            return Visitor("", entrance.most - OF_DASHBOARD)
+        if way == "proxy":
+            raise forbidden("this dashboard is reached through its proxy", f"open {entrance.public_url}")
+        return None
+
+    def sign_in(self, secret: str, address: str, old: str) -> str:
+        """A session for who knows the token or the code of the link, instead of an ``old`` one. Raises Refused."""
+        way = self.way
+        try:
+            grant = self._proven(secret, address)
+        except Refused as refused:
+            if refused.kind is not Kind.TOO_MANY:  # whom the brake stops does not fill the log
+                self._events.emit(DashboardChanged("sign in", "", (way,), ("refused",), address))
+            raise
+        self._events.emit(DashboardChanged("sign in", _name_of(grant), (way,), ("done",), address))
+        self._sessions.end(old)
+        return self._sessions.begin(grant)
+
+    def sign_out(self, session: str) -> None:
+        self._sessions.end(session)
+
+    def show_link(self) -> None:
+        """A new one, where those who may use it look."""
+        if self._link is not None:
+            self._link.make()
+
+    def _proven(self, secret: str, address: str) -> Grant:
+        if self._link is None or self.way == "token":
+            grant = self._granted(secret, address)
+            if not self.entrance.most & grant.scopes:
+                fix = f"make one: stowhand tokens make --name {grant.name} --scope read,payload"
+                raise forbidden("this token gives no right here", fix)
+            return grant
+        if not self._link.spend(secret):
+            refused = self._authenticator.wrong(address)
+            raise Refused(refused.kind, "This link was used, or is more than ten minutes old.", status=refused.status)
+        return EVERYTHING
+
+    def _granted(self, token: str, address: str) -> Grant:
+        grant = self._authenticator.find(token)
+        if grant is None:
+            raise self._authenticator.wrong(address)
+        if grant.tasks is not None or grant.queues is not None:
+            fix = f"make one without limits: stowhand tokens make --name {grant.name} --scope read"
+            raise forbidden("this token is for some tasks or queues, and the dashboard shows them all", fix)
+        return grant
+
+    def _check_host(self, headers: Mapping[str, str]) -> None:
+        """Where no secret is asked for, a page of another site must not pass for a visitor by giving its own name the
+        address of this machine; nor must what a proxy brings in pass for a program of this machine."""
+        entrance = self.entrance
+        if self.way == "token" and not entrance.trust_header:
+            return
+        if host_of(headers)[0] not in (*LOOPBACK_NAMES, urlsplit(entrance.public_url).hostname):
+            fix = f"open {entrance.public_url or 'http://127.0.0.1:PORT'}; a proxy before it is named by --public-url"
+            raise forbidden("this dashboard has another name", fix)
+        if not entrance.trust_header and is_forwarded(headers):
+            fix = "make a token: stowhand tokens make --name NAME --scope read; or let the proxy say: --trust-header"
+            raise forbidden("a proxy stands before this dashboard, which does not ask who you are", fix)
+
+
+def _name_of(grant: Grant) -> str:
+    return f"{grant.name} ({grant.id})" if grant.id else "link"
+
+
+def _named(headers: Mapping[str, str], header: str) -> str:
+    name = headers.get(header.lower(), "").strip()
+    # A comma joins two headers of this name, of which a visitor may have sent one.
+    if not name or len(name) > NAME_LIMIT or not name.isprintable() or "," in name:
+        raise forbidden(f"the proxy does not say in {header} who you are", "sign in at the proxy")
+    return name

@@ -1,0 +1,108 @@
+"""The dashboard for applications that answer synchronously: Flask and others by WSGI, Django in a view of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from urllib.parse import quote
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import msgspec
+
+from stowhand.app.app import App
+from stowhand.app.portal import Portal
+from stowhand.events import Events
+from stowhand.observe.lending import LendingListener
+from stowhand.remote.server.refusals import Refused
+from stowhand.remote.wire import Kind
+from stowhand.web.acting import Acting, declared_by
+from stowhand.web.asked import FORM_BYTES, MOST_FIELDS, Asked, Reply, Who, fields_of, text
+from stowhand.web.board import Board
+from stowhand.web.reading import Reading
+
+AGAIN = "5"
+"""Seconds until a page that is looked at fetches itself again."""
+_HELD = re.compile(rb'<(?:select|textarea|details|input(?! type="hidden"))')
+"""A page where something can be chosen, typed or opened stays as it is: it would be gone, or closed."""
+_REGION = re.compile(rb'(<section id="[^"]*") data-region')
+
+
+class Dashboard:
+    """One of this process, with a loop of its own on which the App's store is.
+
+    No page has a stream of changes, for each would keep a thread: where nothing can be typed or opened, it fetches
+    itself again.
+    """
+
+    def __init__(self, app: App, events: Events | None = None) -> None:
+        if events is None:
+            LendingListener(events := Events(), name="web")
+        self._board = Board(Reading(app.open, events=events), acting=Acting(events, declared_by(app)), events=events)
+        self._portal = Portal(app.close)
+
+    def answer(self, asked: Asked) -> Reply:
+        """Its body is whole."""
+        if "text/event-stream" in asked.headers.get("accept", ""):
+            return Reply(status=204)
+        reply = self._portal.run(lambda: self._board.answer(asked), "a thread that has no event loop")
+        assert isinstance(reply.body, bytes)  # only a stream is none
+        if not (reply.is_page and asked.method == "GET"):
+            return reply
+        still = msgspec.structs.replace(reply, body=_REGION.sub(rb"\1", reply.body))  # by these its script would listen
+        return still if _HELD.search(reply.body) else still.with_headers(("refresh", AGAIN))
+
+
+def dashboard(
+    app: App, *, rights: Callable[[WSGIEnvironment], Who | Iterable[str]], events: Events | None = None
+) -> WSGIApplication:
+    """A WSGI application for an application of yours to mount.
+
+        web.wsgi_app = DispatcherMiddleware(web.wsgi_app, {"/jobs-admin": dashboard(app, rights=rights)})
+
+    ``rights``: what the sender of a request, of this environ, may do: some of ``look``, ``payloads``, ``act``, ``add``,
+    or a ``Who``. Where it raises, nothing is shown. ``events``: hear what is changed; else it is logged.
+    """
+    shown = Dashboard(app, events)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        who = Who.of(rights(environ))
+        try:
+            asked = _asked(environ, who)
+        except Refused:
+            reply = text(413, f"A form has at most {FORM_BYTES} bytes, and {MOST_FIELDS} fields.\n")
+        else:
+            reply = shown.answer(asked)
+        assert isinstance(reply.body, bytes)
+        length = () if reply.status == 204 else (("content-length", str(len(reply.body))),)
+        start_response(f"{reply.status} {HTTPStatus(reply.status).phrase}", [*reply.headers, *length])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [reply.body]
+
+    return answer
+
+
+def _asked(environ: WSGIEnvironment, who: Who) -> Asked:
+    """Raises Refused where the form is too large."""
+    is_form, length = environ["REQUEST_METHOD"] == "POST", int(environ.get("CONTENT_LENGTH") or 0)
+    if is_form and length > FORM_BYTES:
+        raise Refused(Kind.TOO_LARGE, "the form")
+    sent = environ["wsgi.input"].read(length).decode("latin-1") if is_form else ""
+    return Asked(
+        method=environ["REQUEST_METHOD"],
+        path=_decoded(environ.get("PATH_INFO", "")) or "/",
+        query=fields_of(environ.get("QUERY_STRING", "")),
+        form=fields_of(sent),
+        headers={
+            name[5:].lower().replace("_", "-"): said for name, said in environ.items() if name.startswith("HTTP_")
+        },
+        peer=environ.get("REMOTE_ADDR", ""),
+        secure=environ["wsgi.url_scheme"] == "https",
+        prefix=quote(_decoded(environ.get("SCRIPT_NAME", ""))),
+        who=who,
+        known=True,
+    )
+
+
+def _decoded(given: str) -> str:
+    """WSGI passes bytes on as if they were Latin-1."""
+    return given.encode("latin-1").decode("utf-8", "replace")
