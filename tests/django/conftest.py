@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -71,13 +71,13 @@ def shop(site: None) -> Any:
     return tasks
 
 
-def drain(backend: StowhandBackend) -> None:
+def drain(backend: StowhandBackend, groups: Sequence[str] = ()) -> None:
     """A worker in this process, until nothing is due."""
     from stowhand.django.project import app_of
 
     async def work() -> None:
         async with (app := app_of(backend)):
-            await app.worker(once=True, name="here").run()
+            await app.worker(once=True, name="here", groups=groups).run()
 
     asyncio.run(work())
 

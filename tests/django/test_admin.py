@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -92,5 +94,24 @@ def test_who_may_change_jobs_cancels_one_with_the_token_of_the_form(browser: Bro
     assert job.status == "FAILED"
 
 
-def test_a_page_has_no_stream_of_changes_here(browser: Browser) -> None:
-    assert browser("view_job").get(HOME, headers={"accept": "text/event-stream"}).status_code == 204
+def test_without_the_extra_web_the_entry_says_what_to_install(browser: Browser) -> None:
+    with mock.patch.dict(sys.modules, {"stowhand.django.dashboard": None}):
+        found = browser("view_job").get(HOME)
+    assert (found.status_code, "pip install 'stowhand[web]'" in found.content.decode()) == (501, True)
+
+
+def test_a_page_has_no_stream_of_changes_here_and_fetches_itself_again(browser: Browser, job: Any) -> None:
+    client = browser("view_job", "change_job")
+    assert client.get(HOME, headers={"accept": "text/event-stream"}).status_code == 204
+    assert client.get(HOME)["refresh"] == "5"
+    assert "refresh" not in client.get(f"{HOME}job?id={job.id}"), "what is typed there would be gone"
+    assert browser("view_job").get(f"{HOME}job?id={job.id}")["refresh"] == "5"
+    reader = browser("view_job", "payloads_job")
+    assert "refresh" not in reader.get(f"{HOME}job?id={job.id}"), "what is opened there would be closed"
+
+
+def test_a_site_below_any_path_gives_the_cookie_of_its_forms(browser: Browser, job: Any) -> None:
+    reply = browser("view_job", "change_job").get(f"{HOME}jobs", SCRIPT_NAME="/b\u00c3\u00bcro")
+    assert 'action="/b%C3%BCro/admin/stowhand/job/act"' in reply.content.decode()
+    (visit,) = [one for name, one in reply.cookies.items() if "stowhand-visit" in name]
+    assert visit["path"] == "/b%C3%BCro/admin/stowhand/job"

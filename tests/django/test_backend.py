@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import textwrap
 from datetime import timedelta
 from typing import Any
 
+import django
 import pytest
 from django.db import connections, transaction
 from django.tasks import TaskResultStatus, task_backends
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
+from msgspec.structs import replace
 
 from stowhand.django import StowhandBackend
+from stowhand.django.results import result_of
+from stowhand.jobs.tries import Try, TryEnd
 
 
 @pytest.fixture
@@ -78,6 +83,31 @@ def test_a_task_keeps_its_options_when_it_is_changed_and_pickled(backend: Stowha
     assert first.id == second.id
     assert backend.get_result(first.id).args == ["b"]
     assert backend.get_result(first.id).task == copy
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="6.0 has no task_class: stowhand.django.task is for both")
+def test_djangos_own_decorator_takes_the_options(site: None) -> None:
+    from django.tasks import task
+
+    declared = task(key="k", max_attempts=2, timeout="5s")(textwrap.dedent)
+    assert (declared.key, declared.max_attempts, declared.timeout) == ("k", 2, "5s")
+    with pytest.raises(InvalidTask, match="max_attempts"):
+        task(max_attempts=0)(textwrap.dedent)
+
+
+def test_modules_that_the_options_name_are_known_too(site: None) -> None:
+    place = "tests.django.site.shop.elsewhere"
+    for named in (place, "tests.django.site.shop.*"):
+        assert f"{place}.lost" in StowhandBackend("default", {"OPTIONS": {"modules": [named]}}).known()
+
+
+def test_workers_are_as_many_as_attempts(backend: StowhandBackend, shop: Any) -> None:
+    """Of more than the last ten no name is kept."""
+    enqueued = backend.database.jobs.get(int(shop.add.using(backend=backend.alias).enqueue(1).id))
+    assert enqueued is not None
+    job = replace(enqueued, attempts=3, last_worker="w")
+    tries = [Try(number=2, worker="v", ended_at=timezone.now(), outcome=TryEnd.ERROR)]
+    assert result_of(job, tries, shop.add, backend.alias).worker_ids == ["unknown", "v", "w"]
 
 
 def test_what_is_larger_comes_first(backend: StowhandBackend, shop: Any) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 from unittest import mock
 
 import pytest
 from django.db import connections
+from django.tasks.exceptions import InvalidTask
 from django.test import override_settings
+from django.utils.module_loading import import_string
 
 from stowhand.django import StowhandBackend
+from stowhand.django.project import names_of
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.limits import TASK_LIMIT
 
 
 def found(options: dict[str, Any], **database: Any) -> list[str]:
@@ -51,11 +56,73 @@ def test_a_module_that_cannot_be_imported(site: None) -> None:
     assert found({"modules": ["shop.nowhere"]}) == ["stowhand.E004"]
 
 
-@pytest.mark.parametrize("item", [("0 3 * * *", "shop.tasks.nothing"), ("0 3 * * *",)])
-def test_what_recurs_and_is_no_task(site: None, item: tuple[str, ...]) -> None:
+def test_postgresql_without_a_driver_that_jobs_can_use(site: None) -> None:
+    """Of psycopg 3 the libraries are missing: Django takes psycopg2 then."""
+    without = {"stowhand.stores.postgres.queue.on_connection": None}
+    with mock.patch.dict(sys.modules, without):
+        (one,) = StowhandBackend("postgres", {"OPTIONS": {"database": "postgres"}}).check()
+    assert (one.id, "need psycopg 3" in one.msg) == ("stowhand.E003", True)
+
+
+def test_a_setting_that_means_nothing(site: None) -> None:
+    given = {"BACKEND": "stowhand.django.StowhandBackend", "QUEUE": ["heavy"]}
+    with override_settings(TASKS={"default": given}):
+        assert found({}) == ["stowhand.W003"]
+
+
+ADD = "tests.django.site.shop.tasks.add"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        ("0 3 * * *", "shop.tasks.nothing"),
+        ("0 3 * * *",),
+        "0 3 * * *",
+        ("at three", ADD),
+        ("0 3 * * *", ADD, [1]),
+        ("0 3 * * *", ADD, {"one": 1}, 2),
+    ],
+)
+def test_what_recurs_and_is_wrong(site: None, item: object) -> None:
     assert found({"cron": {"nightly": item}}) == ["stowhand.E005"]
+    assert found({"cron": {"nightly": ["0 3 * * *", ADD, {"one": 1}]}}) == []
 
 
-def test_an_option_that_is_none(site: None) -> None:
-    with pytest.raises(ConfigurationError, match="no option 'databse'"):
-        StowhandBackend("default", {"OPTIONS": {"databse": "default"}})
+def test_a_text_is_no_list_of_queues(site: None) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"TASKS\['default'\]\['QUEUES'\]: a str given; give a list: \['heavy'\]"
+    ):
+        StowhandBackend("default", {"QUEUES": "heavy", "OPTIONS": {}})
+
+
+def test_a_queue_that_no_worker_could_be_told_of(site: None) -> None:
+    (one,) = StowhandBackend("postgres", {"QUEUES": ["default", "heavy, light"], "OPTIONS": {}}).check()[:1]
+    assert (one.id, "leave out commas" in one.msg) == ("stowhand.E006", True)
+
+
+def test_a_name_that_would_be_too_long_keeps_no_worker_from_starting(site: None) -> None:
+    backend = StowhandBackend("default", {"QUEUES": ["default", "q" * 120], "OPTIONS": {}})
+    names = names_of(backend)
+    assert ADD in names
+    assert max(map(len, names)) <= TASK_LIMIT
+    task = import_string(ADD).using(queue_name="heavy")
+    object.__setattr__(task, "queue_name", "q" * 120)  # as with that setting
+    with pytest.raises(InvalidTask, match="at most 128 characters"):
+        backend.new_job(task, [1], {})
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"databse": "default"}, r"no option 'databse'; there are: database: "),
+        ({"modules": "shop.jobs"}, r"modules: a str given; give a list"),
+        ({"modules": ["shop/jobs.py"]}, r"modules: 'shop/jobs.py'; write a module as in"),
+        ({"cron": ["nightly"]}, r"cron: a list given; give \{'nightly': \("),
+        ({"max_attempts": 0}, r"max_attempts: 0 given"),
+        ({"schema": 3}, r"schema: an int given"),
+    ],
+)
+def test_an_option_that_cannot_be_read(site: None, option: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"TASKS\['default'\]\['OPTIONS'\]: {said}"):
+        StowhandBackend("default", {"OPTIONS": option})

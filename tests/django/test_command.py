@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.db import connections
 from django.tasks import TaskResultStatus
 
 from stowhand.django import StowhandBackend
+from stowhand.django.management.commands.stowhand import Command
+from tests.support import forked
 from tests.support.sources import ROOT
 
 Status = TaskResultStatus
@@ -23,18 +26,35 @@ PATIENCE = 60.0
 
 def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias, priority=1).enqueue(1)
-    ended = subprocess.run(
+    ended = forked.run(
         words(backend, "jobs", "list", "--json"),
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert f'"id":{result.id},' in ended.stdout.replace(" ", "")
     assert not ended.stderr
     assert shop.add.module_path in ended.stdout
+
+
+def test_a_backend_that_is_not_there_is_told_of(site: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
+        Command().run_from_argv(["manage.py", "stowhand", "jobs", "list", "--backend", "postgre"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: 'stowhand.django.serving:app': TASKS has no backend 'postgre' of stowhand; did you")
+    assert "project.py" not in said
+
+
+def test_processes_that_it_starts_look_where_django_was_told_to(site: None, tmp_path: Path) -> None:
+    given = [f"--pythonpath={tmp_path}", "--settings", "tests.django.site.settings"]
+    with mock.patch.dict(os.environ, PYTHONPATH="elsewhere"):
+        with pytest.raises(SystemExit) as ended:
+            Command().run_from_argv(["manage.py", "stowhand", "jobs", "list", "--json", *given])
+        assert os.environ["PYTHONPATH"] == f"{tmp_path}{os.pathsep}elsewhere"
+    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize("backend", [pytest.param("sqlite", marks=pytest.mark.rare), "postgres"], indirect=True)
@@ -43,11 +63,11 @@ def test_a_killed_worker_leaves_nothing_running(backend: StowhandBackend, shop: 
     result = shop.hang.using(backend=backend.alias).enqueue(marker)
     from tests.django.site.shop.models import Order
 
-    with subprocess.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as first:
+    with forked.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as first:
         until(lambda: Order.objects.filter(name=marker).exists())
         os.killpg(first.pid, signal.SIGKILL)
     assert backend.get_result(result.id).status == Status.RUNNING
-    with subprocess.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as second:
+    with forked.Popen(words(backend, "worker", "--lease", "2s"), cwd=ROOT, start_new_session=True) as second:
         try:
             until(lambda: backend.get_result(result.id).is_finished)
         finally:

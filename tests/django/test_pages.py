@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import forked
+from tests.support.fork_server import FORKS_TOO
 from tests.support.sources import ROOT
 
 _BLOCK = re.compile(r"^```python\n# (\S[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,14 +77,14 @@ def worker() -> list[str]:
 def manage(folder: Path, *words: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SITE_", "DJANGO_"))}
     environment.pop("DATABASE_URL", None)
-    ended = subprocess.run(
+    environment |= {FORKS_TOO: ""} if "shell" in words else {}
+    ended = forked.run(
         [sys.executable, "manage.py", *words],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         timeout=60,
-        check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+    return str(ended.stdout) + str(ended.stderr)

@@ -31,6 +31,11 @@ class InATestCase(TestCase):
 
     databases = DATABASES
 
+    def setUp(self) -> None:
+        """What other tests have left to do is done."""
+        for alias in DATABASES:
+            drain(alias)
+
     def test_what_is_due_runs_with_what_it_enqueues(self) -> None:
         result = shop().place.enqueue("an order")
         assert drain() == 2

@@ -4,21 +4,27 @@ run a task at once, cannot see."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connections
 from django.tasks import TaskResultStatus, task_backends
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_finished, task_started
 
+from stowhand import App
 from stowhand.django import StowhandBackend
 from stowhand.django.project import app_of
-from stowhand.django.results import AttemptTimedOut, JobCanceled
+from stowhand.django.results import AttemptTimedOut, JobCanceled, WorkerDied, timeout_of
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import QueueStore, Reschedule
+from stowhand.protocols.store import ClaimRequest
 from tests.django.conftest import drain
 
 Status = TaskResultStatus
@@ -96,6 +102,72 @@ def test_a_task_that_takes_too_long(backend: StowhandBackend, shop: Any) -> None
     assert signals[result.id] == [Status.RUNNING, Status.FAILED]
 
 
+def test_a_call_has_a_timeout_of_its_own(backend: StowhandBackend, shop: Any) -> None:
+    """Longer or shorter than that of its task, which the others of that task keep."""
+    nap = shop.nap.using(backend=backend.alias)
+    patient = nap.using(timeout="1m")
+    longer, shorter, own = (
+        patient.enqueue(0.05),
+        nap.using(timeout=timedelta(seconds=0.02)).enqueue(60),
+        nap.enqueue(60),
+    )
+    drain(backend)
+    for result in (longer, shorter, own):
+        result.refresh()
+    assert longer.status == Status.SUCCESSFUL
+    assert backend.get_result(longer.id).task == patient
+    assert [one.errors[0].exception_class for one in (shorter, own)] == [AttemptTimedOut] * 2
+    assert "longer than 0.02 s" in shorter.errors[0].traceback
+    assert "longer than 0.01 s" in own.errors[0].traceback
+
+
+@pytest.mark.parametrize("written", ['"soon"', "-1", "null", "[1]", "1e300"])
+def test_a_timeout_that_is_none_counts_for_nothing(backend: StowhandBackend, shop: Any, written: str) -> None:
+    """SQL may write anything there."""
+    payload = f'{{"args": [0], "_timeout": {written}}}'
+    with backend.database.transaction() as jobs:
+        job = jobs.enqueue(NewJob(task=shop.nap.module_path, payload=payload))
+    assert timeout_of(job) is None
+    assert backend.get_result(str(job.id)).task.timeout == "10ms"
+
+
+def test_a_job_has_what_no_task_of_djangos_may_have(backend: StowhandBackend, shop: Any) -> None:
+    """A priority that SQL, or a hand, has given; a queue that is no longer in QUEUES."""
+    name = shop.add.module_path
+    with backend.database.transaction() as jobs:
+        urgent = jobs.enqueue(NewJob(task=name, payload='{"args": [1], "_timeout": "1m"}', priority=-1000))
+        orphan = jobs.enqueue(NewJob(task=f"{name}@closed", payload='{"args": [1]}', priority=-1))
+    drain(backend)
+    result = backend.get_result(str(urgent.id))
+    assert (result.status, result.return_value, result.task.priority) == (Status.SUCCESSFUL, 1, shop.add.priority)
+    left = backend.get_result(str(orphan.id))
+    assert (left.status, left.task.queue_name, left.task.priority) == (Status.READY, "default", 1)
+
+
+def test_a_job_that_killed_its_workers_has_failed_and_says_so(backend: StowhandBackend, shop: Any) -> None:
+    result = shop.add.using(backend=backend.alias).enqueue(1)
+
+    async def die(store: QueueStore) -> None:
+        heartbeats = store.heartbeats()
+        tasks = (shop.add.module_path,)
+        for death in range(6):
+            request = ClaimRequest(
+                worker=f"w{death}", token=str(uuid.uuid4()), limit=1, lease=60.0, tasks=tasks, suspects=death > 1
+            )
+            (claim,) = await store.claim(request)
+            assert len(await heartbeats.reset_lease(claim.lease)) == 1
+        await heartbeats.close()
+
+    act(backend, die)
+    result.refresh()
+    assert (result.status, result.is_finished) == (Status.FAILED, True)
+    assert {error.exception_class for error in result.errors} == {WorkerDied}
+    assert result.errors[0].traceback == "the worker w0 died while running it\n"
+    assert result.errors[-1].traceback == "its worker died 6 times while running it\n"
+    with pytest.raises(ValueError, match="Task failed"):
+        assert result.return_value
+
+
 def test_a_job_that_is_canceled_has_failed(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias).enqueue(1)
     act(backend, lambda store: store.admin.cancel(int(result.id)))
@@ -119,6 +191,43 @@ def test_the_context_counts_attempts(backend: StowhandBackend, shop: Any) -> Non
     drain(backend)
     result.refresh()
     assert result.return_value == 1
+
+
+@pytest.mark.parametrize(("queue", "ran"), [("heavy", [True, False, True]), ("default", [False, True, False])])
+def test_a_queue_is_a_group_of_a_worker(site: None, shop: Any, queue: str, ran: list[bool]) -> None:
+    """Declared so, or by the call."""
+    backend = task_backends["default"]
+    drain(backend)
+    results = [one.enqueue(1) for one in (shop.add.using(queue_name="heavy"), shop.add)]
+    results.append(shop.report.using(key=f"of {queue}").enqueue("a"))
+    drain(backend, groups=[queue])
+    for result in results:
+        result.refresh()
+    assert [result.is_finished for result in results] == ran
+
+
+def test_a_coroutine_has_a_thread_and_connections_of_its_own_which_are_closed(site: None, shop: Any) -> None:
+    backend = task_backends["postgres"]
+    results = [shop.where.using(backend="postgres").enqueue() for _ in range(2)]
+    drain(backend)
+    for result in results:
+        result.refresh()
+    (one, of_one), (other, of_other) = (result.return_value for result in results)
+    assert one != other
+    with connections["postgres"].cursor() as cursor:
+        cursor.execute("select pid from pg_stat_activity where pid = any(%s)", [[of_one, of_other]])
+        assert cursor.fetchall() == []
+
+
+def test_what_was_enqueued_for_another_queue_is_counted_under_the_task(site: None, shop: Any) -> None:
+    backend, name = task_backends["default"], shop.add.module_path
+    drain(backend)
+    shop.add.enqueue(1)
+    shop.add.using(queue_name="heavy").enqueue(1)
+    before = ended_lately(backend, name)
+    drain(backend)
+    assert ended_lately(backend, name) == before + 2
+    assert ended_lately(backend, f"{name}@heavy") == 0
 
 
 def test_signals_are_sent_by_the_worker_and_never_on_its_loop(backend: StowhandBackend, shop: Any) -> None:
@@ -164,10 +273,25 @@ def test_a_receiver_that_raises_changes_nothing(backend: StowhandBackend, shop: 
     assert (result.status, result.attempts) == (Status.SUCCESSFUL, 1)
 
 
-def test_a_job_of_a_path_that_is_no_task_is_left_alone(backend: StowhandBackend, shop: Any) -> None:
+def test_a_job_of_a_path_that_is_no_task_waits_and_nothing_is_imported(backend: StowhandBackend, shop: Any) -> None:
+    """A worker of a newer version may have it."""
+    assert "this" not in sys.modules
     with backend.database.transaction() as jobs:
-        other = jobs.enqueue(NewJob(task="os.getcwd", payload='{"args": []}'))
+        other = jobs.enqueue(NewJob(task="this.s", payload='{"args": []}'))
+    told: list[str] = []
+
+    async def work_and_ask(app: App) -> None:
+        store = await app.open()
+        async with app.run_in_background(), asyncio.timeout(60):
+            while "unknown_task" not in told:  # its worker may not have said yet what it has
+                explained = await store.inspect.explain(other.id)
+                assert explained is not None
+                told[:] = [reason.code for reason in explained.reasons]
+                await asyncio.sleep(0.02)
+
     drain(backend)
+    act_on(backend, work_and_ask)
+    assert "this" not in sys.modules
     left = backend.database.jobs.get(other.id)
     assert left is not None
     assert (left.state, left.attempts) == (State.QUEUED, 0)
@@ -213,10 +337,30 @@ def heard() -> Iterator[dict[str, list[str]]]:
             each.disconnect(note)
 
 
+def ended_lately(backend: StowhandBackend, task: str) -> int:
+    """By the figures that workers keep."""
+    found: list[int] = []
+
+    async def look(store: QueueStore) -> None:
+        now = await store.timetable.now()
+        periods = await store.inspect.throughput(now - timedelta(hours=1), now + timedelta(minutes=1))
+        found.append(sum(one.tally.ended for one in periods if one.task == task))
+
+    act(backend, look)
+    return found[0]
+
+
 def act(backend: StowhandBackend, call: Callable[[QueueStore], Coroutine[Any, Any, object]]) -> None:
+    async def call_it(app: App) -> None:
+        await call(await app.open())
+
+    act_on(backend, call_it)
+
+
+def act_on(backend: StowhandBackend, call: Callable[[App], Coroutine[Any, Any, object]]) -> None:
     async def call_it() -> None:
         async with app_of(backend) as app:
-            await call(await app.open())
+            await call(app)
 
     asyncio.run(call_it())
 

@@ -18,12 +18,15 @@ from django.tasks import base
 from django.tasks.signals import task_finished, task_started
 from django.utils import timezone
 from django.utils.json import normalize_json
+from msgspec.structs import replace
 
-from stowhand.django.results import AttemptTimedOut, JobCanceled, Status, error_of, result_of
+from stowhand.django.results import AttemptTimedOut, JobCanceled, Status, error_of, result_of, timeout_of
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Complete, Fail
 from stowhand.jobs.outcomes import OUTCOMES, from_error
 from stowhand.protocols.handler import Attempt, Handler, Stop
+from stowhand.protocols.policy import Policy
+from stowhand.protocols.store import Claim
 from stowhand.tasks.context import Context
 
 if TYPE_CHECKING:
@@ -147,12 +150,18 @@ def around_thread() -> Iterator[None]:
         close_old_connections()
 
 
-class Stopped:
-    """Middleware: tells receivers of an attempt that its worker has stopped, if that was the end of its job."""
+class Stopping:
+    """Middleware: when a worker stops an attempt, and who is told if that was the end of its job."""
 
     def __init__(self, backend: StowhandBackend, inner: Handler) -> None:
         self._backend = backend
         self._inner = inner
+        self._policy: Callable[[Claim[Job]], Policy] = getattr(inner, "policy", lambda _: Policy())
+
+    def policy(self, claim: Claim[Job]) -> Policy:
+        """The task's, with the timeout that its call has asked for."""
+        policy, timeout = self._policy(claim), timeout_of(claim.record)
+        return policy if timeout is None else replace(policy, timeout=timeout)
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
         try:

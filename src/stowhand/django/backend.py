@@ -13,13 +13,14 @@ from django.utils.json import normalize_json
 
 from stowhand.django.database import Database
 from stowhand.django.known import known_tasks
-from stowhand.django.results import result_of
+from stowhand.django.results import TIMEOUT, result_of, written_timeout
 from stowhand.django.task import Task
-from stowhand.errors import ConfigurationError, UndecodablePayload
+from stowhand.errors import ConfigurationError, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.limits import TASK_LIMIT
 from stowhand.protocols.store import StoreOptions
+from stowhand.tasks.loading import read_modules
 
 OPTIONS = {
     "database": "the alias of DATABASES that keeps the jobs: 'default'",
@@ -41,9 +42,11 @@ class StowhandBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
-        self.database = Database(self.options.get("database", "default"), self._store_options())
-        self.modules: tuple[str, ...] = tuple(self.options.get("modules", ()))
-        self.cron: Mapping[str, Sequence[Any]] = self.options.get("cron", {})
+        if isinstance(queues := params.get("QUEUES", ()), str):
+            raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: a str given; give a list: [{queues!r}]")
+        self.modules, options = self._read_options()
+        self.cron: Mapping[str, object] = self.options.get("cron", {})
+        self.database = Database(self.options.get("database", "default"), options)
         self._known: dict[str, base.Task] | None = None
 
     def known(self) -> Mapping[str, base.Task]:
@@ -81,10 +84,13 @@ class StowhandBackend(BaseTaskBackend):
     def new_job(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError, InvalidJob for
         arguments that are not JSON."""
-        payload = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+        name, declared = self._name_of(task), self.known()[task.module_path]
+        payload: dict[str, Any] = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
         ours = task if isinstance(task, Task) else None
+        if ours is not None and ours.timeout is not None and ours.timeout != getattr(declared, "timeout", None):
+            payload[TIMEOUT] = written_timeout(ours.timeout)
         return NewJob(
-            task=self._name_of(task),
+            task=name,
             payload=strict_json.encode(payload),
             priority=-int(task.priority),
             run_at=_aware(task.run_after),
@@ -125,13 +131,20 @@ class StowhandBackend(BaseTaskBackend):
         with self.database.explained():
             return self.database.jobs.get(int(result_id))
 
-    def _store_options(self) -> StoreOptions:
+    def _read_options(self) -> tuple[tuple[str, ...], StoreOptions]:
+        """``modules``, and those of the store. Raises ConfigurationError."""
+        where = f"TASKS[{self.alias!r}]['OPTIONS']"
         for name in self.options:
             if name not in OPTIONS:
                 known = "; ".join(f"{one}: {about}" for one, about in OPTIONS.items())
-                raise ConfigurationError(f"TASKS[{self.alias!r}]['OPTIONS']: no option {name!r}; there are: {known}")
+                raise ConfigurationError(f"{where}: no option {name!r}; there are: {known}")
         given = {name: self.options[name] for name in ("schema", "max_attempts") if name in self.options}
-        return StoreOptions(**given)
+        try:
+            if not isinstance(cron := self.options.get("cron", {}), Mapping):
+                raise ConfigurationError(f"cron: {a_type(cron)} given; give {OPTIONS['cron'].partition(': ')[2]}")
+            return read_modules(self.options.get("modules", ()), "modules"), StoreOptions(**given)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from None
 
 
 def _aware(when: Any) -> Any:

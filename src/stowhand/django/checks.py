@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core import checks
 from django.db import connections
-from django.tasks import base
+from django.tasks import task_backends
 
+from stowhand.app.app import App
 from stowhand.django.known import known_tasks
+from stowhand.django.project import declare_recurring, declare_tasks
 from stowhand.errors import ConfigurationError, suggest
+from stowhand.stores.url import MEMORY
 
 if TYPE_CHECKING:
     from stowhand.django.backend import StowhandBackend
+
+SETTINGS = ("BACKEND", "QUEUES", "OPTIONS")
+"""Of one of TASKS."""
 
 
 def check_backend(backend: StowhandBackend) -> list[Any]:
@@ -25,30 +30,40 @@ def check_backend(backend: StowhandBackend) -> list[Any]:
         hint = f"Name one of {', '.join(map(repr, connections.settings))}."
         return [checks.Error(words, hint=hint, id="stowhand.E001")]
     found: list[Any] = []
+    for name in task_backends.settings.get(backend.alias, {}):
+        if name not in SETTINGS:
+            hint = suggest(name, SETTINGS).removeprefix("; ")
+            found.append(checks.Warning(f"{where}: {name!r} means nothing.", hint=hint, id="stowhand.W003"))
     if not apps.is_installed("stowhand.django"):
         hint = "Add 'stowhand.django': it brings the tables, and the command that runs the worker."
         found.append(checks.Error(f"{where}: INSTALLED_APPS lacks it.", hint=hint, id="stowhand.E002"))
     try:
-        vendor = backend.database.vendor
+        vendor, _ = backend.database.vendor, backend.database.jobs
     except ConfigurationError as error:
         return [*found, checks.Error(f"{where}: {error}.", id="stowhand.E003")]
     try:
-        found += _of_cron(backend, where, known_tasks(backend.modules))
+        known_tasks(backend.modules)
     except ConfigurationError as error:
         found.append(checks.Error(f"{where}: OPTIONS['modules']: {error}", id="stowhand.E004"))
+    else:
+        found += _of_tasks(backend, where)
     return found + (_of_sqlite(backend, where) if vendor == "sqlite" else [])
 
 
-def _of_cron(backend: StowhandBackend, where: str, known: Mapping[str, base.Task]) -> list[Any]:
+def _of_tasks(backend: StowhandBackend, where: str) -> list[Any]:
+    """As a worker would declare them."""
+    app = App(MEMORY)
+    try:
+        declare_tasks(app, backend)
+    except ConfigurationError as error:
+        return [checks.Error(f"{where}: no worker could start: {error}.", id="stowhand.E006")]
     found = []
     for name, item in backend.cron.items():
-        if len(item) not in (2, 3) or item[1] not in known:
-            path = item[1] if len(item) > 1 else ""
-            hint = (
-                f"Write ('0 3 * * *', 'shop.tasks.report'), and {{...}} behind it for arguments{suggest(path, known)}."
-            )
-            words = f"{where}: OPTIONS['cron'][{name!r}] names no task of a worker: {item!r}."
-            found.append(checks.Error(words, hint=hint, id="stowhand.E005"))
+        try:
+            declare_recurring(app, name, item)
+        except ConfigurationError as error:
+            hint = "Write ('0 3 * * *', 'shop.tasks.report'), and {...} behind it for arguments."
+            found.append(checks.Error(f"{where}: OPTIONS['cron'][{name!r}]: {error}.", hint=hint, id="stowhand.E005"))
     return found
 
 

@@ -62,15 +62,20 @@ class Database:
 
     @property
     def jobs(self) -> JobsOnConnection:
-        """The queue on the connection of the calling thread."""
+        """The queue on the connection of the calling thread. Raises ConfigurationError."""
         if self._jobs is None:
             if self.vendor == "sqlite":
                 from stowhand.stores.sqlite.queue.on_connection import SqliteOnConnection
 
                 self._jobs = SqliteOnConnection(self._raw, self.options)
             else:
-                from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
-
+                try:
+                    from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
+                except ImportError as error:  # then Django has taken psycopg2
+                    raise ConfigurationError(
+                        f"DATABASES[{self.alias!r}] is a PostgreSQL, and jobs in one need psycopg 3, also where Django"
+                        f" uses psycopg2: pip install 'stowhand[django,binary]' ({error})"
+                    ) from error
                 self._jobs = PostgresOnConnection(lambda: self.connection.cursor(), self._raw, self.options)
         return self._jobs
 

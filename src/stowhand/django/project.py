@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import Any
 
 from django.tasks import base, task_backends
 
 from stowhand.app.app import App
-from stowhand.django.attempts import Stopped, around_thread, function_of, options_of
+from stowhand.django.attempts import Stopping, around_thread, function_of, options_of
 from stowhand.django.backend import StowhandBackend
 from stowhand.errors import ConfigurationError, suggest
+from stowhand.jobs.limits import TASK_LIMIT
 
 BACKEND = "DJANGO_STOWHAND_BACKEND"
 """The alias in TASKS whose jobs are meant, where there are several."""
@@ -24,21 +26,44 @@ def app_of(backend: StowhandBackend) -> App:
         schema=given.schema,
         max_attempts=given.max_attempts,
         around_thread=around_thread,
-        middleware=[partial(Stopped, backend)],
+        middleware=[partial(Stopping, backend)],
     )
-    for name, (task, queue) in names_of(backend).items():
-        app.task(name=name, **options_of(task, queue))(function_of(backend, task))
-    for identifier, (pattern, path, *kwargs) in backend.cron.items():
-        app.cron(pattern, path, {"args": [], "kwargs": kwargs[0] if kwargs else {}}, identifier=identifier)
+    declare_tasks(app, backend)
+    for identifier, item in backend.cron.items():
+        declare_recurring(app, identifier, item)
     return app
 
 
+def declare_tasks(app: App, backend: StowhandBackend) -> None:
+    """Raises ConfigurationError."""
+    for name, (task, queue) in names_of(backend).items():
+        app.task(name=name, **options_of(task, queue))(function_of(backend, task))
+        if name != task.module_path:
+            app.registry.add_name(name, task.module_path)
+
+
+def declare_recurring(app: App, identifier: str, item: Any) -> None:
+    """One of OPTIONS['cron']. Raises ConfigurationError."""
+    match item:
+        case (pattern, str(path)):
+            kwargs: object = {}
+        case (pattern, str(path), dict(kwargs)):
+            pass
+        case _:
+            raise ConfigurationError(f"{item!r} is no pattern and path of a task")
+    if path not in app.registry:
+        raise ConfigurationError(f"{path!r} is no task of a worker{suggest(path, app.registry.names)}")
+    app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier)
+
+
 def names_of(backend: StowhandBackend) -> dict[str, tuple[base.Task, str]]:
-    """Of the backend's jobs: each task's path, and one more for each other queue; with the task and the queue."""
+    """Of the backend's jobs: each task's path, and one more for each other queue; with the task and the queue. No job
+    has a name that would be too long."""
     found: dict[str, tuple[base.Task, str]] = {}
     for path, task in backend.known().items():
         found[path] = (task, task.queue_name)
-        found |= {f"{path}@{queue}": (task, queue) for queue in sorted(backend.queues - {task.queue_name})}
+        others = {f"{path}@{queue}": (task, queue) for queue in sorted(backend.queues - {task.queue_name})}
+        found |= {name: of for name, of in others.items() if len(name) <= TASK_LIMIT}
     return found
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from django.tasks import base
+from django.tasks.exceptions import InvalidTask
 
 from stowhand.django.task import Task
 from stowhand.errors import UndecodablePayload
+from stowhand.jobs.durations import LONGEST, Duration, seconds
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.outcomes import describe
 from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, Try
@@ -25,6 +28,9 @@ _STATUS = {
 }
 UNNAMED = "unknown"
 """The worker of an attempt of which no name was kept."""
+TIMEOUT = "_timeout"
+"""In a payload, beside ``args`` and ``kwargs``: what one call has asked for. A worker that does not know it yet goes by
+the task's own."""
 
 
 class JobCanceled(Exception):
@@ -89,6 +95,20 @@ def _extra(payload: dict[str, Any]) -> set[str]:
     return {name for name in payload if name.startswith("_")}
 
 
+def timeout_of(job: Job) -> float | None:
+    """Seconds that this call has asked for; ``None``: those of its task. What is no duration counts for nothing."""
+    with suppress(UndecodablePayload, ValueError):
+        if TIMEOUT in job.payload_text and isinstance(job.payload, dict) and TIMEOUT in job.payload:
+            asked = seconds(job.payload[TIMEOUT])
+            return asked if 0 < asked <= LONGEST else None
+    return None
+
+
+def written_timeout(timeout: Duration) -> float | str:
+    """As a payload has it."""
+    return timeout if isinstance(timeout, str) else seconds(timeout)
+
+
 def _as_enqueued(job: Job, task: base.Task, backend: str) -> base.Task:
     changes: dict[str, Any] = {}
     if task.backend != backend:
@@ -97,11 +117,26 @@ def _as_enqueued(job: Job, task: base.Task, backend: str) -> base.Task:
         changes["priority"] = -job.priority
     if (queue := job.task.partition("@")[2]) and queue != task.queue_name:
         changes["queue_name"] = queue
-    if isinstance(task, Task) and job.key != task.key:
-        changes["key"] = job.key
+    if isinstance(task, Task):
+        if job.key != task.key:
+            changes["key"] = job.key
+        if timeout_of(job) is not None:
+            changes["timeout"] = job.payload[TIMEOUT]
     if not job.attempts and job.run_at > (job.updated_at or job.created_at):
         changes["run_after"] = job.run_at
-    return replace(task, **changes) if changes else task
+    return _changed(task, changes) if changes else task
+
+
+def _changed(task: base.Task, changes: Mapping[str, Any]) -> base.Task:
+    """Django has rules for tasks that a job need not keep: a priority may have been given by SQL, a queue may be taken
+    out of QUEUES. Such a one stays as declared, and the job runs."""
+    try:
+        return replace(task, **changes)
+    except InvalidTask:
+        for name, value in changes.items():
+            with suppress(InvalidTask):
+                task = replace(task, **{name: value})
+        return task
 
 
 def _first_start(job: Job, tries: Sequence[Try]) -> Any:

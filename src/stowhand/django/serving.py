@@ -6,7 +6,9 @@ import django
 from django.apps import apps
 
 from stowhand.django.project import app_of, chosen_backend
+from stowhand.observe.logs import configured_by_another
 
 if not apps.ready:
-    django.setup()
+    with configured_by_another():
+        django.setup()
 app = app_of(chosen_backend())

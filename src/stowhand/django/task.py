@@ -25,7 +25,7 @@ class Task(base.Task):
     max_attempts: int | None = None
     """``None``: the backend's, else 25."""
     timeout: Duration | None = None
-    """How long one attempt may take: seconds, a timedelta, or a phrase ("30s"). Of all of the task's jobs."""
+    """How long one attempt may take: seconds, a timedelta, or a phrase ("30s")."""
 
     def __post_init__(self) -> None:
         options: TaskOptions = {"key": self.key, "timeout": self.timeout}
@@ -40,18 +40,11 @@ class Task(base.Task):
     def using(
         self, *, key: str | None = None, max_attempts: int | None = None, timeout: Duration | None = None, **django: Any
     ) -> Task:
-        """As Django's, with a job's ``key`` and ``max_attempts``. Raises TypeError for ``timeout``: a worker has to
-        know it before it begins, so it is declared with the task."""
-        if timeout is not None:
-            raise TypeError("timeout holds for all of a task's jobs: @task(timeout=…) declares it, using() cannot")
+        """As Django's, with what a job of ours has besides. Raises InvalidTask."""
+        given: dict[str, Any] = {"key": key, "max_attempts": max_attempts, "timeout": timeout}
         changed: Task = base.Task.using(self, **django)
-        if key is None and max_attempts is None:
-            return changed
-        return replace(
-            changed,
-            key=self.key if key is None else key,
-            max_attempts=self.max_attempts if max_attempts is None else max_attempts,
-        )
+        changes = {name: value for name, value in given.items() if value is not None}
+        return replace(changed, **changes) if changes else changed
 
     # Django 6.0 lacks these two: there a task could not be pickled.
 

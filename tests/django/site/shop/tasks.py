@@ -1,7 +1,10 @@
 """Tasks, as an application has them."""
 
+import asyncio
+import threading
 import time
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.tasks import TaskContext, task
 
@@ -23,6 +26,21 @@ async def add_later(one: int, other: int = 0) -> int:
 @our_task(key="the report", max_attempts=3, timeout="10s", queue_name="heavy")
 def report(text: str = "") -> str:
     return text
+
+
+@task
+async def where() -> list[int]:
+    """The thread of its queries, and the process of the server that its connection is."""
+
+    def look() -> list[int]:
+        with connections["postgres"].cursor() as cursor:
+            cursor.execute("select pg_backend_pid()")
+            return [threading.get_ident(), int(cursor.fetchone()[0])]
+
+    first = await sync_to_async(look)()
+    await asyncio.sleep(0.1)
+    assert await sync_to_async(look)() == first
+    return [*first]
 
 
 @task(takes_context=True)
@@ -63,6 +81,11 @@ def fail_once(marker: str) -> str:
 @our_task(max_attempts=1, timeout="200ms")
 def too_long() -> None:
     time.sleep(1)
+
+
+@our_task(max_attempts=1, timeout="10ms")
+async def nap(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 @our_task(max_attempts=1)

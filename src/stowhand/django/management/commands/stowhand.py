@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -15,7 +16,7 @@ from stowhand.django.project import BACKEND
 
 APP = "stowhand.django.serving:app"
 _OF_DJANGO = ("--settings", "--pythonpath")
-"""Django has read them already, and leaves them in the command line."""
+"""Django has obeyed them already, in this process, and leaves them in the command line."""
 
 
 class Command(BaseCommand):
@@ -40,18 +41,20 @@ class Command(BaseCommand):
 
 def _stowhand(arguments: Sequence[str]) -> int:
     """Its exit code. The processes that it starts find the project by the environment, too."""
-    given, backend = _taken(list(arguments))
-    if backend is not None:
-        os.environ[BACKEND] = backend
+    known, rest = _taken(list(arguments))
+    if known.backend is not None:
+        os.environ[BACKEND] = known.backend
+    if known.pythonpath is not None:
+        place, before = str(Path(known.pythonpath).absolute()), os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (place, before)))
     os.environ["STOWHAND_APP"] = APP
-    return run(given)
+    return run(rest)
 
 
-def _taken(arguments: list[str]) -> tuple[list[str], str | None]:
-    """What is for ``stowhand``, and the backend that ``--backend`` names."""
+def _taken(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What is for Django and for ``app_of``, and what is for ``stowhand``."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--backend")
     for name in _OF_DJANGO:
         parser.add_argument(name)
-    known, rest = parser.parse_known_args(arguments)
-    return rest, known.backend
+    return parser.parse_known_args(arguments)
