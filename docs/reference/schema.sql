@@ -87,7 +87,8 @@ begin
       _all := _all + _part.reltuples / _part.relpages * _pages;
     elsif _pages > 0 then
       _share := "stowhand".share_of(pg_relation_size(_part.oid), 400);
-      execute format('select count(*) from %I.%I tablesample system (%s)', _part.nspname, _part.relname, _share) into _here;
+      execute format('select count(*) from %I.%I tablesample system (%s) repeatable (%s)',
+        _part.nspname, _part.relname, _share, "stowhand".sample_of()) into _here;
       _all := _all + _here * 100 / _share;
     end if;
   end loop;
@@ -1159,7 +1160,7 @@ begin
     with grouped as (
       select h.task, count(*) filter (where h.state = 'completed') as completed,
         count(*) filter (where h.state = 'canceled') as canceled
-      from "stowhand".history h tablesample system (_share) group by h.task
+      from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of()) group by h.task
     ), ranked as (
       select g.*, row_number() over (order by g.completed + g.canceled desc, g.task) <= _names as shown from grouped g
     )
@@ -1170,14 +1171,14 @@ begin
     _since := _at - _one * interval '1 minute';
     -- What ended just now is not in the index before it is summarized: if it is much, only the sample is quick.
     _few := _share = 100 or (
-      select count(*) * 100 / _share from "stowhand".history h tablesample system (_share) where h.finished_at > _since
+      select count(*) * 100 / _share from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of()) where h.finished_at > _since
     ) <= _most;
     return query
       with lately as (
         select h.task, h.state, 1.0::double precision as weight from "stowhand".history h
         where _few and h.finished_at > _since
         union all
-        select h.task, h.state, 100 / _share from "stowhand".history h tablesample system (_share)
+        select h.task, h.state, 100 / _share from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of())
         where not _few and h.finished_at > _since
         union all
         select l.task, l.state, 1.0 from "stowhand".live l where l.state = 'failed' and l.finished_at > _since
@@ -3528,6 +3529,12 @@ begin
   perform "stowhand".wake();
 end $$;
 
+CREATE FUNCTION stowhand.sample_of() RETURNS double precision
+    LANGUAGE sql STABLE
+    AS $$
+  select floor(extract(epoch from now()) / 60)::double precision
+$$;
+
 CREATE FUNCTION stowhand.search_jobs(_states text[], _task text, _queue text, _key text, _flag text, _worker text, _error text, _since timestamp with time zone, _until timestamp with time zone, _below bigint, _at timestamp with time zone, _limit integer, _budget double precision, _rows integer) RETURNS TABLE(looked_at bigint, next_id bigint, next_at timestamp with time zone, id bigint, task text, state text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, worker text, cancel_requested boolean, last_worker text, progress double precision, progress_text text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3808,7 +3815,7 @@ begin
   return query
     with recursive sampled as materialized (
       select l.task, l.queue, l.worker, l.state, l.run_at, 100 / _share as weight, _all as exact
-      from "stowhand".live l tablesample system (_share)
+      from "stowhand".live l tablesample system (_share) repeatable ("stowhand".sample_of())
       where not (_few_run and l.state = 'processing') and not (_few_failed and l.state = 'failed')
     ), by_index as (
       select l.task, l.queue, l.worker, l.state, l.run_at, 1.0, true from "stowhand".live l
@@ -3877,7 +3884,7 @@ begin
     for _one in
       with sampled as materialized (
         select l.state, count(*) as rows, sum(count(*)) over () as every
-        from "stowhand".live l tablesample system (_share) group by l.state)
+        from "stowhand".live l tablesample system (_share) repeatable ("stowhand".sample_of()) group by l.state)
       select k.state, coalesce(case when _share = 100 then s.rows else round(_live * s.rows / s.every) end, 0)::bigint as jobs
       from (values ('queued'), ('errored'), ('processing'), ('failed')) as k(state) left join sampled s on s.state = k.state
       where k.state = coalesce(_only, k.state)
@@ -3903,7 +3910,7 @@ begin
   return query
     with sampled as materialized (
       select h.state, count(*) as rows, sum(count(*)) over () as every
-      from "stowhand".history h tablesample system (_share) group by h.state)
+      from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of()) group by h.state)
     select p.state, coalesce(round(_past * s.rows / s.every), 0)::bigint, false
     from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
 end $$;

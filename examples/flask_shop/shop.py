@@ -1,4 +1,5 @@
-"""The shop with Flask: orders by HTTP, each with its job in one transaction. A worker beside it does the jobs.
+"""The shop with Flask: orders by HTTP, each with its job in one transaction, and the dashboard for whoever has the
+token. A worker beside it does the jobs.
 
 gunicorn --preload --workers 2 shop:web
 stowhand worker --app shop:app
@@ -7,13 +8,17 @@ stowhand worker --app shop:app
 from __future__ import annotations
 
 import os
+import secrets
+from typing import Any
 
 from flask import Flask, abort, jsonify, request
 from flask.typing import ResponseReturnValue
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from stowhand import App, UnknownJob
+from stowhand.wsgi import dashboard
 
 URL = os.environ.get("DATABASE_URL", "sqlite:///shop.db")
 app = App(URL)
@@ -70,3 +75,12 @@ def show(job_id: int) -> ResponseReturnValue:
 def healthz() -> ResponseReturnValue:
     """The store answers, and knows how many jobs there are."""
     return jsonify(sum(app.sync.counts().values()))
+
+
+def rights(environ: dict[str, Any]) -> list[str]:
+    token = os.environ.get("SHOP_TOKEN", "")
+    given = environ.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ")
+    return ["look", "payloads", "act"] if token and secrets.compare_digest(given.encode(), token.encode()) else []
+
+
+web.wsgi_app = DispatcherMiddleware(web.wsgi_app, {"/jobs-admin": dashboard(app, rights=rights)})  # type: ignore[method-assign]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
 from benchmarks.parts import PARTS
 from tests.support.sources import ROOT
 
@@ -11,6 +17,18 @@ FOLDER = ROOT / "benchmarks"
 def test_every_module_of_the_benchmarks_is_described() -> None:
     described = (FOLDER / "README.md").read_text()
     assert [file.name for file in sorted(FOLDER.glob("*.py")) if file.name not in described] == []
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, id=file.stem) for file in sorted(FOLDER.glob("*.py"))])
+def test_what_a_benchmark_takes_from_the_package_is_there(file: Path) -> None:
+    """A benchmark runs seldom: a name that was moved would be missed when somebody measures."""
+    taken = [one for one in ast.walk(ast.parse(file.read_text())) if isinstance(one, ast.ImportFrom) and one.module]
+    for one in taken:
+        assert one.module is not None
+        if one.module.partition(".")[0] in ("stowhand", "tests"):
+            assert not [name.name for name in one.names if not hasattr(import_module(one.module), name.name)], (
+                one.module
+            )
 
 
 def test_a_part_of_the_page_is_a_benchmark_that_writes_its_figures() -> None:

@@ -35,6 +35,7 @@ LENIENT = """\
 # mypy: warn-unused-ignores=False, warn-return-any=False, implicit-reexport=True, strict-equality=False
 # mypy: extra-checks=False, warn-unreachable=False, allow-redefinition-new=True, check-untyped-defs=True
 # mypy: disable-error-code="no-redef,union-attr,index,import-not-found,import-untyped,redundant-expr,truthy-bool"
+# mypy: disable-error-code="method-assign"
 """
 """A page names no types, has None where a row is certain, one name for two things, and modules of its reader's."""
 

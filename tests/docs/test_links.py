@@ -104,6 +104,7 @@ def _tree(file: Path) -> ast.Module:
 OF_TESTS = (
     "cases.md",
     "coverage-shithub.md",
+    "dashboard.md",
     "dbworker.md",
     "django.md",
     "graphile-worker.md",

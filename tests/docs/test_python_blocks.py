@@ -15,7 +15,9 @@ from tests.docs.pages import DOCS, ROOT
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PUBLIC = {
     "stowhand",
-    *(f"stowhand.{room}" for room in ("commands", "errors", "events", "flows", "retry", "runner", "testing", "web")),
+    *(f"stowhand.{room}" for room in ("commands", "errors", "events", "flows", "retry", "runner", "testing")),
+    "stowhand.web",
+    "stowhand.wsgi",
 }
 OF_DJANGO = {
     "stowhand.django": {"StowhandBackend", "Task", "task"},

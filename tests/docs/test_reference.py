@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import click
 import psycopg
@@ -25,6 +26,7 @@ from stowhand.runner.options import RunnerOptions
 from stowhand.service import exit_codes
 from tests.docs.pages import DOCS
 from tests.support import settings_page
+from tests.support.sources import ROOT
 
 REFERENCE = DOCS / "reference"
 HIDDEN = {"--help", "--version", "--beside"}
@@ -45,11 +47,14 @@ def rows(page: str) -> dict[str, list[str]]:
 
 
 def test_the_page_of_settings_is_the_table_of_settings() -> None:
-    shown = rows(read("settings.md"))
+    shown, there = rows(read("settings.md")), dict(commands(root, "stowhand"))
     assert shown.keys() - PRESETS.keys() == SETTINGS.keys()
     for name, setting in SETTINGS.items():
         _, options, variable, _, _, _, default, meaning = shown[name]
-        assert set(re.findall(r"`(-[\w-]+)`", options)) == {*setting.short, setting.flag}
+        flags = set(re.findall(r"`(-[\w-]+)`", options))
+        assert flags == ({*setting.short, setting.flag} if setting.on != "settings" else set())
+        place = "stowhand serve" if setting.on == "serve" else "stowhand worker"
+        assert flags <= options_of(there[place]), f"{place} has not all of: {options}"
         assert variable == f"`{setting.variables[0]}`"
         said, _, in_python = default.partition(" (in Python ")
         assert said == (setting.unset or f"`{setting.say(setting.default)}`".replace("``", "-"))
@@ -129,6 +134,12 @@ def test_the_page_of_python_names_every_public_name() -> None:
     methods = {f"app.{name}" for name in vars(App) if not name.startswith("_")}
     for name in {*stowhand.__all__, *fields} | methods | exceptions - {"StoreError", "SchemaError"}:
         assert re.search(rf"(?<![\w.]){re.escape(name)}\b", page), name
+
+
+def test_the_page_of_installing_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert rows((DOCS / "how-to" / "install.md").read_text()).keys() == extras.keys()
+    assert extras["all"] == [f"stowhand[{','.join(name for name in extras if name != 'all')}]"]
 
 
 def test_the_page_of_limits_has_the_limits() -> None:

@@ -1,7 +1,9 @@
-"""The shops of examples/fastapi_shop and examples/flask_shop, by real HTTP on the servers that people run them with."""
+"""The shops of examples/ with FastAPI, Starlette and Flask, by real HTTP on the servers that people run them with."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -9,13 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
+import uvicorn
+from werkzeug.serving import make_server
 
+from stowhand import App
 from tests.docs.pages import ROOT, environment
 from tests.support.valkey import free_port
 
@@ -76,9 +83,47 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-def test_the_fastapi_shop_works_answers_for_its_health_and_shows_its_jobs(url: str, tmp_path: Path) -> None:
-    words = ["uvicorn", "--app-dir", str(ROOT / "examples" / "fastapi_shop"), "--port", "PORT", "web:web"]
-    with serving(words, tmp_path, url, SHOP_TOKEN="hush") as client:
+@contextmanager
+def loaded(module: str, shop: str, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of a shop, in this process."""
+    folder = ROOT / "examples" / shop
+    monkeypatch.setenv("DATABASE_URL", url)
+    monkeypatch.setenv("SHOP_TOKEN", "hush")
+    monkeypatch.syspath_prepend(folder)
+    try:
+        yield import_module(module)
+    finally:
+        for file in folder.glob("*.py"):
+            sys.modules.pop(file.stem, None)
+
+
+@contextmanager
+def with_uvicorn(application: Any) -> Iterator[httpx.Client]:
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(application, port=port, log_level="warning"))
+    with (
+        in_a_thread(server.run, lambda: setattr(server, "should_exit", True)),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+    ):
+        until(lambda: answers(client))
+        yield client
+
+
+@contextmanager
+def in_a_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterator[None]:
+    thread = Thread(target=run, name="server")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join(PATIENCE)
+
+
+def test_the_fastapi_shop_works_answers_for_its_health_and_shows_its_jobs(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loaded("web", "fastapi_shop", url, monkeypatch) as shop, with_uvicorn(shop.web) as client:
         assert client.post("/orders", params={"item": "sold out"}).status_code == 409
         made = client.post("/orders", params={"item": "a lamp"}).json()
         confirmed = {"item": "a lamp", "state": "confirmed"}
@@ -90,12 +135,68 @@ def test_the_fastapi_shop_works_answers_for_its_health_and_shows_its_jobs(url: s
         until(lambda: "confirm" in client.get("/jobs-admin/jobs", params=completed, headers=known).text)
 
 
+def test_the_starlette_shop_works_answers_for_its_health_and_shows_its_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with loaded("shop", "starlette_shop", url, monkeypatch) as shop, with_uvicorn(shop.web) as client:
+        assert client.post("/orders", params={"item": "sold out"}).status_code == 409
+        made = client.post("/orders", params={"item": "a lamp"}).json()
+        assert made["order"] == 1, "the order that was refused has left nothing"
+        confirmed = {"item": "a lamp", "state": "confirmed"}
+        until(lambda: client.get("/orders/1").json() == confirmed)
+        assert client.get("/jobs-admin/").status_code == 403
+        shown = client.get("/jobs-admin/", headers={"authorization": "Bearer hush"})
+        assert (shown.status_code, "Overview" in shown.text) == (200, True)
+
+
+def test_the_flask_shop_takes_orders_that_a_worker_confirms_and_shows_and_cancels_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loaded("shop", "flask_shop", f"sqlite:///{tmp_path}/shop.db", monkeypatch) as shop:
+        server = make_server("127.0.0.1", 0, shop.web, threaded=True)
+        with (
+            in_a_thread(server.serve_forever, server.shutdown),
+            httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client,
+        ):
+            assert client.post("/orders", data={"item": "sold out"}).status_code == 409
+            first, second = (place(client, item)["job"] for item in ("a lamp", "a book"))
+            assert client.get("/jobs-admin/").status_code == 403
+            client.headers["authorization"] = "Bearer hush"
+            overview = client.get("/jobs-admin/")
+            assert (overview.status_code, overview.headers["refresh"]) == (200, "5")
+            assert "data-region" not in overview.text, "its script would ask for a stream"
+            assert client.get("/jobs-admin/", headers={"accept": "text/event-stream"}).status_code == 204
+            (style,) = re.findall(r'href="(/jobs-admin/[^"]*board\.css[^"]*)"', overview.text)
+            assert client.get(style).headers["content-type"] == "text/css; charset=utf-8"
+            page = client.get("/jobs-admin/job", params={"id": second})
+            assert "refresh" not in page.headers, "what is typed there would be gone"
+            (token,) = set(re.findall(r'name="token" value="([0-9a-f]+)"', page.text))
+            form = {"action": "cancel", "id": second, "token": token}
+            assert client.post("/jobs-admin/act", data=form | {"token": "0" * 64}).status_code == 403
+            assert client.post("/jobs-admin/act", data=form).status_code == 303
+            assert client.post("/jobs-admin/act", content=b"x" * (5 << 20)).status_code == 413
+            asyncio.run(work(shop.app))
+            states = [client.get(f"/jobs/{job}").json()["state"] for job in (first, second)]
+            assert states == ["completed", "canceled"]
+            assert "confirmed a lamp" in client.get("/jobs-admin/job", params={"id": first}).text
+        server.server_close()
+        shop.app.sync.close()
+        shop.engine.dispose()
+
+
+async def work(app: App) -> None:
+    """What is due, by a worker in this process."""
+    async with app:
+        await app.worker(once=True).run()
+
+
 def test_workers_of_gunicorn_share_no_connection_with_the_process_that_has_loaded_the_shop(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    words = ["gunicorn", "--preload", "--workers", "2", "--bind", "127.0.0.1:PORT", "shop:web"]
     folder = str(ROOT / "examples" / "flask_shop")
-    with serving(words, tmp_path, postgres_url, PYTHONPATH=folder) as client, psycopg.connect(postgres_url) as observer:
+    words = ["gunicorn", "--preload", "--workers", "2", "--bind", "127.0.0.1:PORT", "--pythonpath", folder, "shop:web"]
+    with serving(words, tmp_path, postgres_url) as client, psycopg.connect(postgres_url) as observer:
         (first,) = observer.execute(FIRST).fetchall()
         assert client.post("/orders", data={"item": "sold out"}).status_code == 409
         processes: dict[int, list[int]] = {}

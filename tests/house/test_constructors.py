@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+import pytest
+
 from tests.support.sources import Source, package_sources
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 RECORDS = {"held", "slot", "ended", "control"}
 """Written down as it happens: a job that the worker holds, a slot, an ended attempt, the worker's side of one."""

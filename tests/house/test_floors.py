@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.sources import Source, package_sources
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 # Driver -> the rooms that may import it. Every other room is given a store.
 DRIVERS = {
@@ -47,7 +51,7 @@ def test_drivers_are_imported_only_by_the_rooms_that_drive() -> None:
     found = [
         f"{source.name}:{line} imports {module}"
         for source in package_sources()
-        for module, line in source.imports()
+        for module, line in source.imports
         if (rooms := DRIVERS.get(module)) and not any(_is_in(source, room) for room in rooms)
     ]
     assert not found, "\n".join(found)
@@ -59,7 +63,7 @@ def test_strangers_do_not_import_each_other() -> None:
         for source in package_sources()
         for room, strangers in STRANGERS.items()
         if _is_in(source, room)
-        for module, line in source.imports()
+        for module, line in source.imports
         if any(module == stranger or module.startswith(f"{stranger}.") for stranger in strangers)
     ]
     assert not found, "\n".join(found)
@@ -71,7 +75,7 @@ def test_nobody_inside_imports_the_front_door() -> None:
     found = [
         f"{source.name}:{line} imports {module}"
         for source in package_sources()
-        for module, line in source.imports()
+        for module, line in source.imports
         if module.startswith("stowhand.") and module.count(".") == 1 and source.name != "__init__.py"
         if not _is_in(source, "cli")
         if module.removeprefix("stowhand.") not in rooms

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.sources import package_sources
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 ROOM = "observe"
 
@@ -12,7 +16,7 @@ def test_only_observe_imports_logging() -> None:
         f"{source.name}:{line}"
         for source in package_sources()
         if not (source.name.startswith(f"{ROOM}/") or source.name == f"{ROOM}.py")
-        for module, line in source.imports()
+        for module, line in source.imports
         if module.split(".")[0] == "logging"
     ]
     assert not found, f"emit an event instead of logging: {sorted(set(found))}"

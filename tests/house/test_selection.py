@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.other_python import as_here
 from tests.support.selection import UNKNOWN
 from tests.support.sharing import scope_of
 from tests.support.slow_tests import ENOUGH, FAR, LONG, SLOW, WHOLE, file_of, measured, read, unknown, unlisted, write
@@ -64,6 +66,24 @@ def test_a_run_may_be_one_process_without_the_plugin_that_shares_it_out() -> Non
     assert re.search("^[0-9]+ tests collected", collected("tests/cli/test_roles.py"), re.MULTILINE)
 
 
+def test_a_group_runs_in_one_process_of_a_distributed_run(pytester: pytest.Pytester) -> None:
+    marked = "import pytest\n@pytest.mark.xdist_group('g')\ndef test_marked(): pass\n"
+    pytester.makepyfile(test_a=marked, test_b=marked, test_c=marked, test_d=marked)
+    pytester.makeini(f"[pytest]\npythonpath = {ROOT}")
+    pytester.makeconftest("pytest_plugins = ['tests.support.selection']")
+    words = ("-n", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider")
+    ran = pytester.runpytest_subprocess(*words)
+    ran.assert_outcomes(passed=4)
+    processes = {line.split()[0] for line in ran.outlines if "PASSED" in line}
+    assert len(processes) == 1, ran.outlines
+
+
+def test_a_test_that_was_skipped_in_the_other_environment_is_reported_as_one_of_this() -> None:
+    report = pytest.TestReport("a.py::b", ("a.py", 0, "b"), {}, "skipped", ("a.py", 1, "Skipped: why"), "call")
+    there = json.loads(json.dumps(report._to_json()))
+    assert pytest.TestReport._from_json(as_here(there, "[6.0]")).longrepr == report.longrepr
+
+
 def test_a_fast_run_leaves_out_what_is_listed() -> None:
     file = file_of(next(iter(read())))
     number = sum(file_of(test) == file for test in read())
@@ -89,4 +109,4 @@ def defined(test: str) -> bool:
     """Whether its file has a function of this name."""
     name = test.partition("::")[2].partition("[")[0]
     path = ROOT / file_of(test)
-    return path.exists() and (name == WHOLE or f"def {name}(" in path.read_text())
+    return path.exists() and (name in WHOLE or f"def {name}(" in path.read_text())

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.sources import PACKAGE, Source, package_sources
 
+pytestmark = pytest.mark.xdist_group("sources")
+
 # File or folder inside the package -> why it may look at the clock itself.
 ALLOWED = {
     "clock.py": "the door",

@@ -119,8 +119,12 @@ async def barriers(page: Page) -> list[str]:
     """What axe-core finds on the page as it is now: a line for each, with the places."""
     if await page.evaluate("typeof axe") == "undefined":
         await page.evaluate(browsers.axe())
-    found = await page.evaluate("tags => axe.run({runOnly: {type: 'tag', values: tags}})", list(RULES))
-    return [f"{one['id']}: {one['help']}: {_places(one['nodes'])}" for one in found["violations"]]
+    found = await page.evaluate(
+        """tags => axe.run({runOnly: {type: "tag", values: tags}, resultTypes: ["violations"]})
+        .then(found => found.violations)""",
+        list(RULES),
+    )
+    return [f"{one['id']}: {one['help']}: {_places(one['nodes'])}" for one in found]
 
 
 async def overflow(page: Page) -> list[str]:

@@ -37,6 +37,29 @@ class Used:
     times: int = 0
 
 
+class Kept:
+    """A connection that tests use one after the other, each as if it were new: see `Used` for what a new one costs.
+
+    Closed with the database that it is to.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: psycopg.Connection[Any] | None = None
+
+    @contextmanager
+    def lend(self) -> Iterator[psycopg.Connection[Any]]:
+        """Each statement is committed at once, and none is prepared."""
+        if self._connection is None or not _is_as_new(self._connection):
+            self.close()
+            self._connection = psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
+        yield self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
 class Databases:
     """A server reached by URL, as a place to make databases. The database in the URL is only connected to."""
 
@@ -125,6 +148,15 @@ class Databases:
         identifiers = [sql.Identifier(name) for name in names]
         with psycopg.connect(self.admin_url, autocommit=True) as connection:
             connection.execute(sql.SQL(statement).format(*identifiers))
+
+
+def _is_as_new(connection: psycopg.Connection[Any]) -> bool:
+    """False: it is closed, was cut off or was left in the middle of something."""
+    try:
+        connection.execute("discard all")
+    except psycopg.Error:
+        return False
+    return connection.autocommit
 
 
 def _name(url: str) -> str:

@@ -27,7 +27,10 @@ OURS = 16384
 CUT_OFF = """
 select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
-NEWEST = "select {0}, count(*), coalesce(max(xmin::text::bigint), 0) from {1}"
+NEWEST = "select {0}, count(*), coalesce(age('3'::xid) - nullif(min(age(xmin)), 2147483647), 0) from {1}"
+"""Transactions are counted from 3: an age is had at once, where a number would be read from a text, row by row.
+
+Rows of the server's own making are of no transaction and of the greatest age."""
 LARGE = 4 << 20
 KEPT = ("stowhand.applied_migrations", "stowhand.settings")
 """Tables that migrations fill."""
@@ -149,4 +152,4 @@ def _sequences(connection: psycopg.Connection[Any]) -> Found:
 def _newest(connection: psycopg.Connection[Any], tables: Any) -> Found:
     """How many rows each has, and the number of the transaction that wrote the newest."""
     questions = [sql.SQL(NEWEST).format(sql.Literal(name), sql.SQL(name)) for name in tables]
-    return connection.execute(sql.SQL(" union all ").join(questions)).fetchall()
+    return connection.execute(sql.SQL(" union all ").join(questions), prepare=True).fetchall()

@@ -25,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a distributed run reports to the process that shares it out
         config.pluginmanager.register(Unlisted())
+    elif config.getoption("loadgroup"):
+        config.pluginmanager.register(Groups())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,6 +54,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     out = {item for item in items if any(item.get_closest_marker(name) for name in left_out)}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
+
+
+class Groups:
+    """In a process of a distributed run: names each test's group behind its id, where the one that shares out looks.
+
+    xdist does so itself, but in a field that pytest 9.2 no longer reads: groups were torn apart without a word
+    (pytest-xdist, issue 1386).
+    """
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            mark = item.get_closest_marker("xdist_group")
+            if mark is not None and not item.nodeid.endswith(behind := f"@{mark.args[0]}"):
+                item._id = type(item._id).parse(item.nodeid + behind)
 
 
 class Unlisted:

@@ -55,7 +55,7 @@ def _row(option: Option, struct: type) -> str:
     is_setting = option.on != "python"
     cells = [
         _code(option.name) if is_setting else "-",
-        ", ".join(map(_code, _spellings(option))) if is_setting else "-",
+        ", ".join(map(_code, _spellings(option))) if option.on not in ("python", "settings") else "-",
         _code(option.variables[0]) if is_setting else "-",
         _code(python),
         _code(runner),

@@ -1,8 +1,12 @@
-"""The source files of the project, parsed, for the tests of the house rules."""
+"""The source files of the project, parsed, for the tests of the house rules.
+
+Files of tests that look at trees are of one group ("sources"): a process of a distributed run parses the package once.
+"""
 
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,10 +29,20 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        """It is kept to the end of the run: garbage is not looked for in it, as in what pytest collects."""
+        gc.disable()
+        try:
+            return ast.parse(self.text)
+        finally:
+            gc.freeze()
+            gc.enable()
 
-    def imports(self) -> Iterator[tuple[str, int]]:
+    @cached_property
+    def imports(self) -> list[tuple[str, int]]:
         """Every imported module, absolute, with its line; `from a import b` counts as `a` and as `a.b`."""
+        return list(self._imports())
+
+    def _imports(self) -> Iterator[tuple[str, int]]:
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, node.lineno) for alias in node.names)

@@ -1,0 +1,27 @@
+"""What the pages tell a proxy lets through what we take. No proxy runs here; each was run by hand, as printed."""
+
+from __future__ import annotations
+
+import re
+
+from stowhand.remote.server.bodies import LIMIT
+from stowhand.web.asked import FORM_BYTES
+from tests.docs.pages import DOCS
+
+
+def nginx(page: str) -> str:
+    text = (DOCS / "how-to" / page).read_text()
+    return text.partition("```nginx\n")[2].partition("```")[0]
+
+
+def test_nginx_takes_bodies_as_large_as_ours_in_every_location() -> None:
+    for page, most in (("open-the-dashboard.md", FORM_BYTES), ("lend-a-store.md", LIMIT)):
+        (megabytes,) = re.findall(r"^    client_max_body_size (\d+)m;", nginx(page), re.MULTILINE)
+        assert int(megabytes) << 20 >= most, page
+
+
+def test_who_comes_is_asked_without_the_body_of_a_form() -> None:
+    """With its length, and without the body, the program that is asked waits for a minute, and nginx answers 500."""
+    (asked,) = re.findall(r"location = /oauth2/auth \{(.*?)\}", nginx("open-the-dashboard.md"), re.DOTALL)
+    assert 'proxy_set_header Content-Length "";' in asked
+    assert "proxy_pass_request_body off;" in asked
