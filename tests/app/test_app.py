@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from stowhand.app.app import App, adopt_store
+from stowhand.app.portal import Portal
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
@@ -346,6 +347,30 @@ def test_many_threads_share_one_portal(app: App) -> None:
         ids = list(threads.map(lambda number: app.sync.enqueue(send, str(number)).id, range(40)))
     assert len(set(ids)) == 40
     assert len(portals() - others) == 1
+
+
+def test_what_still_runs_on_the_loop_of_the_synchronous_face_ends_with_it() -> None:
+    ended: list[str] = []
+
+    async def go_on() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("in order")
+
+    async def begin() -> asyncio.Task[None]:
+        task = asyncio.create_task(go_on())
+        await asyncio.sleep(0)
+        return task
+
+    async def farewell() -> None:
+        ended.append("farewell")
+
+    portal = Portal(farewell)
+    task = portal.run(begin, "")
+    portal.close()
+    assert task.cancelled()
+    assert ended == ["farewell", "in order"]
 
 
 def test_the_synchronous_face_may_be_closed_twice_and_used_again(app: App) -> None:

@@ -90,11 +90,14 @@ def loaded(module: str, shop: str, url: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("DATABASE_URL", url)
     monkeypatch.setenv("SHOP_TOKEN", "hush")
     monkeypatch.syspath_prepend(folder)
+    names = [file.stem for file in folder.glob("*.py")]
+    for name in names:  # of another shop, in another test of this process
+        monkeypatch.delitem(sys.modules, name, raising=False)
     try:
         yield import_module(module)
     finally:
-        for file in folder.glob("*.py"):
-            sys.modules.pop(file.stem, None)
+        for name in names:
+            sys.modules.pop(name, None)
 
 
 @contextmanager

@@ -231,5 +231,15 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
+        loop.run_until_complete(_end_tasks())
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+async def _end_tasks() -> None:
+    """What nobody has waited for, as ``asyncio.run`` does; its Runner would start a thread, which an ending program
+    may not."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

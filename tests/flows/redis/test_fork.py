@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from tests.support import forked
+from tests.support.child_does import CHILD_DOES
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
 BEGINNING = """
@@ -17,17 +18,6 @@ import redis
 
 flow = Flow("demo", sys.argv[1], queues=[Queue("first")])
 watch = redis.Redis.from_url(sys.argv[1])
-
-def child_does(what):
-    watch.close()
-    if (pid := os.fork()) == 0:
-        try:
-            what()
-        except BaseException as error:
-            print(type(error).__name__, error, flush=True)
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
 
 def sessions():
     return {one["id"] for one in watch.client_list()} - {str(watch.client_id())}
@@ -41,6 +31,7 @@ def create(name):
 loop.run_until_complete(flow.open())
 create("parent")
 before = sessions()
+watch.close()
 child_does(lambda: (create("child"), loop.run_until_complete(flow.close())))
 create("parent again")
 assert before <= sessions(), "the parent has lost its session"
@@ -49,6 +40,7 @@ loop.run_until_complete(flow.close())
 WITHOUT_A_LOOP = """
 flow.sync.create_job({"by": "parent"})
 before = sessions()
+watch.close()
 child_does(lambda: (flow.sync.create_job({"by": "child"}), flow.sync.close()))
 flow.sync.create_job({"by": "parent again"})
 assert before <= sessions(), "the parent has lost its session"
@@ -76,7 +68,7 @@ flow.sync.close()
     ids=["on one loop", "without a loop", "a child that only ends"],
 )
 def test_both_sides_of_a_fork_go_on_with_sessions_of_their_own(story: str, redis_url: str) -> None:
-    words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", BEGINNING + story, redis_url]
+    words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + BEGINNING + story, redis_url]
     ended = forked.run(words, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:

@@ -8,6 +8,7 @@ import pytest
 
 from stowhand.testing import MemoryStore
 from tests.support import forked
+from tests.support.child_does import CHILD_DOES
 from tests.support.lent import SharedServer
 
 STORY = """
@@ -23,16 +24,7 @@ def enqueue(task):
 
 loop.run_until_complete(store.open())
 enqueue("parent")
-if (pid := os.fork()) == 0:
-    try:
-        enqueue("child")
-        loop.run_until_complete(store.close())
-        app.sync.close()
-    except BaseException as error:
-        print(type(error).__name__, error, flush=True)
-        os._exit(1)
-    os._exit(0)
-assert os.waitpid(pid, 0)[1] == 0
+child_does(lambda: (enqueue("child"), loop.run_until_complete(store.close()), app.sync.close()))
 enqueue("parent again")
 loop.run_until_complete(store.close())
 """
@@ -42,7 +34,7 @@ loop.run_until_complete(store.close())
 def test_both_sides_of_a_fork_go_on() -> None:
     with SharedServer() as street:
         url = street.lend(kept := MemoryStore())
-        words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", STORY, url]
+        words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + STORY, url]
         ended = forked.run(words, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         street.take_back(url)

@@ -8,6 +8,7 @@ import pytest
 
 from stowhand import App
 from tests.support import forked
+from tests.support.child_does import CHILD_DOES
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
 BEGINNING = """
@@ -15,17 +16,6 @@ import asyncio, os, sys
 from psycopg_pool import AsyncConnectionPool
 from stowhand import App, NewJob, open_store
 from stowhand.errors import StoreUnreachable
-
-def child_does(what):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            what()
-        except BaseException as error:
-            print(type(error).__name__, error, flush=True)
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
 
 def session():
     return loop.run_until_complete(backend())
@@ -120,7 +110,7 @@ def test_a_pool_of_the_application_is_refused_after_a_fork(postgres_url: str) ->
 
 
 def program(story: str, url: str) -> str:
-    words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", BEGINNING + story, url]
+    words = [forked.PYTHON, "-W", "ignore::DeprecationWarning", "-c", CHILD_DOES + BEGINNING + story, url]
     ended = forked.run(words, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
     return str(ended.stdout)
