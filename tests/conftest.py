@@ -9,6 +9,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Coroutine, Generator, Iterator
 from typing import Any, Protocol, TypeVar
@@ -20,6 +21,7 @@ from tests.support.binaries import older_than
 from tests.support.databases import Databases, Setup
 from tests.support.memory import use_memory
 from tests.support.servers import PostgresServer, main_server
+from tests.support.sources import ROOT
 from tests.support.valkey import LiveRedis, main_redis
 
 pytest_plugins = ["tests.support.selection", "tests.support.other_python", "pytester"]
@@ -64,6 +66,18 @@ def _run(coroutine: Coroutine[Any, Any, T], timeout: float = 30) -> T:
             raise
 
     return asyncio.run(within_the_deadline())
+
+
+@pytest.fixture(autouse=True)
+def modules_of_programs_end(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A program of a test's own, or of `examples`, that was imported here: the next test has a `shop` too."""
+    folders = (str(tmp_path_factory.getbasetemp()), str(ROOT / "examples"))
+    before, path = set(sys.modules), set(sys.path)
+    yield
+    sys.path[:] = [folder for folder in sys.path if folder in path or not folder.startswith(folders)]
+    for name in sys.modules.keys() - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(folders):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

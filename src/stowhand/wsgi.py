@@ -16,10 +16,8 @@ from stowhand.events import Events
 from stowhand.observe.lending import LendingListener
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind
-from stowhand.web.acting import Acting, declared_by
 from stowhand.web.asked import FORM_BYTES, MOST_FIELDS, Asked, Reply, Who, fields_of, text
-from stowhand.web.board import Board
-from stowhand.web.reading import Reading
+from stowhand.web.board import mounted
 
 AGAIN = "5"
 """Seconds until a page that is looked at fetches itself again."""
@@ -38,7 +36,7 @@ class Dashboard:
     def __init__(self, app: App, events: Events | None = None) -> None:
         if events is None:
             LendingListener(events := Events(), name="web")
-        self._board = Board(Reading(app.open, events=events), acting=Acting(events, declared_by(app)), events=events)
+        self._board = mounted(app, events)
         self._portal = Portal(app.close)
 
     def answer(self, asked: Asked) -> Reply:

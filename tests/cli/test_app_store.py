@@ -6,7 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -45,12 +45,9 @@ class Place:
 
 
 @pytest.fixture
-def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.syspath_prepend(folder)
-    place = Place(folder)
-    yield place
-    for name in [name for name in sys.modules if name.startswith(place.module)]:
-        del sys.modules[name]
+    return Place(folder)
 
 
 def test_the_readmes_example_works_with_a_store_that_only_the_app_names(place: Place, stowhand: Stowhand) -> None:

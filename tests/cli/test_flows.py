@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +70,15 @@ Write = Callable[[str], str]
 
 
 @pytest.fixture
-def write(folder: Path) -> Iterator[Write]:
+def write(folder: Path) -> Write:
     """Makes a module of the application's, of a name that no other test imports; gives the name."""
-    names = []
 
     def write(place: str) -> str:
-        names.append(f"shop_{uuid.uuid4().hex[:8]}")
-        (folder / f"{names[-1]}.py").write_text(PROGRAM.format(place=place))
-        return names[-1]
+        name = f"shop_{uuid.uuid4().hex[:8]}"
+        (folder / f"{name}.py").write_text(PROGRAM.format(place=place))
+        return name
 
-    yield write
-    for name in names:
-        sys.modules.pop(name, None)
-    if str(folder) in sys.path:
-        sys.path.remove(str(folder))
+    return write
 
 
 @pytest.fixture

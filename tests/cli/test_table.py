@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 import uuid
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,14 +24,11 @@ something = 5
 
 
 @pytest.fixture
-def program(folder: Path) -> Iterator[str]:
+def program(folder: Path) -> str:
     """A module of the application's, of a name that no other test imports."""
     name = f"app_{uuid.uuid4().hex[:8]}"
     (folder / f"{name}.py").write_text(PROGRAM)
-    yield name
-    sys.modules.pop(name, None)
-    if str(folder) in sys.path:
-        sys.path.remove(str(folder))
+    return name
 
 
 def make(call: Stowhand, *arguments: object) -> None:

@@ -8,12 +8,11 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -49,16 +48,13 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-def program(folder: Path) -> Iterator[str]:
+def program(folder: Path) -> str:
     name = f"shop_{uuid.uuid4().hex[:8]}"
     (folder / f"{name}.py").write_text(PROGRAM)
     shape = read_shape("jobs", None, {}, folds=False)
     with closing(sqlite3.connect("app.db")) as connection:
         connection.executescript(full_ddl(Plan(shape=shape, dialect="sqlite")))
-    yield name
-    sys.modules.pop(name, None)
-    if str(folder) in sys.path:
-        sys.path.remove(str(folder))
+    return name
 
 
 def insert(*ids: int) -> None:

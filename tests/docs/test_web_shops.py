@@ -83,21 +83,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-@contextmanager
-def loaded(module: str, shop: str, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def loaded(module: str, shop: str, url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module of a shop, in this process."""
     folder = ROOT / "examples" / shop
     monkeypatch.setenv("DATABASE_URL", url)
     monkeypatch.setenv("SHOP_TOKEN", "hush")
     monkeypatch.syspath_prepend(folder)
-    names = [file.stem for file in folder.glob("*.py")]
-    for name in names:  # of another shop, in another test of this process
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    try:
-        yield import_module(module)
-    finally:
-        for name in names:
-            sys.modules.pop(name, None)
+    return import_module(module)
 
 
 @contextmanager
@@ -126,7 +118,7 @@ def in_a_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterat
 def test_the_fastapi_shop_works_answers_for_its_health_and_shows_its_jobs(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with loaded("web", "fastapi_shop", url, monkeypatch) as shop, with_uvicorn(shop.web) as client:
+    with with_uvicorn(loaded("web", "fastapi_shop", url, monkeypatch).web) as client:
         assert client.post("/orders", params={"item": "sold out"}).status_code == 409
         made = client.post("/orders", params={"item": "a lamp"}).json()
         confirmed = {"item": "a lamp", "state": "confirmed"}
@@ -142,7 +134,7 @@ def test_the_starlette_shop_works_answers_for_its_health_and_shows_its_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
-    with loaded("shop", "starlette_shop", url, monkeypatch) as shop, with_uvicorn(shop.web) as client:
+    with with_uvicorn(loaded("shop", "starlette_shop", url, monkeypatch).web) as client:
         assert client.post("/orders", params={"item": "sold out"}).status_code == 409
         made = client.post("/orders", params={"item": "a lamp"}).json()
         assert made["order"] == 1, "the order that was refused has left nothing"
@@ -156,36 +148,36 @@ def test_the_starlette_shop_works_answers_for_its_health_and_shows_its_jobs(
 def test_the_flask_shop_takes_orders_that_a_worker_confirms_and_shows_and_cancels_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with loaded("shop", "flask_shop", f"sqlite:///{tmp_path}/shop.db", monkeypatch) as shop:
-        server = make_server("127.0.0.1", 0, shop.web, threaded=True)
-        with (
-            in_a_thread(server.serve_forever, server.shutdown),
-            httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client,
-        ):
-            assert client.post("/orders", data={"item": "sold out"}).status_code == 409
-            first, second = (place(client, item)["job"] for item in ("a lamp", "a book"))
-            assert client.get("/jobs-admin/").status_code == 403
-            client.headers["authorization"] = "Bearer hush"
-            overview = client.get("/jobs-admin/")
-            assert (overview.status_code, overview.headers["refresh"]) == (200, "5")
-            assert "data-region" not in overview.text, "its script would ask for a stream"
-            assert client.get("/jobs-admin/", headers={"accept": "text/event-stream"}).status_code == 204
-            (style,) = re.findall(r'href="(/jobs-admin/[^"]*board\.css[^"]*)"', overview.text)
-            assert client.get(style).headers["content-type"] == "text/css; charset=utf-8"
-            page = client.get("/jobs-admin/job", params={"id": second})
-            assert "refresh" not in page.headers, "what is typed there would be gone"
-            (token,) = set(re.findall(r'name="token" value="([0-9a-f]+)"', page.text))
-            form = {"action": "cancel", "id": second, "token": token}
-            assert client.post("/jobs-admin/act", data=form | {"token": "0" * 64}).status_code == 403
-            assert client.post("/jobs-admin/act", data=form).status_code == 303
-            assert client.post("/jobs-admin/act", content=b"x" * (5 << 20)).status_code == 413
-            asyncio.run(work(shop.app))
-            states = [client.get(f"/jobs/{job}").json()["state"] for job in (first, second)]
-            assert states == ["completed", "canceled"]
-            assert "confirmed a lamp" in client.get("/jobs-admin/job", params={"id": first}).text
-        server.server_close()
-        shop.app.sync.close()
-        shop.engine.dispose()
+    shop = loaded("shop", "flask_shop", f"sqlite:///{tmp_path}/shop.db", monkeypatch)
+    server = make_server("127.0.0.1", 0, shop.web, threaded=True)
+    with (
+        in_a_thread(server.serve_forever, server.shutdown),
+        httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client,
+    ):
+        assert client.post("/orders", data={"item": "sold out"}).status_code == 409
+        first, second = (place(client, item)["job"] for item in ("a lamp", "a book"))
+        assert client.get("/jobs-admin/").status_code == 403
+        client.headers["authorization"] = "Bearer hush"
+        overview = client.get("/jobs-admin/")
+        assert (overview.status_code, overview.headers["refresh"]) == (200, "5")
+        assert "data-region" not in overview.text, "its script would ask for a stream"
+        assert client.get("/jobs-admin/", headers={"accept": "text/event-stream"}).status_code == 204
+        (style,) = re.findall(r'href="(/jobs-admin/[^"]*board\.css[^"]*)"', overview.text)
+        assert client.get(style).headers["content-type"] == "text/css; charset=utf-8"
+        page = client.get("/jobs-admin/job", params={"id": second})
+        assert "refresh" not in page.headers, "what is typed there would be gone"
+        (token,) = set(re.findall(r'name="token" value="([0-9a-f]+)"', page.text))
+        form = {"action": "cancel", "id": second, "token": token}
+        assert client.post("/jobs-admin/act", data=form | {"token": "0" * 64}).status_code == 403
+        assert client.post("/jobs-admin/act", data=form).status_code == 303
+        assert client.post("/jobs-admin/act", content=b"x" * (5 << 20)).status_code == 413
+        asyncio.run(work(shop.app))
+        states = [client.get(f"/jobs/{job}").json()["state"] for job in (first, second)]
+        assert states == ["completed", "canceled"]
+        assert "confirmed a lamp" in client.get("/jobs-admin/job", params={"id": first}).text
+    server.server_close()
+    shop.app.sync.close()
+    shop.engine.dispose()
 
 
 async def work(app: App) -> None:

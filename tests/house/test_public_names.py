@@ -202,6 +202,7 @@ def test_an_app_has_these_members_and_no_others() -> None:
             "immediate",
             "job",
             "open",
+            "open_to_read",
             "override",
             "own_store",
             "registry",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +24,12 @@ MODULES = {
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_with_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_a_folder_with_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in MODULES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    yield
-    for name in [name for name in sys.modules if name.startswith("shop_")]:
-        del sys.modules[name]
 
 
 @pytest.mark.parametrize("where", ["shop_jobs:app", "shop_jobs", "shop_jobs:Holder.inner", "shop_pack.jobs:other"])

@@ -20,12 +20,16 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from stowhand import App, NewJob, open_store
-from stowhand.errors import ConfigurationError
+from stowhand import App, NewJob, State, open_store
+from stowhand.errors import ConfigurationError, StoreError
+from stowhand.events import Events
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
 from stowhand.web.asked import Right, Who
+from stowhand.web.board import mounted
 from tests.support.lent import SharedServer
+from tests.web.browser import Browser
 from tests.web.conftest import Visitor
 
 
@@ -105,6 +109,36 @@ async def test_the_application_says_what_its_visitors_may_do() -> None:
     await app.close()
 
 
+@pytest.mark.parametrize("then", [[], OSError("away")])
+async def test_an_open_page_shows_nothing_more_to_whom_the_application_no_longer_lets_look(then: Any) -> None:
+    app, given = App("memory://"), [["look"], ["look"], then]
+    store = await app.open()
+
+    def rights(request: Request) -> Any:
+        now = given.pop(0)
+        if isinstance(now, OSError):
+            raise now
+        return now
+
+    said, over = list[bytes](), asyncio.Event()
+
+    async def receive() -> Any:
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        said.append(message.get("body", b""))
+        await store.jobs.enqueue(NewJob(task="changes_the_counts"))
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"accept", b"text/event-stream")]}
+    async with asyncio.timeout(20):
+        await dashboard(app, rights=rights)(scope, receive, send)
+    over.set()
+    assert given == []
+    assert sum(b"event: now" in piece for piece in said) == 2
+    await app.close()
+
+
 async def test_a_job_added_from_the_page_is_as_a_module_declares_it_that_nobody_has_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +162,55 @@ async def test_a_job_added_from_the_page_is_as_a_module_declares_it_that_nobody_
     assert added is not None
     assert added.max_attempts == 3
     await app.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+class Watched(App):
+    """Remembers how its store was opened."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.opened: set[str] = set()
+
+    async def open(self, *, install: bool = False) -> QueueStore:
+        self.opened.add("to write")
+        return await super().open(install=install)
+
+    async def open_to_read(self) -> QueueStore:
+        self.opened.add("to read")
+        return await super().open_to_read()
+
+
+async def test_who_looks_has_connections_that_only_read_and_who_acts_the_apps_own(url: str) -> None:
+    app = Watched(url)
+    store = await app.open(install=True)
+    async with app:
+        job = await store.jobs.enqueue(NewJob(task="send"))
+        with pytest.raises(StoreError, match=r"readonly|looked at"):
+            await (await app.open_to_read()).jobs.enqueue(NewJob(task="send"))
+        app.opened.clear()
+        browser = Browser(mounted(app, Events()), who=Who("ann", frozenset(Right)))
+        for at in ("/", "/jobs", f"/job?id={job.id}", "/queues", "/tasks", "/failures", "/workers"):
+            assert (await browser.open(at)).status == 200, at
+        assert app.opened == {"to read"}
+        form = (await browser.open("/jobs")).form("/act")
+        assert (await browser.send(form, action="cancel", id=[str(job.id)])).status == 303
+        assert app.opened == {"to read", "to write"}
+        now = await store.jobs.get(job.id)
+        assert now is not None
+        assert now.state is State.CANCELED
+
+
+async def test_an_app_that_was_given_its_store_is_read_by_that() -> None:
+    store = MemoryStore()
+    assert await App(store=store).open_to_read() is store
+    app = App("sqlite:///never-made.db")
+    with app.using(store):
+        assert await app.open_to_read() is store
 
 
 def test_a_prefix_that_is_no_path_is_refused() -> None:

@@ -109,7 +109,7 @@ class App:
         self._app_store = AppStore(url, store, options)
         self._modules = read_modules(include)
         self._new_logger = logger_factory or log_in_the_name_of
-        self._connected = Connected(self, self._app_store.make)
+        self._connected = Connected(self, self._app_store.make, self._app_store.maker_to_read)
         self.handled = self._connected.handled
         """Its jobs, for handles."""
         self._at_once: AtOnce | None = None
@@ -278,15 +278,22 @@ class App:
             return opening.result()
         return await self._open_in(self._connected, install=install)
 
+    async def open_to_read(self) -> QueueStore:
+        """The same store on connections of their own, on which nothing can be written and a question ends after some
+        seconds; what was given as an object is used as it is. Raises as ``open``.
+        """
+        return await self._open_in(self._connected.reader)
+
     async def close(self) -> None:
         """Close the connections of this event loop. Harmless when repeated; the next use connects anew."""
         await self.handled.close()
         for handler in self._handlers:
             handler.close()
         self._handlers.clear()
-        opening = self._connected.stores.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            await (await opening).close()
+        for connected in (self._connected.reader, self._connected):
+            opening = connected.stores.pop(asyncio.get_running_loop(), None)
+            if opening is not None:
+                await (await opening).close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -504,11 +511,14 @@ def task_handler(
 class Connected:
     """The stores that an App is connected to, one for each event loop, and ``handled``: the jobs in them, for handles.
 
-    ``make``: gives one that is not open.
+    ``make``: gives one that is not open. ``make_to_read``: the same for ``reader``, if that is another one.
     """
 
-    def __init__(self, app: App, make: Callable[[], QueueStore]) -> None:
+    def __init__(
+        self, app: App, make: Callable[[], QueueStore], make_to_read: Callable[[], QueueStore] | None = None
+    ) -> None:
         self.make = make
+        self.reader = self if make_to_read is None else Connected(app, make_to_read)
         self.stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
         self.unconnected: QueueStore | None = None
         """Need not be open."""

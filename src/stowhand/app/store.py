@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -57,15 +59,19 @@ class AppStore:
             self._adopted = url, options
         return ours
 
-    def make(self) -> QueueStore:
-        """A store that is not connected yet; or the object that was given."""
+    @property
+    def maker_to_read(self) -> Callable[[], QueueStore] | None:
+        """What makes one that can only be read; ``None``: an object was given, and is used as it is."""
+        return partial(self.make, read_only=True) if self.object is None else None
+
+    def make(self, *, read_only: bool = False) -> QueueStore:
+        """A store that is not connected yet; or the object that was given, which is as it is."""
         if self.object is not None:
             return self.object
-        if self._adopted is not None:
-            return store_at(*self._adopted)
-        url, options = read_store(self.own)
-        options = msgspec.structs.replace(options, pool=self._options.pool)
-        return store_at(url, options) if options.pool is None else open_store("postgresql://", options)
+        url, options = self._adopted or read_store(self.own)
+        pool = None if self._adopted else self._options.pool
+        options = msgspec.structs.replace(options, pool=pool, read_only=read_only or options.read_only)
+        return store_at(url, options) if pool is None else open_store("postgresql://", options)
 
 
 def _understood(url: object) -> str:

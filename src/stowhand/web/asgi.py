@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
@@ -17,10 +18,8 @@ from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.bodies import collect
 from stowhand.remote.server.refusals import Refused
-from stowhand.web.acting import Acting, declared_by
 from stowhand.web.asked import FORM_BYTES, Asked, Reply, Who, fields_of, text
-from stowhand.web.board import Board
-from stowhand.web.reading import Reading
+from stowhand.web.board import Board, mounted
 
 CONNECTION = "stowhand.connection"
 """Where a server of ours keeps the connection of a request, in its ``state``."""
@@ -40,8 +39,9 @@ class Asgi:
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
+        visitor = None if self._visitor is None else partial(self._visitor, request)
         try:
-            reply = await self._board.answer(await self._asked(request))
+            reply = await self._board.answer(await self._asked(request, visitor))
             if reply.status not in (401, 403) and not _admitted(scope):
                 reply = text(503, "Too many connections; close idle ones.\n", ("retry-after", "5"))
             response = _response(reply)
@@ -51,7 +51,7 @@ class Asgi:
             response = _response(text(refused.status, f"{refused.message}\n"))
         await response(scope, receive, send)
 
-    async def _asked(self, request: Request) -> Asked:
+    async def _asked(self, request: Request, visitor: Callable[[], Awaitable[Who]] | None) -> Asked:
         root, path = request.scope.get("root_path", ""), request.scope["path"]
         headers = {name: ", ".join(request.headers.getlist(name)) for name in request.headers}  # none stands for all
         headers["cookie"] = "; ".join(request.headers.getlist("cookie"))
@@ -64,8 +64,9 @@ class Asgi:
             peer=request.client.host if request.client is not None else "",
             secure=request.scope.get("scheme") == "https",
             prefix=quote(root + self._prefix),
-            who=Who() if self._visitor is None else await self._visitor(request),
-            known=self._visitor is not None,
+            who=Who() if visitor is None else await visitor(),
+            known=visitor is not None,
+            ask_who=visitor,
         )
 
 
@@ -102,17 +103,10 @@ def dashboard(
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
 
-    async def opened() -> QueueStore:
-        if isinstance(kept, App):
-            return await kept.open()
-        await kept.open()
-        return kept
-
     async def visitor(request: Request) -> Who:
         given = rights(request)
         return Who.of(await given if inspect.isawaitable(given) else given)
 
     if events is None:
         LendingListener(events := Events(), name="web")
-    acting = Acting(events, declared_by(kept)) if isinstance(kept, App) else Acting(events)
-    return Asgi(Board(Reading(opened, events=events), acting=acting, events=events), visitor, prefix)
+    return Asgi(mounted(kept, events), visitor, prefix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
@@ -79,6 +79,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     who: Who = Who()
     known: bool = False
     """The application around the dashboard has said who it is; else ``Access.admit`` finds out."""
+    ask_who: Callable[[], Awaitable[Who]] | None = None
+    """Who it is by now, where the application said it."""
     token: str = ""
     """What each form sends back, so that no other site can post it. ``Access.admit`` sets it, and what follows."""
     visit: str = ""

@@ -6,7 +6,7 @@ import hashlib
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jinja2
@@ -14,13 +14,15 @@ import msgspec
 from markupsafe import Markup
 
 from stowhand import errors
+from stowhand.app.app import App
 from stowhand.clock import wall_clock
 from stowhand.events import Events, RequestBroken
 from stowhand.jobs.moments import away, iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import charts, job, jobs, lists, overview
 from stowhand.web.access import Access
-from stowhand.web.acting import ACTIONS, Acting
+from stowhand.web.acting import ACTIONS, Acting, declared_by
 from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, short, text
 from stowhand.web.live import Live
 from stowhand.web.reading import Reading
@@ -172,6 +174,19 @@ class Board:
         since = self._reading.away_since if status == 503 and not of_schema else None
         values = {"words": words, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
+
+
+def mounted(kept: App | QueueStore, events: Events) -> Board:
+    """Over an App, whose pages are asked for on connections that only read; or over a store, as it is."""
+
+    async def opened(store: QueueStore) -> QueueStore:
+        await store.open()
+        return store
+
+    if not isinstance(kept, App):
+        return Board(Reading(partial(opened, kept), events=events), acting=Acting(events), events=events)
+    reading = Reading(kept.open_to_read, acting=Reading(kept.open), events=events)
+    return Board(reading, acting=Acting(events, declared_by(kept)), events=events)
 
 
 @cache

@@ -1,8 +1,8 @@
 """Live update: a page, asked for as a stream of events, sends its regions again when their text has changed.
 
 A viewer costs one shared question a second, and a rendering of the page when the answer has changed: less often where
-open pages cost much. Each rendering is a request like any other, with the viewer's rights of that moment; those that
-an application gives hold for a stream. No queue: who reads slowly gets what is newest when the last piece was read.
+open pages cost much. Each rendering is a request like any other, with the viewer's rights of that moment. No queue: who
+reads slowly gets what is newest when the last piece was read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.jobs.moments import iso
-from stowhand.web.asked import Asked, Reply, text
+from stowhand.web.asked import Asked, Reply, Who, text
 from stowhand.web.reading import Reading
 
 EVENTS = "text/event-stream"
@@ -88,7 +88,7 @@ class Live:
                     is_due = began >= again
                     if is_due or (began >= rested and await self._amounts() != known):
                         break
-                known, reply = await self._amounts(), await self._answer(page)
+                known, reply = await self._amounts(), await self._answer(await _by_now(page))
                 rest = min((self._clock.monotonic() - began) * REST * self._viewers, LONGEST)
                 rested = rested if is_due else began + rest
         finally:
@@ -108,6 +108,16 @@ class Live:
             return await self._reading.amounts()
         except (StoreError, ConfigurationError):
             return None
+
+
+async def _by_now(page: Asked) -> Asked:
+    """With what the viewer may do by now. What the application raises is its answer to the next request: none here."""
+    if page.ask_who is None:
+        return page
+    try:
+        return msgspec.structs.replace(page, who=await page.ask_who())
+    except Exception:  # noqa: BLE001  boundary: the browser asks anew
+        return msgspec.structs.replace(page, who=Who())
 
 
 def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
