@@ -369,6 +369,16 @@ async def test_a_form_sent_twice_adds_one_job(store_at: Stores) -> None:
         assert [job.id for job in await desk.store.inspect.list()] == [old]
 
 
+async def test_a_form_changed_after_it_was_sent_adds_another_job() -> None:
+    """Back in the browser, another number, and sent once more: the form has the name that it had."""
+    desk = Desk(MemoryStore())
+    old = await desk.add(payload='{"n":1}')
+    form = (await desk.browser.open(f"/again?id={old}")).form("/again")
+    for payload in ('{"n":2}', '{"n":3}', '{"n":2}'):
+        assert (await desk.browser.send(form, payload=payload)).status == 303
+    assert sorted(job.payload_text for job in await desk.store.inspect.list()) == ['{"n":1}', '{"n":2}', '{"n":3}']
+
+
 async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_one() -> None:
     store = MemoryStore()
     desk = Desk(store, Who("bob", frozenset({Right.LOOK, Right.ADD})))

@@ -6,6 +6,7 @@ does what it does once: every action says where a job is to be, and a job that i
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -138,7 +139,9 @@ class Acting:
 
     async def run_again(self, asked: Asked, reading: Reading) -> View | Reply:
         """Add the job of that form, or say what is wrong with it."""
-        old, once = await _original(asked, reading), asked.sent("once")[:64]
+        old = await _original(asked, reading)
+        sent = repr([old.id, *map(asked.sent, FIELDS)])  # with other words in it the form is another
+        once = asked.sent("once") and hashlib.sha256(sent.encode()).hexdigest()[:32]
         try:
             job = self._job(asked, old, once)
             job_id = self._made.get(once)
