@@ -121,6 +121,8 @@ class Acting:
             return _back(asked, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
         if (action := ACTIONS.get(word)) is None:
             raise Malformed(f"action: {word!r} is none; there are: {', '.join([*ACTIONS, *PAUSES])}")
+        if word != "reschedule" and (asked.sent("when") + asked.sent("priority")).strip():
+            raise Malformed(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
         ids = [read_id(given) for given in dict.fromkeys(asked.form.get("id", ()))]
         if len(ids) > PAGE:
             raise Malformed(f"id: {len(ids)} jobs at once; a page has {PAGE}")
