@@ -226,7 +226,10 @@ async def test_a_lent_store_shows_jobs_one_by_one() -> None:
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"n":[1]}'))
         visitor = Visitor(store)
         assert "This store is lent" in await visitor.page("/")
-        assert "This store is lent" in await visitor.page("/jobs")
+        jobs = await visitor.page("/jobs")
+        assert "This store is lent" in jobs
+        assert "More filters" not in jobs  # nothing there could answer
+        assert 'href="/jobs?state' not in jobs
         page = await visitor.page(f"/job?id={job.id}")
         assert '<bdi class="name">&#34;n&#34;</bdi>' in page
         assert "Why it waits" not in page
