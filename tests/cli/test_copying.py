@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from stowhand import App, Job, State
+from stowhand import App, Job, NewJob, State
 from stowhand.jobs import copying
 from tests.support import forked
 
@@ -86,6 +86,31 @@ def test_sql_enqueues_it(postgres_url: str) -> None:
             app.sync.remove(newest(app).id)
     finally:
         app.sync.close()
+
+
+def test_a_copy_leaves_the_job_that_has_the_key_as_it_is(tmp_path: Path) -> None:
+    """By its key it would change that job: at once due, with `***` for what is hidden."""
+    app = installed(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    async def scenario() -> None:
+        async with app:
+            store = await app.open()
+            waits = await app.enqueue(NewJob(task="t", payload='{"password":"hush"}', key="k", delay=3600.0))
+            fails = await app.enqueue(NewJob(task="t", payload='{"password":"hush"}', key="f"))
+            await store.admin.permanently_fail_jobs([fails.id])
+            for one in (waits, fails):
+                before = await store.jobs.get(one.id)
+                assert before is not None
+                text = copying.copies(before, '{"password":"***"}', (), None)["python"]
+                code = compile(text, "copied", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                await types.FunctionType(code, {"app": app})()
+                assert await store.jobs.get(one.id) == before
+            await store.admin.complete_jobs([waits.id])
+            over = await store.jobs.get(waits.id)
+            assert over is not None
+            assert "--key=k " in copying.copies(over, "{}", (), None)["command"]
+
+    asyncio.run(scenario())
 
 
 def test_the_schema_is_quoted_in_sql() -> None:

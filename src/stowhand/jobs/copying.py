@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 
-from stowhand.jobs.job import Job
+import msgspec
+
+from stowhand.jobs.job import Job, State
 
 SCHEMA = "stowhand"
 
 
 def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -> dict[str, str]:
     """Every way that there is, by name. ``schema``: where PostgreSQL has ``add_job``; ``None``: nowhere."""
+    if job.state not in (State.COMPLETED, State.CANCELED):  # by its key it would change this job, and add none
+        job = msgspec.structs.replace(job, key=None)
     return {
         "command": command(job, payload, flags),
         **({} if schema is None else {"sql": sql(job, payload, flags, schema)}),
