@@ -114,7 +114,8 @@ def test_a_copy_leaves_the_job_that_has_the_key_as_it_is(tmp_path: Path) -> None
 
 
 def test_the_schema_is_quoted_in_sql() -> None:
-    assert copying.sql(JOBS[-1], "{}", (), 'My"schema').startswith('select id from "My""schema".add_job(\'--plain\'')
+    for schema, quoted in {'My"schema': '"My""schema"', "user": '"user"', "stowhand": "stowhand"}.items():
+        assert copying.sql(JOBS[-1], "{}", (), schema).startswith(f"select id from {quoted}.add_job('--plain'")
 
 
 def test_python_enqueues_it(tmp_path: Path) -> None:

@@ -87,4 +87,4 @@ def _literal(text: str) -> str:
 
 
 def _name(schema: str) -> str:
-    return '"' + schema.replace('"', '""') + '"' if not schema.isidentifier() or schema != schema.lower() else schema
+    return SCHEMA if schema == SCHEMA else '"' + schema.replace('"', '""') + '"'  # "user" is a word of SQL's, too
