@@ -92,6 +92,17 @@ async def test_who_sees_no_payloads_cannot_search_in_them(query: str) -> None:
     assert 'name="error"' not in await visitor.page("/jobs")
 
 
+async def test_an_id_leads_to_its_job() -> None:
+    store = MemoryStore()
+    job = await store.jobs.enqueue(NewJob(task="send"))
+    visitor = Visitor(store, prefix="/ops")
+    assert '<input name="id"' in await visitor.page("/ops/jobs")
+    reply = await visitor.reply(f"/ops/jobs?state=failed&task=&id={job.id}")
+    assert (reply.status, dict(reply.headers)["location"]) == (303, f"/ops/job?id={job.id}")
+    assert "There is no job" in await visitor.page("/ops/job?id=99", 404)
+    assert "Show all" in await visitor.page("/ops/jobs?id=&task=nobodys")
+
+
 async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":["ada",{"n":9223372036854775809}]}'))

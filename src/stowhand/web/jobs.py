@@ -11,7 +11,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.moments import read_past
 from stowhand.protocols.option import one_of
 from stowhand.protocols.searching import Search
-from stowhand.web.asked import Asked, Malformed, Right, View, read
+from stowhand.web.asked import Asked, Malformed, Reply, Right, View, read, redirect
 from stowhand.web.reading import Reading
 
 PAGE = 50
@@ -23,21 +23,22 @@ _OPEN = {"key": Right.PAYLOADS, "error": Right.PAYLOADS}
 """Filters that need a right of their own."""
 
 
-async def show(asked: Asked, reading: Reading) -> View:
-    """A page of jobs, and where it goes on."""
+async def show(asked: Asked, reading: Reading) -> View | Reply:
+    """A page of jobs, and where it goes on; where an id is given, the way to that job."""
+    if job_id := asked.first("id"):
+        return redirect(asked.href("/job", id=job_id))
     wanted = await wanted_of(asked, reading)
     found = await reading.search(asked.who, wanted)
     amounts = await reading.amounts()
     tabs = [("All", None, None)] + [(state.value, state.value, amounts and amounts[state]) for state in State]
     given = {name: asked.first(name) for name in (*NAMES, *TIMES)}
+    shown = [name for name in ("id", *given) if asked.may(_OPEN.get(name, Right.LOOK))]
     values = {
         "page": "jobs",
         "found": found,
         "states": [*wanted.states],
         "tabs": [(name, asked.href("/jobs", **given, state=state), amount) for name, state, amount in tabs],
-        "filters": [
-            (name, given[name], HINTS.get(name, "")) for name in given if asked.may(_OPEN.get(name, Right.LOOK))
-        ],
+        "filters": [(name, given.get(name, ""), HINTS.get(name, "")) for name in shown],
         "is_filtered": any(given.values()),
         "onward": asked.again(go_on=found.go_on) if found and found.go_on else None,
         "is_full": found is not None and len(found.jobs) >= PAGE,
@@ -48,7 +49,7 @@ async def show(asked: Asked, reading: Reading) -> View:
 
 async def wanted_of(asked: Asked, reading: Reading) -> Search:
     """The filters of the address. Raises Malformed."""
-    unknown = asked.query.keys() - {"state", *NAMES, *TIMES, "go_on", "v"}
+    unknown = asked.query.keys() - {"id", "state", *NAMES, *TIMES, "go_on", "v"}
     if unknown:
         raise Malformed(f"{', '.join(sorted(unknown))}: there is no such filter{suggest(min(unknown), NAMES + TIMES)}")
     words = [read("state", word, lambda word: one_of(word, State)) for word in asked.query.get("state", ())]
