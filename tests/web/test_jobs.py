@@ -78,6 +78,7 @@ async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
         ("state=faild", "did you mean 'failed'"),
         ("since=yesterday", "'yesterday' is no duration"),
         ("qeue=mail", "qeue: there is no such filter; did you mean 'queue'"),
+        ("sate=failed", "sate: there is no such filter; did you mean 'state'"),
         ("go_on=nowhere", "'nowhere' is not where a search like this goes on"),
     ],
 )

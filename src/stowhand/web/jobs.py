@@ -49,9 +49,10 @@ async def show(asked: Asked, reading: Reading) -> View | Reply:
 
 async def wanted_of(asked: Asked, reading: Reading) -> Search:
     """The filters of the address. Raises Malformed."""
-    unknown = asked.query.keys() - {"id", "state", *NAMES, *TIMES, "go_on", "v"}
+    filters = ("id", "state", *NAMES, *TIMES)
+    unknown = asked.query.keys() - {*filters, "go_on", "v"}
     if unknown:
-        raise Malformed(f"{', '.join(sorted(unknown))}: there is no such filter{suggest(min(unknown), NAMES + TIMES)}")
+        raise Malformed(f"{', '.join(sorted(unknown))}: there is no such filter{suggest(min(unknown), filters)}")
     words = [read("state", word, lambda word: one_of(word, State)) for word in asked.query.get("state", ())]
     states = tuple(State(word) for word in dict.fromkeys(words) if word)
     given: dict[str, Any] = {name: asked.first(name) or None for name in NAMES}
