@@ -220,6 +220,16 @@ async def test_a_session_ends_by_time_by_signing_out_and_with_the_process(door: 
     await browser.open("/", 401)
 
 
+async def test_who_signs_in_once_more_has_one_session(door: Opening) -> None:
+    made = door(link=True, allow_actions=True)
+    browser, before = await signed_in(made), made.browser()
+    before.cookies = dict(browser.cookies)
+    await browser.send((await browser.open("/login")).form("/login/link"))
+    await browser.send((await browser.open(made.shown[-1])).form("/login"))
+    await browser.open("/")
+    await before.open("/", 401)
+
+
 async def test_a_session_given_by_another_is_not_taken_over(door: Opening) -> None:
     """Whoever plants a cookie before the login does not know the one after it."""
     made = door(link=True, allow_actions=True)
