@@ -15,6 +15,7 @@ from stowhand.errors import InvalidJob, SchemaMissing, StoreUnreachable
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.observe.redacted_json import redacted_text, restored_text
+from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore
@@ -307,11 +308,20 @@ async def test_a_job_is_run_again_as_it_was_to_the_last_digit(store_at: Stores) 
         reply = await desk.browser.send(page.form("/again"))
         shown = await desk.browser.follow(reply)
         assert _said(shown) == [f"Added job {old + 1}, as job {old} with changes."]
+        assert f"<h1>Job {old + 1}</h1>" in shown.html
         new = await desk.job(old + 1)
         assert _exact(new.payload_text) == _exact(kept) | ({"e": "1E+5"} if "1e5" in kept else {})
         assert (new.task, new.queue, new.priority, new.max_attempts, new.flags) == ("send", "q", 3, 7, ("f",))
         assert (await desk.job(old)).key == "k"
         assert desk.told == [DashboardChanged("run again", "ann", (str(old), str(old + 1)), ("", "added"), "10.0.0.1")]
+
+
+async def test_a_job_that_is_run_again_is_in_no_trace_of_the_old_one() -> None:
+    desk = Desk(MemoryStore())
+    carried = f"{TRACE_PARENT}=00-{'a' * 32}-{'b' * 16}-01", f"{CORRELATION}=order-7"
+    old = await desk.add(flags=("f", *carried))
+    await again(desk, old)
+    assert (await desk.job(old + 1)).flags == ("f",)
 
 
 async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
