@@ -13,7 +13,7 @@ from stowhand.web import dashboard
 from tests.support.browsing import Chromium, barriers, overflow, served
 from tests.web.screens.conftest import Site
 
-SCREENS = ["/", "/jobs", "/job?id={job}", "/queues", "/tasks", "/failures", "/workers"]
+SCREENS = ["/", "/jobs", "/job?id={job}", "/again?id={job}", "/queues", "/tasks", "/failures", "/workers"]
 pytestmark = pytest.mark.xdist_group("screens")
 
 
@@ -60,6 +60,17 @@ async def test_everything_can_be_reached_by_the_keyboard(full_site: Site, page: 
     await expect(page.locator("main :focus")).to_have_count(1)
     ring = await page.locator("main :focus").evaluate("one => getComputedStyle(one).outlineStyle")
     assert ring == "solid"
+
+
+@pytest.mark.parametrize("path", ["/job?id={job}", "/again?id={job}", "/tasks"])
+async def test_the_tab_key_leaves_out_nothing_that_a_pointer_can_use(full_site: Site, page: Page, path: str) -> None:
+    await page.goto(full_site.at(path.format(job=full_site.running)))
+    controls = page.locator(":is(a[href], button, input:not([type=hidden]), textarea, summary):visible")
+    left = await controls.evaluate_all("all => { window.left = new Set(all); return all.length; }")
+    for _ in range(left):
+        await page.keyboard.press("Tab")
+        await page.evaluate("window.left.delete(document.activeElement)")
+    assert await page.evaluate("[...window.left].filter(one => one.isConnected).map(one => one.outerHTML)") == []
 
 
 @pytest.mark.parametrize("path", ["", "/jobs-admin"])
