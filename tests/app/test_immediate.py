@@ -40,6 +40,12 @@ async def broken() -> None:
     raise ValueError("it is broken")
 
 
+@app.task(backoff=lambda attempt: 0)
+async def soon_broken(ctx: Context) -> None:
+    done.append(f"attempt {ctx.attempt}")
+    raise ValueError("it is broken")
+
+
 @app.task
 async def again() -> None:
     await again.enqueue()
@@ -97,6 +103,20 @@ def test_what_a_task_raises_is_raised_by_enqueue(run: Run) -> None:
             app.sync.enqueue(broken)
         run(note.enqueue("x"))  # what has failed is not tried again
     assert done == ["x"]
+
+
+def test_what_has_failed_is_not_tried_again_though_its_task_waits_for_nothing(run: Run) -> None:
+    with app.immediate():
+        with pytest.raises(ValueError, match="it is broken"):
+            run(soon_broken.enqueue())
+        run(note.enqueue("x"))
+    assert done == ["attempt 1", "x"]
+
+
+def test_many_are_no_jobs_that_follow_one(run: Run) -> None:
+    with app.immediate():
+        run(app.enqueue_many([note.new_job("x")] * 1001))
+    assert len(done) == 1001
 
 
 def test_what_is_due_later_waits(run: Run) -> None:

@@ -213,7 +213,7 @@ class App:
         else:
             ids = await producer.enqueue_many(_check_each(jobs, self._check))
         if self._at_once is not None:
-            await self._at_once.run()
+            await self._at_once.run(len(ids))
         return ids
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:

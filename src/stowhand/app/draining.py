@@ -19,7 +19,7 @@ from stowhand.cron.scheduler import Entering
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended, Outcome
-from stowhand.jobs.outcomes import from_returned
+from stowhand.jobs.outcomes import LONGEST_DELAY, from_returned
 from stowhand.protocols.handler import HOOKS, Attempt, Function, Handler
 from stowhand.protocols.inside import is_inside
 from stowhand.protocols.policy import Policy, outcome_of
@@ -82,13 +82,14 @@ class Drain:
 
     With all that a worker of the App has: middleware, timeouts, retries; resources are opened for the first job that
     asks for them, and closed at the end. Its options are the App's own: no environment and no settings file is read.
+    ``retries``: whether what has failed is due again as its task says, or never.
     """
 
-    def __init__(self, app: App, clock: Clock | None = None) -> None:
+    def __init__(self, app: App, clock: Clock | None = None, *, retries: bool = True) -> None:
         from stowhand.app.app import task_handler
 
         app.discover()
-        self._app, self._clock = app, clock
+        self._app, self._clock, self._retries = app, clock, retries
         self._events = Events()
         self.tasks = with_built_in(app.registry.names, lent=False)
         chosen = {"tasks": self.tasks, "concurrency": 1, "once": True}
@@ -103,8 +104,8 @@ class Drain:
         ran = self._recorder.ran = []
         around = Around(middleware=(self._watched, *self._app.registry.around.middleware)).handler(self._inner)
         options = msgspec.structs.replace(self._options, max_jobs=most)
-        store = await self._app.open()
-        await Worker(store, Bare(around), options, events=self._events, clock=self._clock).run()
+        store, bare = await self._app.open(), Bare(around, **{} if self._retries else {"policy": self._once})
+        await Worker(store, bare, options, events=self._events, clock=self._clock).run()
         return ran
 
     async def aclose(self) -> None:
@@ -120,6 +121,9 @@ class Drain:
 
         return handle
 
+    def _once(self, claim: Claim[Job]) -> Policy:
+        return msgspec.structs.replace(self._inner.policy(claim), backoff=lambda attempt: LONGEST_DELAY)
+
     async def _run(self, handler: Handler, attempt: Attempt[Job], job: Job) -> object:
         if self._inner.resources is not None:
             await self._inner.resources.open((attempt.claim.task,), _ended)
@@ -132,16 +136,17 @@ class AtOnce:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def run(self) -> None:
+    async def run(self, enqueued: int = 1) -> None:
         """What is due, unless an attempt asks: what that enqueues follows it. Raises what a task raised."""
         if is_inside():
             return
-        async with aclosing(Drain(self._app)) as drain:
-            ran = await drain.run(MOST)
+        most = MOST + enqueued - 1
+        async with aclosing(Drain(self._app, retries=False)) as drain:
+            ran = await drain.run(most)
         for one in ran:
             if one.error is not None and one.ended not in (Ended.OK, Ended.CANCELED):
                 raise one.error
-        if len(ran) >= MOST:
+        if len(ran) >= most:
             raise RuntimeError(f"{MOST} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?")
 
     async def ran(self, job: Job) -> Job:
@@ -151,12 +156,12 @@ class AtOnce:
 
 
 class Bare:
-    """A handler without the hook by which a worker opens the resources of all tasks."""
+    """A handler without the hook by which a worker opens the resources of all tasks, and with others for some."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, **others: object) -> None:
         self.handle = handler.handle
         for hook in HOOKS:
-            if hook != "resources" and (found := getattr(handler, hook, None)) is not None:
+            if hook != "resources" and (found := others.get(hook) or getattr(handler, hook, None)) is not None:
                 setattr(self, hook, found)
 
 
