@@ -349,6 +349,18 @@ def test_many_threads_share_one_portal(app: App) -> None:
     assert len(portals() - others) == 1
 
 
+def test_what_is_no_task_is_refused_by_the_synchronous_face_with_what_to_give(app: App) -> None:
+    face: Any = app.sync
+    wrong: list[tuple[Any, ...]] = [
+        (face.enqueue, "greet"),
+        (face.enqueue_in, object(), print),
+        (face.enqueue_and_wait, 3),
+    ]
+    for call, *given in wrong:
+        with pytest.raises(InvalidJob, match=r"app\.sync\.enqueue\w*\(.*task, …\): an? \w+ is no task; .*add_job\("):
+            call(*given)
+
+
 def test_what_still_runs_on_the_loop_of_the_synchronous_face_ends_with_it() -> None:
     ended: list[str] = []
 

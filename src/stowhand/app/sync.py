@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from stowhand.app.portal import Portal, Waited
 from stowhand.app.results import gather
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import Connection
@@ -48,6 +48,7 @@ class Sync:
         app.sync.enqueue(send, "x")
         app.sync.enqueue(send.options(delay=60), "x")
         """
+        _refuse_others(task, "enqueue")
         handle = self._portal.run(lambda: task.enqueue(*args, **kwargs), f"await {task.name}.enqueue(…)")
         return SyncJobHandle(handle, self._portal)
 
@@ -58,6 +59,7 @@ class Sync:
 
         app.sync.enqueue_in(session, send, "x")
         """
+        _refuse_others(task, "enqueue_in", "connection, ")
         if is_asynchronous(connection):
             raise ConfigurationError(f"this connection is asynchronous: await {task.name}.enqueue_in(…)")
         return SyncJobHandle(task.enqueue_in(connection, *args, **kwargs), self._portal)
@@ -75,6 +77,7 @@ class Sync:
 
         def enqueue_and_wait(self, task, /, *args, **kwargs):
             """As ``Task.enqueue_and_wait``: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
+            _refuse_others(task, "enqueue_and_wait")
             name = f"await {task.name}.enqueue_and_wait(…)"
             return self._portal.run(lambda: task.enqueue_and_wait(*args, **kwargs), name)
 
@@ -173,6 +176,14 @@ class Sync:
     resume_unqueued = Waited(Operator.resume_unqueued)
     purge = Waited(Operator.purge)
     add_built_in = Waited(Administrator.add_built_in)
+
+
+def _refuse_others(task: object, method: str, before: str = "") -> None:
+    if not isinstance(task, ConfiguredTask):
+        raise InvalidJob(
+            f"app.sync.{method}({before}task, …): {a_type(task)} is no task; give what @app.task made, not its name or"
+            " what it returns; by its name: app.sync.add_job(name, payload)"
+        )
 
 
 class SyncJobHandle(JobFields, Generic[R_co]):
