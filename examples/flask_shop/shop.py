@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from stowhand import App, UnknownJob
+from stowhand import App, ResultNotKept, UnknownJob
 from stowhand.wsgi import dashboard
 
 URL = os.environ.get("DATABASE_URL", "sqlite:///shop.db")
@@ -66,7 +66,7 @@ def place() -> ResponseReturnValue:
 def show(job_id: int) -> ResponseReturnValue:
     try:
         job = app.sync.job(job_id, confirm)
-    except UnknownJob:
+    except (UnknownJob, ResultNotKept):  # there never was one, or nothing is kept of it any more
         abort(404)
     return jsonify({"state": job.state, "process": os.getpid()})
 

@@ -155,7 +155,8 @@ def test_the_flask_shop_takes_orders_that_a_worker_confirms_and_shows_and_cancel
         httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client,
     ):
         assert client.post("/orders", data={"item": "sold out"}).status_code == 409
-        first, second = (place(client, item)["job"] for item in ("a lamp", "a book"))
+        first, second, gone = (place(client, item)["job"] for item in ("a lamp", "a book", "a vase"))
+        shop.app.sync.remove_jobs([gone])
         assert client.get("/jobs-admin/").status_code == 403
         client.headers["authorization"] = "Bearer hush"
         overview = client.get("/jobs-admin/")
@@ -175,6 +176,7 @@ def test_the_flask_shop_takes_orders_that_a_worker_confirms_and_shows_and_cancel
         states = [client.get(f"/jobs/{job}").json()["state"] for job in (first, second)]
         assert states == ["completed", "canceled"]
         assert "confirmed a lamp" in client.get("/jobs-admin/job", params={"id": first}).text
+        assert [client.get(f"/jobs/{job}").status_code for job in (gone, 77)] == [404, 404]
     server.server_close()
     shop.app.sync.close()
     shop.engine.dispose()
