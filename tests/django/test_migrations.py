@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,11 @@ def test_a_database_without_jobs_gets_no_tables(site: None, tmp_path: Path) -> N
     finally:
         connection.close()
         connection.settings_dict.update(before)
+
+
+@pytest.mark.parametrize("alias", Kinds)
+@pytest.mark.parametrize("all_rows", [False, True])
+def test_dumpdata_passes_over_jobs(site: None, alias: str, all_rows: bool) -> None:
+    out = io.StringIO()
+    call_command("dumpdata", "stowhand", "shop", database=alias, use_base_manager=all_rows, stdout=out)
+    assert "stowhand" not in out.getvalue()

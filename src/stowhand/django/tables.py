@@ -52,6 +52,7 @@ _ENTRY = CreateModel(
     {
         "verbose_name": "background job",
         "managed": False,
+        "base_manager_name": "objects",
         "default_permissions": ("view", "add", "change"),
         "permissions": (("payloads_job", "Can see what background jobs carry and say"),),
     },
