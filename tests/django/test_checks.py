@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 from unittest import mock
@@ -82,6 +83,8 @@ ADD = "tests.django.site.shop.tasks.add"
         ("at three", ADD),
         ("0 3 * * *", ADD, [1]),
         ("0 3 * * *", ADD, {"one": 1}, 2),
+        ("0 3 * * *", ADD, {"on": 1}),
+        ("0 3 * * *", ADD),
     ],
 )
 def test_what_recurs_and_is_wrong(site: None, item: object) -> None:
@@ -89,11 +92,25 @@ def test_what_recurs_and_is_wrong(site: None, item: object) -> None:
     assert found({"cron": {"nightly": ["0 3 * * *", ADD, {"one": 1}]}}) == []
 
 
-def test_a_text_is_no_list_of_queues(site: None) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"TASKS\['default'\]\['QUEUES'\]: a str given; give a list: \['heavy'\]"
-    ):
-        StowhandBackend("default", {"QUEUES": "heavy", "OPTIONS": {}})
+def test_what_recurs_and_is_wrong_is_said_without_a_line_of_djangos(site: None) -> None:
+    (one,) = StowhandBackend("default", {"OPTIONS": {"cron": {"nightly": ("at three", ADD, {"one": 1})}}}).check()[-1:]
+    assert one.msg.startswith("TASKS['default']: OPTIONS['cron']['nightly']: App.cron (nightly): match 'at three'")
+    (one,) = StowhandBackend("default", {"OPTIONS": {"cron": {"nightly": ("0 3 * * *", ADD, {"on": 1})}}}).check()[-1:]
+    assert one.msg == f"TASKS['default']: OPTIONS['cron']['nightly']: {ADD}: missing a required argument: 'one'."
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"QUEUES": "heavy"}, "['QUEUES']: a str given; give a list: ['heavy']"),
+        ({"QUEUES": None}, "['QUEUES']: a NoneType given; give a list: ['default']"),
+        ({"OPTIONS": ["database"]}, "['OPTIONS']: a list given; give {'database': 'default'}"),
+        ({"OPTIONS": None}, "['OPTIONS']: a NoneType given; give {'database': 'default'}"),
+    ],
+)
+def test_what_django_would_fail_over_is_named(site: None, params: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"TASKS['default']{said}")):
+        StowhandBackend("default", params)
 
 
 def test_a_queue_that_no_worker_could_be_told_of(site: None) -> None:
@@ -120,6 +137,7 @@ def test_a_name_that_would_be_too_long_keeps_no_worker_from_starting(site: None)
         ({"modules": ["shop/jobs.py"]}, r"modules: 'shop/jobs.py'; write a module as in"),
         ({"cron": ["nightly"]}, r"cron: a list given; give \{'nightly': \("),
         ({"max_attempts": 0}, r"max_attempts: 0 given"),
+        ({"database": ["default"]}, r"database: a list given; give an alias of DATABASES: 'default'"),
         ({"schema": 3}, r"schema: an int given"),
     ],
 )

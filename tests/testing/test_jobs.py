@@ -277,6 +277,11 @@ def test_a_mistyped_argument_is_refused(jobs: Jobs) -> None:
         jobs.assert_enqueued(send, too="x")
 
 
+def test_what_is_no_task_is_refused(jobs: Jobs) -> None:
+    with pytest.raises(InvalidJob, match=r"assert_enqueued: a function is no task; give what @app\.task made"):
+        jobs.assert_enqueued(open_mailer)  # type: ignore[arg-type]
+
+
 def test_a_mistyped_task_is_said(jobs: Jobs) -> None:
     with pytest.raises(AssertionError, match="the App has no task 'sned'; did you mean 'send'"):
         jobs.assert_enqueued("sned", to="x")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from django.tasks import base
@@ -41,9 +41,8 @@ class StowhandBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        _refuse_others(alias, params)
         super().__init__(alias, params)
-        if isinstance(queues := params.get("QUEUES", ()), str):
-            raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: a str given; give a list: [{queues!r}]")
         self.modules, options = self._read_options()
         self.cron: Mapping[str, object] = self.options.get("cron", {})
         self.database = Database(self.options.get("database", "default"), options)
@@ -142,9 +141,23 @@ class StowhandBackend(BaseTaskBackend):
         try:
             if not isinstance(cron := self.options.get("cron", {}), Mapping):
                 raise ConfigurationError(f"cron: {a_type(cron)} given; give {OPTIONS['cron'].partition(': ')[2]}")
+            if not isinstance(database := self.options.get("database", ""), str):
+                raise ConfigurationError(f"database: {a_type(database)} given; give an alias of DATABASES: 'default'")
             return read_modules(self.options.get("modules", ()), "modules"), StoreOptions(**given)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error}") from None
+
+
+def _refuse_others(alias: str, params: Mapping[str, Any]) -> None:
+    """What Django would fail over without a word of the setting."""
+    queues, options = params.get("QUEUES", ()), params.get("OPTIONS", {})
+    if isinstance(queues, str) or not isinstance(queues, Collection):
+        like = [queues] if isinstance(queues, str) else ["default"]
+        raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {a_type(queues)} given; give a list: {like}")
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(
+            f"TASKS[{alias!r}]['OPTIONS']: {a_type(options)} given; give {{'database': 'default'}}"
+        )
 
 
 def _aware(when: Any) -> Any:

@@ -60,7 +60,7 @@ def _of_tasks(backend: StowhandBackend, where: str) -> list[Any]:
     found = []
     for name, item in backend.cron.items():
         try:
-            declare_recurring(app, name, item)
+            declare_recurring(app, backend, name, item)
         except ConfigurationError as error:
             hint = "Write ('0 3 * * *', 'shop.tasks.report'), and {...} behind it for arguments."
             found.append(checks.Error(f"{where}: OPTIONS['cron'][{name!r}]: {error}.", hint=hint, id="stowhand.E005"))

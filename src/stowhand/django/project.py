@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from django.tasks import base, task_backends
@@ -30,7 +32,7 @@ def app_of(backend: StowhandBackend) -> App:
     )
     declare_tasks(app, backend)
     for identifier, item in backend.cron.items():
-        declare_recurring(app, identifier, item)
+        declare_recurring(app, backend, identifier, item)
     return app
 
 
@@ -42,18 +44,26 @@ def declare_tasks(app: App, backend: StowhandBackend) -> None:
             app.registry.add_name(name, task.module_path)
 
 
-def declare_recurring(app: App, identifier: str, item: Any) -> None:
-    """One of OPTIONS['cron']. Raises ConfigurationError."""
+def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item: Any) -> None:
+    """One of OPTIONS['cron']. Raises ConfigurationError, also where the task does not take the arguments."""
     match item:
         case (pattern, str(path)):
-            kwargs: object = {}
+            kwargs: dict[str, Any] = {}
         case (pattern, str(path), dict(kwargs)):
             pass
         case _:
             raise ConfigurationError(f"{item!r} is no pattern and path of a task")
-    if path not in app.registry:
+    task = backend.task_of(path)
+    if task is None or path not in app.registry:
         raise ConfigurationError(f"{path!r} is no task of a worker{suggest(path, app.registry.names)}")
-    app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier)
+    try:
+        signature(task.func).bind(*[None] * task.takes_context, **kwargs)
+    except TypeError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    try:
+        app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier)
+    except ConfigurationError as error:  # it stands in the settings, and not in a line of Django's
+        raise ConfigurationError(re.sub(r"^.*?:\d+: ", "", str(error), flags=re.MULTILINE)) from None
 
 
 def names_of(backend: StowhandBackend) -> dict[str, tuple[base.Task, str]]:

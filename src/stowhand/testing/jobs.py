@@ -24,6 +24,7 @@ import msgspec
 from stowhand.app.app import App, kept_in
 from stowhand.app.draining import MOST, Drain, Ran, Recurring
 from stowhand.app.presets import PRESETS
+from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import WAITING, Complete, Ended
@@ -174,6 +175,9 @@ class Jobs:
     def _expected(self, task: ConfiguredTask[..., object] | str, arguments: dict[str, object]) -> Expected:
         __tracebackhide__ = True
         self.app.discover()
+        given: object = task
+        if not isinstance(given, str | ConfiguredTask):
+            raise InvalidJob(f"assert_enqueued: {a_type(given)} is no task; give what @app.task made, or its name")
         name = task if isinstance(task, str) else task.name
         return Expected(name, self.app.registry, arguments)
 
