@@ -203,7 +203,7 @@ class App:
         """
         checked = self._check(job)
         made = await (await self.open()).jobs.enqueue(checked)
-        return made if self._at_once is None else await self._at_once.ran(made)
+        return made if self._at_once is None else (await self._at_once.ran([made]))[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
@@ -220,7 +220,7 @@ class App:
         """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
         checked = list(_check_each(jobs, self._check))
         made = await (await self.open()).jobs.add_jobs(checked)
-        return made if self._at_once is None else [await self._at_once.ran(job) for job in made]
+        return made if self._at_once is None else await self._at_once.ran(made)
 
     @overload
     def enqueue_in(self, connection: AsyncConnection, job: NewJob) -> Awaitable[Job]: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -149,10 +149,11 @@ class AtOnce:
         if len(ran) >= most:
             raise RuntimeError(f"{MOST} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?")
 
-    async def ran(self, job: Job) -> Job:
-        """The job, which was just enqueued, as it is when it has run."""
-        await self.run()
-        return await (await self._app.open()).jobs.get(job.id) or job
+    async def ran(self, enqueued: Sequence[Job]) -> list[Job]:
+        """The jobs, which were just enqueued, as they are when they have run."""
+        await self.run(len(enqueued))
+        jobs = (await self._app.open()).jobs
+        return [await jobs.get(job.id) or job for job in enqueued]
 
 
 class Bare:
