@@ -82,6 +82,10 @@ async def making(url: str) -> AsyncIterator[Made]:
         yield Made(url, stack)
 
 
+async def _inside(made: Made, of: Callable[[Any], Any]) -> Any:
+    return of((await made.async_connection()).sync_connection)
+
+
 AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
 REFUSED: dict[str, tuple[Callable[[Made], Any], str]] = {
     "an Engine": (lambda made: made.engine(), r"`with engine\.begin\(\)"),
@@ -97,6 +101,14 @@ REFUSED: dict[str, tuple[Callable[[Made], Any], str]] = {
         "is in AUTOCOMMIT",
     ),
     "a connection in AUTOCOMMIT": (lambda made: made.connection().execution_options(**AUTOCOMMIT), "is in AUTOCOMMIT"),
+    "the inside of an asynchronous connection": (
+        lambda made: _inside(made, lambda inside: inside),
+        "hand over the asynchronous one",
+    ),
+    "the inside of an asynchronous session": (
+        lambda made: _inside(made, made.session),
+        "hand over the asynchronous one",
+    ),
     "a transaction of SQLAlchemy's": (lambda made: made.connection().begin(), "hand over its connection"),
     "a pool of SQLAlchemy's": (lambda made: made.engine().pool, "take a connection from it"),
     "asyncpg in no block": (lambda made: made.asyncpg(), r"open one, `async with connection\.transaction\(\)"),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.exc import DBAPIError, MissingGreenlet, StatementError, UnboundExecutionError
 
 from stowhand.errors import ConfigurationError
 from stowhand.stores.callers.caller import Check, Held, SqliteHost
@@ -36,13 +36,13 @@ def sqlalchemy_caller(kind: str, given: Any) -> SqlAlchemyCaller:
     if kind.endswith("scoped_session"):
         given, kind = given(), kind.replace("scoped_", "")
     if kind == "session":
-        return SqlAlchemyCaller(_database(given), lambda work: work(given.connection()))
+        return SqlAlchemyCaller(_database(given), lambda work: _unawaited(lambda: work(given.connection())))
     if kind == "async_session":
         inside = given.sync_session
         return SqlAlchemyCaller(_database(inside), lambda work: given.run_sync(lambda _: work(inside.connection())))
     if kind == "async_connection":
         return SqlAlchemyCaller(given.dialect.name, given.run_sync)
-    return SqlAlchemyCaller(given.dialect.name, lambda work: work(given))
+    return SqlAlchemyCaller(given.dialect.name, lambda work: _unawaited(lambda: work(given)))
 
 
 class SqlAlchemyCaller:
@@ -75,6 +75,19 @@ def _database(session: Session) -> str:
         raise ConfigurationError(
             "this session has no bind that serves every statement: give it one (sessionmaker(engine)), or hand over the"
             " connection of one of its binds: session.connection(bind_arguments={'mapper': Order})"
+        ) from None
+
+
+def _unawaited(work: Callable[[], T]) -> T:
+    """Of a synchronous object, which may be one of an asynchronous owner's."""
+    try:
+        return work()
+    except (MissingGreenlet, StatementError) as error:
+        if not isinstance(getattr(error, "orig", error), MissingGreenlet):
+            raise
+        raise ConfigurationError(
+            "this connection or session is the inside of an asynchronous one, and works within its run_sync alone: hand"
+            " over the asynchronous one, `await task.enqueue_in(async_session, …)`"
         ) from None
 
 
