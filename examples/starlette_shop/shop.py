@@ -70,7 +70,8 @@ async def lifespan(web: Starlette) -> AsyncIterator[None]:
 
 async def place(request: Request) -> Response:
     """The order and its job are there together, or neither is."""
-    item = request.query_params["item"]
+    if not (item := request.query_params.get("item")):
+        raise HTTPException(422, "Which item? POST /orders?item=…")
     async with request.app.state.sessions.begin() as session:  # commits at the end of the block
         order = Order(item=item)
         session.add(order)

@@ -135,6 +135,7 @@ def test_the_starlette_shop_works_answers_for_its_health_and_shows_its_jobs(
 ) -> None:
     url = f"sqlite:///{tmp_path}/shop.db"
     with with_uvicorn(loaded("shop", "starlette_shop", url, monkeypatch).web) as client:
+        assert client.post("/orders").status_code == 422
         assert client.post("/orders", params={"item": "sold out"}).status_code == 409
         made = client.post("/orders", params={"item": "a lamp"}).json()
         assert made["order"] == 1, "the order that was refused has left nothing"
