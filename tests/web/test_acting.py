@@ -285,6 +285,18 @@ async def test_a_form_that_meets_no_schema_was_not_obeyed(monkeypatch: pytest.Mo
     assert "stowhand migrate" in page.html
 
 
+async def test_what_was_not_done_leads_back_to_where_its_form_was() -> None:
+    desk = Desk(MemoryStore())
+    desk.browser.prefix = "/admin"
+    job_id = await desk.add()
+    form = (await desk.browser.open("/admin/jobs?task=send")).form("/admin/act")
+    for action, fields in (("reschedule", {"when": "tomorow"}), ("remove", {})):
+        page = Page(await desk.browser.send(form, action=action, id=[str(job_id)], **fields))
+        assert '<a href="/admin/jobs?task=send">Back to where the form was</a>' in page.html
+    page = Page(await desk.browser.send(form, action="resched", back="//evil.example"))
+    assert '<a href="/admin/">To the overview</a>' in page.html
+
+
 def _exact(text: str) -> Any:
     return json.loads(text, parse_float=str, parse_int=str)
 

@@ -21,7 +21,7 @@ from stowhand.jobs.moments import away, iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import charts, job, jobs, lists, overview
-from stowhand.web.access import Access
+from stowhand.web.access import Access, page_of
 from stowhand.web.acting import ACTIONS, Acting, declared_by
 from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, short, text
 from stowhand.web.live import Live
@@ -156,6 +156,7 @@ class Board:
             now=wall_clock().replace(microsecond=0),
             may={right.value for right in Right if asked.may(right) and self._reading.offers(right)},
             here=asked.again().removeprefix(asked.prefix),
+            back=page_of(asked.sent("back")),
             actions=ACTIONS,
             **view.values,
         )
