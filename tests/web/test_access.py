@@ -317,7 +317,8 @@ async def test_wrong_tokens_meet_the_brake_on_every_way_in(door: Opening) -> Non
         await browser.open("/", 401, authorization=f"Bearer stow_{number}_x")
         assert (await browser.send(form, secret=f"stow_{number}_x")).status == 401
     assert (await browser.send(form, secret="stow_0_x")).status == 429
-    await browser.open("/", 429, authorization="Bearer nonsense")
+    page = await browser.open("/", 429, authorization="Bearer nonsense")
+    assert "too many wrong tokens from this address; wait a minute" in page.html
     assert [event.address for event in made.wrong] == ["10.0.0.7"]
     await browser.open("/", authorization=f"Bearer {good}")
     await made.clock.advance(61)

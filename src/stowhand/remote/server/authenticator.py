@@ -97,7 +97,9 @@ class Authenticator:
         if count == WRONG_PER_MINUTE:
             self._events.emit(WrongTokens(address, count))
         if count > WRONG_PER_MINUTE:
-            return Refused(Kind.TOO_MANY, "too many wrong tokens from this address", _MAKE, retry_after=60)
+            return Refused(
+                Kind.TOO_MANY, "too many wrong tokens from this address; wait a minute", _MAKE, retry_after=60
+            )
         return Refused(Kind.UNAUTHORIZED, "this token is not valid (any more)", _MAKE)
 
     def _refresh(self) -> None:
