@@ -106,6 +106,25 @@ def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_p
             child.kill()
 
 
+def test_a_child_whose_supervisor_died_before_it_began_takes_the_folder_away(tmp_path: Path) -> None:
+    url, folder = f"sqlite:///{tmp_path}/queue.db", tmp_path / "reports"
+    folder.mkdir()
+    with_store(url, lambda store: store.inspect.counts())
+    settings = WorkerSettings(
+        store=StoreSettings(connection=ResolvedStore(url, "a test")), app="tests.service.work:app"
+    )
+    with subprocess.Popen([sys.executable, "-c", ""]) as died:
+        died.wait(60)
+    order = Order(settings.to_json(), "child", str(folder), died.pid)
+    subprocess.run(
+        [sys.executable, "-m", "stowhand.service.child"],
+        input=msgspec.json.encode(order) + b"\n",
+        timeout=60,
+        check=False,
+    )
+    assert not folder.exists()
+
+
 class Fake:
     """As much of a worker as a stopper knows."""
 

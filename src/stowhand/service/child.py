@@ -7,6 +7,7 @@ taken back.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -35,17 +36,19 @@ def main() -> None:
         # task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     try:
-        code = run_process(settings, name=order.name, control=_listen, observer=_observer(order.folder, settings))
+        code = run_process(settings, name=order.name, control=_listen, observer=_observer(order, settings))
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = UNOPENED if isinstance(error, ResourceUnavailable) else exit_code(error)
     hard_exit(finished(IN_ORDER_OFFSET + code))
 
 
-def _observer(folder: str | None, settings: WorkerSettings) -> ProcessObserver:
-    if folder is None:
+def _observer(order: Order, settings: WorkerSettings) -> ProcessObserver:
+    if order.folder is None:
         return ProcessObserver()
-    reporter = ChildReporter(Path(folder), settings)
+    # In an environment on Windows the parent is a launcher of the interpreter's.
+    parent = os.getppid() if sys.platform == "win32" else order.parent
+    reporter = ChildReporter(Path(order.folder), settings, parent)
     LAST_WORDS.append(reporter.close)
     return reporter
 

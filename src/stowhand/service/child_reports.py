@@ -25,11 +25,14 @@ from stowhand.worker.worker import Worker
 
 
 class ChildReporter(ProcessObserver):
-    """Writes the reports of this child. ``folder``: removed by the supervisor, or by a child once that is gone."""
+    """Writes the reports of this child. ``folder``: removed by the supervisor, or by a child once that is gone.
 
-    def __init__(self, folder: Path, settings: WorkerSettings, clock: Clock | None = None) -> None:
+    ``parent``: the supervisor's process id, which may have died before this child asks for it.
+    """
+
+    def __init__(self, folder: Path, settings: WorkerSettings, parent: int, clock: Clock | None = None) -> None:
         self.folder, self._settings, self._clock = folder, settings, clock or SystemClock()
-        self._parent = os.getppid()
+        self._parent = parent
         self._late: Callable[[float], None] = lambda late: None
         self._ticker: Ticker | None = None
 

@@ -8,6 +8,7 @@ the parent is gone.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -44,6 +45,8 @@ class Order(msgspec.Struct, frozen=True):
     name: str
     folder: str | None = None
     """Where it writes its reports."""
+    parent: int = 0
+    """The process that gives the order."""
 
 
 class Child:
@@ -169,7 +172,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        child.send(msgspec.json.encode(Order(self._settings.to_json(), child.name, self._folder)).decode())
+        child.send(msgspec.json.encode(Order(self._settings.to_json(), child.name, self._folder, os.getpid())).decode())
         self._send_orders(child)
 
     def _ends_with(self, child: Child, code: int) -> bool:
