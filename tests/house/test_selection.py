@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import slow_tests
 from tests.support.other_python import as_here
 from tests.support.selection import UNKNOWN
 from tests.support.sharing import scope_of
@@ -110,3 +111,11 @@ def defined(test: str) -> bool:
     name = test.partition("::")[2].partition("[")[0]
     path = ROOT / file_of(test)
     return path.exists() and (name in WHOLE or f"def {name}(" in path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("written", "plain"),
+    [("t.py::a@g", "t.py::a"), ("t.py::a[x]@g]", "t.py::a[x]"), ("t.py::a[put @x]", "t.py::a[put @x]")],
+)
+def test_a_slow_test_is_named_without_its_group(written: str, plain: str) -> None:
+    assert slow_tests.plain(written) == plain

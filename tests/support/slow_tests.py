@@ -63,8 +63,8 @@ def _is_elsewhere(test: str) -> bool:
 
 
 def plain(nodeid: str) -> str:
-    """Without the group that a process of a distributed run appends."""
-    return re.sub(r"@\w+$", "", nodeid)
+    """Without the group that a process of a distributed run appends; pytest's report closes a bracket behind it."""
+    return re.sub(r"(?<=\])@\w+\]$|@\w+$", "", nodeid)
 
 
 def unknown(listed: Iterable[str], collected: Collection[str]) -> list[str]:
