@@ -106,7 +106,8 @@ def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_p
             child.kill()
 
 
-def test_a_child_whose_supervisor_died_before_it_began_takes_the_folder_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("supervisor", ["gone before the child began", "ended, but still the parent"])
+def test_a_child_without_a_supervisor_takes_the_folder_away(supervisor: str, tmp_path: Path) -> None:
     url, folder = f"sqlite:///{tmp_path}/queue.db", tmp_path / "reports"
     folder.mkdir()
     with_store(url, lambda store: store.inspect.counts())
@@ -115,7 +116,8 @@ def test_a_child_whose_supervisor_died_before_it_began_takes_the_folder_away(tmp
     )
     with subprocess.Popen([sys.executable, "-c", ""]) as died:
         died.wait(60)
-    order = Order(settings.to_json(), "child", str(folder), died.pid)
+    parent = died.pid if supervisor.startswith("gone") else os.getpid()
+    order = Order(settings.to_json(), "child", str(folder), parent)
     subprocess.run(
         [sys.executable, "-m", "stowhand.service.child"],
         input=msgspec.json.encode(order) + b"\n",

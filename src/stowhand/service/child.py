@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -35,31 +36,35 @@ def main() -> None:
         # The supervisor decides; TERM sent to this process alone still ends it. A function, because programs that a
         # task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
+    alone = threading.Event()
     try:
-        code = run_process(settings, name=order.name, control=_listen, observer=_observer(order, settings))
+        observer = _observer(order, settings, alone)
+        code = run_process(settings, name=order.name, control=partial(_listen, alone), observer=observer)
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = UNOPENED if isinstance(error, ResourceUnavailable) else exit_code(error)
     hard_exit(finished(IN_ORDER_OFFSET + code))
 
 
-def _observer(order: Order, settings: WorkerSettings) -> ProcessObserver:
+def _observer(order: Order, settings: WorkerSettings, alone: threading.Event) -> ProcessObserver:
     if order.folder is None:
         return ProcessObserver()
     # In an environment on Windows the parent is a launcher of the interpreter's.
     parent = os.getppid() if sys.platform == "win32" else order.parent
-    reporter = ChildReporter(Path(order.folder), settings, parent)
+    # The end of the orders may be read while the supervisor, dying, is still this process's parent; and it may be gone
+    # before that end is read.
+    reporter = ChildReporter(Path(order.folder), settings, lambda: alone.is_set() or os.getppid() != parent)
     LAST_WORDS.append(reporter.close)
     return reporter
 
 
-def _listen(stopper: Stopper) -> None:
+def _listen(alone: threading.Event, stopper: Stopper) -> None:
     stopper.code_offset = IN_ORDER_OFFSET
     signal.signal(signal.SIGTERM, lambda *_: stopper.request_stop())  # also while the loop is blocked
-    threading.Thread(target=_read_orders, args=(stopper,), name="stowhand orders", daemon=True).start()
+    threading.Thread(target=_read_orders, args=(alone, stopper), name="stowhand orders", daemon=True).start()
 
 
-def _read_orders(stopper: Stopper) -> None:
+def _read_orders(alone: threading.Event, stopper: Stopper) -> None:
     for line in sys.stdin.buffer:
         match line.strip():
             case b"drain":
@@ -68,6 +73,7 @@ def _read_orders(stopper: Stopper) -> None:
                 stopper.quiet(on=word == b"quiet")
             case _:
                 stopper.now()
+    alone.set()
     stopper.now()
 
 

@@ -27,12 +27,14 @@ from stowhand.worker.worker import Worker
 class ChildReporter(ProcessObserver):
     """Writes the reports of this child. ``folder``: removed by the supervisor, or by a child once that is gone.
 
-    ``parent``: the supervisor's process id, which may have died before this child asks for it.
+    ``is_alone``: whether the supervisor is gone.
     """
 
-    def __init__(self, folder: Path, settings: WorkerSettings, parent: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: WorkerSettings, is_alone: Callable[[], bool], clock: Clock | None = None
+    ) -> None:
         self.folder, self._settings, self._clock = folder, settings, clock or SystemClock()
-        self._parent = parent
+        self._is_alone = is_alone
         self._late: Callable[[float], None] = lambda late: None
         self._ticker: Ticker | None = None
 
@@ -49,8 +51,8 @@ class ChildReporter(ProcessObserver):
         """Called as the last thing of the process."""
         if self._ticker is not None:
             self._ticker.stop()
-        if self.folder is not None and os.getppid() != self._parent:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder is not None and self._is_alone():
+            _remove(self.folder)
 
     async def _report(self, liveness: Liveness) -> float:
         self._late(liveness.lag())
@@ -89,6 +91,13 @@ def forget(folder: Path | None, pid: int) -> None:
     """Delete the report of a process that has died."""
     if folder is not None:
         _file(folder, pid).unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    """Under another name, for those that still write into it."""
+    with suppress(OSError):  # another child was first
+        folder = folder.rename(folder.with_suffix(".gone"))
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _file(folder: Path, pid: int) -> Path:
