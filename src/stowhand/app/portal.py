@@ -15,6 +15,8 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from stowhand.protocols.forking import tell_in_children
+
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
@@ -85,7 +87,7 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = 0
-        _portals.add(self)
+        tell_in_children(self)
         _at_exit(weakref.WeakMethod(self._end_with_the_program))
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
@@ -154,17 +156,6 @@ class Portal:
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="stowhand sync", daemon=True)
                 self._thread.start()
             return self._loop
-
-
-_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    for portal in list(_portals):
-        portal.forked()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 def _at_exit(end: weakref.WeakMethod[Callable[[], None]]) -> None:

@@ -7,6 +7,23 @@ import os
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Inherited(Protocol):
+    """What a child has of its parent, and cannot use as it is."""
+
+    def forked(self) -> None:
+        """In the child, before anything else runs there."""
+
+
+_inherited: WeakSet[Inherited] = WeakSet()
+
+
+def tell_in_children(thing: Inherited) -> None:
+    """Call its ``forked`` in each child, for as long as it lives."""
+    _inherited.add(thing)
 
 
 def lead_nowhere(descriptors: Iterable[int]) -> None:
@@ -17,3 +34,11 @@ def lead_nowhere(descriptors: Iterable[int]) -> None:
         for descriptor in descriptors:
             with suppress(OSError):  # closed
                 os.dup2(nowhere.fileno(), descriptor, inheritable=False)
+
+
+def _forked() -> None:
+    for thing in list(_inherited):
+        thing.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -7,11 +7,9 @@ again when they are written.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, TypeAlias
-from weakref import WeakSet
 
 import redis
 import redis.asyncio
@@ -21,7 +19,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from stowhand.flows.redis.address import Address
-from stowhand.protocols.forking import lead_nowhere
+from stowhand.protocols.forking import lead_nowhere, tell_in_children
 
 CONNECT_TIMEOUT = 5.0
 """Seconds."""
@@ -101,7 +99,7 @@ class Dialer:
         self._calls: dict[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None, None]]] = {}
         self._open: list[Client] = []
         self._sentinels: list[redis.asyncio.Redis] = []
-        _dialers.add(self)
+        tell_in_children(self)
 
     def calls(self) -> Client:
         """The client of the running loop's calls: one, of which each call borrows a connection.
@@ -193,14 +191,3 @@ def _closed_with_the_loop(client: Client) -> AsyncGenerator[None, None]:
     with suppress(StopIteration):  # to its yield: nothing is awaited before that
         open_one.__anext__().send(None)
     return open_one
-
-
-_dialers: WeakSet[Dialer] = WeakSet()
-
-
-def _forked() -> None:
-    for dialer in list(_dialers):
-        dialer.forked()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -7,20 +7,18 @@ made before the time of ``Retry-After``, and a token that the server has refused
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Iterator
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 import httpx
 import msgspec
 
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
-from stowhand.protocols.forking import lead_nowhere
+from stowhand.protocols.forking import lead_nowhere, tell_in_children
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.troubles import CallRefused, NoReply, trouble_of
 from stowhand.remote.wire import TELLS, Message
@@ -58,7 +56,7 @@ class HttpCaller:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._not_before = 0.0
         self._refusal: tuple[float, CallRefused] | None = None
-        _callers.add(self)
+        tell_in_children(self)
 
     async def get(self, path: str, answer: type[T]) -> T:
         """The answer to a GET."""
@@ -185,14 +183,3 @@ def _sockets(transport: httpx.AsyncHTTPTransport) -> Iterator[int]:
             connection = getattr(connection, "_connection", None)
         if connection is not None:
             yield connection._network_stream.get_extra_info("socket").fileno()  # noqa: SLF001
-
-
-_callers: WeakSet[HttpCaller] = WeakSet()
-
-
-def _forked() -> None:
-    for caller in list(_callers):
-        caller.forked()
-
-
-os.register_at_fork(after_in_child=_forked)

@@ -7,12 +7,13 @@ parent's session. So in the child each of them is made to lead nowhere: its next
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
 import psycopg
+
+from stowhand.protocols.forking import lead_nowhere
 
 _ours: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
@@ -23,13 +24,11 @@ def keep_from_children(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 def _cut_off() -> None:
-    nowhere, other_end = socket.socketpair()
-    other_end.close()
-    with nowhere:
-        for connection in list(_ours):
-            with suppress(psycopg.Error):  # closed
-                # In the place of the descriptor: libpq, and an event loop that is left behind, know its number.
-                os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
+    descriptors = []
+    for connection in list(_ours):
+        with suppress(psycopg.Error):  # closed
+            descriptors.append(connection.fileno())
+    lead_nowhere(descriptors)
     _ours.clear()
 
 
