@@ -109,6 +109,14 @@ def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
     assert 0 < task["run_p50"] <= task["run_p95"]
 
 
+def test_stats_tell_how_many_completed_that_no_history_keeps(queue: Stowhand) -> None:
+    for options in (("--history", "none"), ()):
+        queue("add", "hello", '{"name": "a"}')
+        queue("worker", "--once", *options)
+        for command in (("stats",), ("top", "--once")):
+            assert "1 more completed in the last 4m: the history does not keep them\n" in queue(*command).out
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (3725, "1h 2m"), (90_061, "1d 1h"), (86_400, "1d")]
 )

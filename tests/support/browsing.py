@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -104,7 +104,7 @@ async def served(app: ASGIApp) -> AsyncIterator[str]:
     """Its URL, without a slash at the end. Without uvicorn's loop, which looks ten times a second whether to stop."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as door:
         door.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
+        config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=5)
         config.load()
         server = uvicorn.Server(config)
         server.lifespan = config.lifespan_class(config)
@@ -113,6 +113,12 @@ async def served(app: ASGIApp) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{door.getsockname()[1]}"
         finally:
             await server.shutdown([door])
+
+
+async def wear(page: Page, theme: Literal["light", "dark"]) -> None:
+    """As somebody's system says; until it is drawn. On a busy machine a row had for a moment the colours of both."""
+    await page.emulate_media(color_scheme=theme)
+    await page.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
 
 async def barriers(page: Page) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.cli.counted import OTHERS, Counted, counted_json, counted_lines, read_counted
+from stowhand.cli.counted import MINUTES, OTHERS, Counted, counted_json, counted_lines, read_counted
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
 from stowhand.cli.text_table import table
@@ -77,6 +77,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         """Jobs that are claimed and not begun."""
         return sum(line.ahead for line in self.workers)
 
+    @property
+    def unkept(self) -> int:
+        """Jobs that were completed while workers counted (below five minutes), and that are in no history."""
+        counted, kept = sum(tally.ok for tally in self.counted.tasks.values()), total_ended(self.figures.lately[5])
+        return max(0, counted - kept.completed.number) if kept.completed.exact else 0
+
 
 @click.command()
 @click.option("as_json", "--json", is_flag=True, help="One JSON object.")
@@ -129,6 +135,12 @@ def state_line(found: Stats) -> str:
     return ", ".join(parts)
 
 
+def unkept_lines(found: Stats) -> Iterator[str]:
+    """Why what is counted from the history is too little, where it is."""
+    if found.unkept:
+        yield f"{found.unkept} more completed in the last {MINUTES}m: the history does not keep them"
+
+
 def _lines(found: Stats) -> Iterator[str]:
     yield state_line(found)
     yield f"oldest due: {say_span(found.oldest_due)}" if found.oldest_due else "oldest due: nothing is due"
@@ -137,6 +149,7 @@ def _lines(found: Stats) -> Iterator[str]:
         [_ended(minutes, total_ended(some)) for minutes, some in found.figures.lately.items()],
         right=("COMPLETED", "FAILED", "CANCELED", "PER SECOND"),
     )
+    yield from unkept_lines(found)
     if found.figures.paused:
         yield from table(("PAUSED QUEUES",), [(", ".join(found.figures.paused),)])
     if names := found.figures.pauses.names():

@@ -14,7 +14,7 @@ from stowhand.cli.counted import OTHERS, counted_lines
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen, pressed_keys
 from stowhand.cli.session import with_store
-from stowhand.cli.stats import Stats, TaskLine, read_stats, state_line, stats_json
+from stowhand.cli.stats import Stats, TaskLine, read_stats, state_line, stats_json, unkept_lines
 from stowhand.cli.text_table import table
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
@@ -124,6 +124,7 @@ class _Top:
         ended = {minutes: total_ended(some).every.number for minutes, some in stats.figures.lately.items()}
         rates = ", ".join(f"{number / (60 * minutes):.1f}/s in {minutes}m" for minutes, number in ended.items())
         yield f"oldest due: {due}   ended: {rates}"
+        yield from unkept_lines(stats)
         if stats.figures.paused:
             yield from wrap(f"paused: {', '.join(stats.figures.paused)}", width or 10_000)
         if names := stats.figures.pauses.names():

@@ -12,7 +12,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
 from tests.support.browsers import packaged_browser
-from tests.support.browsing import Chromium, barriers, overflow
+from tests.support.browsing import Chromium, barriers, overflow, wear
 from tests.support.population import morning, populate
 from tests.web.screens.conftest import site_over
 from tests.web.screens.test_screens import SCREENS
@@ -46,7 +46,7 @@ async def test_every_screen_of_a_store(url: str, page: Page) -> None:
             assert reply.status == 200, screen
             assert len(await reply.body()) < PAGE_BYTES, screen
             for theme in get_args(Theme):
-                await page.emulate_media(color_scheme=theme)
+                await wear(page, theme)
                 for width in WIDTHS:
                     await page.set_viewport_size({"width": width, "height": 800})
                     assert await overflow(page) == [], (screen, theme, width)

@@ -10,7 +10,7 @@ from starlette.routing import Mount
 from stowhand.jobs.job import NewJob
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from tests.support.browsing import Chromium, barriers, overflow, served
+from tests.support.browsing import Chromium, barriers, overflow, served, wear
 from tests.web.screens.conftest import Site
 
 SCREENS = ["/", "/jobs", "/job?id={job}", "/again?id={job}", "/queues", "/tasks", "/failures", "/workers"]
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("screens")
 async def test_a_screen_keeps_nobody_out(full_site: Site, page: Page, path: str) -> None:
     await page.goto(full_site.at(path.format(job=full_site.running)))
     for theme in ("light", "dark"):
-        await page.emulate_media(color_scheme=theme)
+        await wear(page, theme)
         assert await barriers(page) == []
     await page.set_viewport_size({"width": 320, "height": 640})
     assert await overflow(page) == []
