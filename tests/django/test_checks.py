@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ from django.test import override_settings
 from django.utils.module_loading import import_string
 
 from stowhand.django import StowhandBackend
-from stowhand.django.project import names_of
+from stowhand.django.project import app_of, names_of
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.limits import TASK_LIMIT
 
@@ -109,8 +110,7 @@ def test_what_recurs_and_is_wrong_is_said_without_a_line_of_djangos(site: None) 
     ],
 )
 def test_what_django_would_fail_over_is_named(site: None, params: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(f"TASKS['default']{said}")):
-        StowhandBackend("default", params)
+    _is_told(StowhandBackend("default", params), re.escape(f"TASKS['default']{said}"))
 
 
 def test_a_queue_that_no_worker_could_be_told_of(site: None) -> None:
@@ -142,5 +142,15 @@ def test_a_name_that_would_be_too_long_keeps_no_worker_from_starting(site: None)
     ],
 )
 def test_an_option_that_cannot_be_read(site: None, option: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"TASKS\['default'\]\['OPTIONS'\]: {said}"):
-        StowhandBackend("default", {"OPTIONS": option})
+    _is_told(StowhandBackend("default", {"OPTIONS": option}), rf"TASKS\['default'\]\['OPTIONS'\]: {said}")
+
+
+def _is_told(backend: StowhandBackend, said: str) -> None:
+    """By ``check``, and by all that a project does with it; Django starts."""
+    (one,) = backend.check()
+    assert one.id == "stowhand.E007"
+    assert re.match(said, one.msg)
+    enqueue = partial(backend.enqueue, import_string(ADD), [1], {})
+    for use in (enqueue, partial(backend.get_result, "1"), partial(app_of, backend)):
+        with pytest.raises(ConfigurationError, match=said):
+            use()

@@ -41,15 +41,35 @@ class StowhandBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        _refuse_others(alias, params)
-        super().__init__(alias, params)
-        self.modules, options = self._read_options()
+        self.wrong: ConfigurationError | None = None
+        """Why it can do nothing: said by ``manage.py check``, and raised by whoever uses it, not by Django's start."""
+        self.modules: tuple[str, ...] = ()
+        options = StoreOptions()
+        try:
+            _refuse_others(alias, params)
+            super().__init__(alias, params)
+            self.modules, options = self._read_options()
+        except ConfigurationError as error:
+            self.wrong = error
+            super().__init__(alias, {"QUEUES": [], "OPTIONS": {}})
         self.cron: Mapping[str, object] = self.options.get("cron", {})
-        self.database = Database(self.options.get("database", "default"), options)
+        self._database = Database(self.options.get("database", "default"), options)
         self._known: dict[str, base.Task] | None = None
 
+    @property
+    def database(self) -> Database:
+        """Raises ConfigurationError where the settings cannot be read."""
+        if self.wrong is not None:
+            raise self.wrong
+        return self._database
+
     def known(self) -> Mapping[str, base.Task]:
-        """The tasks that its workers have, by path. The modules that declare them are imported at the first call."""
+        """The tasks that its workers have, by path. The modules that declare them are imported at the first call.
+
+        Raises ConfigurationError.
+        """
+        if self.wrong is not None:
+            raise self.wrong
         if self._known is None:
             self._known = known_tasks(self.modules)
         return self._known

@@ -24,6 +24,8 @@ SETTINGS = ("BACKEND", "QUEUES", "OPTIONS")
 
 def check_backend(backend: StowhandBackend) -> list[Any]:
     """Asks no database."""
+    if backend.wrong is not None:
+        return [checks.Error(f"{backend.wrong}.", id="stowhand.E007")]
     where, alias = f"TASKS[{backend.alias!r}]", backend.database.alias
     if alias not in connections.settings:
         words = f"{where}: OPTIONS['database'] is {alias!r}, which DATABASES lacks."

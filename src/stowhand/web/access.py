@@ -23,6 +23,7 @@ from stowhand.web.asked import Ask, Asked, Reply, Right, View, Who, redirect
 SESSION, VISIT, SAID = "session", "visit", "said"
 """Cookies: who signed in; what ties a form to the browser that it was sent to; what became of the last form."""
 SAID_BYTES, SAID_LIFE = 3000, 60
+REFUSAL_HEADERS = {401: [("www-authenticate", "Bearer")], 429: [("retry-after", "60")]}
 RIGHTS = {Scope.READ: Right.LOOK, Scope.PAYLOAD: Right.PAYLOADS, Scope.ACT: Right.ACT, Scope.ADD: Right.ADD}
 """By the scope of a token that gives it."""
 _PAGE = re.compile(r"/(?:[a-z]+(?:/[a-z]+)*)?(?:\?[!-~]*)?")
@@ -74,8 +75,7 @@ class Access:
         if has_forms and asked.visit not in (asked.cookies.get(VISIT), asked.cookies.get(SESSION)):
             # Lax: or a page to which a link of another site leads would begin another visit.
             more.append(asked.cookies.new(VISIT, asked.visit, None, site="Lax"))
-        if reply.status == 401:
-            more.append(("www-authenticate", "Bearer"))
+        more += REFUSAL_HEADERS.get(reply.status, ())
         return reply.with_headers(*more)
 
     def _found(self, asked: Asked, visitors: Visitors) -> tuple[Asked, View | Reply | None]:
