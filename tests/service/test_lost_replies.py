@@ -18,6 +18,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.handler import Attempt, handler
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest, Pulse, StoreOptions
+from stowhand.stores.database.link import Connection, Dialer
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
@@ -189,6 +190,35 @@ def test_a_settlement_that_claims_and_arrives_late_takes_nothing(run: Run, proxy
             await bench.until(lambda: [event.job_id for event in bench.heard(JobEnded)] == jobs)
             assert bench.runs == jobs
             assert not bench.heard(JobLost)
+
+    run(scenario(), 60)
+
+
+def test_a_beat_that_began_before_the_first_claim_has_no_more_patience_than_its_lease(
+    run: Run, proxy: Proxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its connection is being made the worker claims; then the connection dies without a word."""
+
+    async def scenario() -> None:
+        through = PostgresStore(proxy.url, OPTIONS)
+        await through.schema.install()
+        await through.open()
+        dial = Dialer.dial
+
+        async def slowly(dialer: Dialer, role: str) -> Connection:
+            connection = await dial(dialer, role)
+            if ":heart" in role:
+                await through.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=4.0))
+                proxy.silence_next_request("heart")
+            return connection
+
+        monkeypatch.setattr(Dialer, "dial", slowly)
+        heartbeats, began = through.heartbeats(), time.monotonic()
+        with pytest.raises(StoreUnreachable, match="no answer in time"):
+            await heartbeats.check()
+        assert time.monotonic() - began < 10, "and not the thirty seconds of any call"
+        await heartbeats.close()
+        await through.close()
 
     run(scenario(), 60)
 

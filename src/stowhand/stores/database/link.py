@@ -192,13 +192,14 @@ class Link:
         """There is a connection, as far as is known."""
         return self._connection is not None
 
-    async def rows(self, statement: bytes, values: Values = (), within: float | None = None) -> list[Row]:
-        """Run one statement in a transaction of its own; given up at once if not answered ``within`` so many seconds.
+    async def rows(self, statement: bytes, values: Values = (), within: Callable[[], float] | None = None) -> list[Row]:
+        """Run one statement in a transaction of its own; given up at once if not answered ``within`` so many seconds,
+        which is asked for when the connection is there: making one takes time, in which they may have changed.
 
         Raises what psycopg raises, StoreUnreachable, TimeoutError.
         """
         async with self.connection() as connection:
-            with nullcontext() if within is None else connection.answering_within(min(within, AT_ONCE)):
+            with nullcontext() if within is None else connection.answering_within(min(within(), AT_ONCE)):
                 return await rows(connection, statement, values, prepare=self._dialer.prepared)
 
     @asynccontextmanager

@@ -49,7 +49,9 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         options = self._context.options
         values = self._context.values(history=options.history, failed_retention=options.failed_retention)
         with self._context.translated():
-            ((trouble,),) = await self._link.rows(self._context.statement("maintain"), values, self._context.patience)
+            ((trouble,),) = await self._link.rows(
+                self._context.statement("maintain"), values, lambda: self._context.patience
+            )
         if trouble is not None:
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
 
@@ -64,7 +66,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             texts=text_array(note.text for note in by_id),
         )
         with self._context.translated():
-            await self._link.rows(self._context.statement("keep_progress"), values, within)
+            await self._link.rows(self._context.statement("keep_progress"), values, lambda: within)
 
     async def worker_seen(self, card: WorkerCard) -> None:
         """An entry in the list of workers. Raises SchemaTooNew as ``check`` does: an idle worker asks nothing else."""

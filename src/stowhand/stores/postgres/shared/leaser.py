@@ -150,4 +150,4 @@ class Leaser(Generic[C]):
     async def _ask(self, name: str, /, **values: object) -> list[Row]:
         """Repeated a few times after errors by which nothing was done. Raises what psycopg raises."""
         statement, given = self._context.statement(name), self._context.values(**values)
-        return await repeated(lambda: self._link.rows(statement, given, self._context.patience), self._clock)
+        return await repeated(lambda: self._link.rows(statement, given, lambda: self._context.patience), self._clock)
