@@ -9,6 +9,7 @@ SECRET_KEY = "of an example"
 DEBUG = False
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
 USE_TZ = True
+TIME_ZONE = "UTC"
 ROOT_URLCONF = "shop.urls"
 INSTALLED_APPS = ["shop", "stowhand.django"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -20,7 +20,7 @@ def confirm(order_id: int) -> str:
 @task
 def report(day: str | None = None) -> int:
     """Safe to repeat: the day has one report."""
-    of = date.fromisoformat(day) if day else timezone.now().date() - timedelta(days=1)
+    of = date.fromisoformat(day) if day else timezone.localdate() - timedelta(days=1)
     number = Order.objects.filter(made__date=of).count()
     Report.objects.update_or_create(day=of, defaults={"orders": number})
     return number

@@ -26,7 +26,7 @@ class DummyBackend(StowhandBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
-        self.database = Database(WHERE["alias"], StoreOptions())
+        self._database = Database(WHERE["alias"], StoreOptions())
         self.modules = (f"{PACKAGE}.tasks", f"{PACKAGE}.test_tasks")
 
     def clear(self) -> None:
@@ -64,7 +64,7 @@ class ImmediateBackend(DummyBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
-        self.database = Database(WHERE["alias"], StoreOptions(max_attempts=1))
+        self._database = Database(WHERE["alias"], StoreOptions(max_attempts=1))
 
     def enqueue(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> base.TaskResult:
         result = super().enqueue(task, args, kwargs)
