@@ -30,7 +30,7 @@ function tellTimes(root) {
     const at = new Date(time.dateTime);
     if (Number.isNaN(+at)) continue; // a text that only looks like a moment
     const text = { clock, day, local }[time.dataset.as]?.format(at) ?? ago(at);
-    if (time.textContent !== text) time.textContent = text;
+    if (time.textContent !== text && !isInHand(time)) time.textContent = text;
     const title = `${local.format(at)} (${time.dateTime.slice(0, 19).replace("T", " ")} UTC)`;
     if (time.title !== title) time.title = title;
   }

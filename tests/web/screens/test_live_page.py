@@ -59,6 +59,19 @@ async def test_a_table_waits_while_somebody_selects_in_it(site: Site, page: Page
     await expect(page.locator("#job-2")).to_be_visible()
 
 
+async def test_a_time_that_somebody_selects_stays_selected(site: Site, page: Page) -> None:
+    await site.store.jobs.enqueue(NewJob(task="t"))
+    await page.goto(site.at("/jobs"))
+    time = page.locator("#job-1 time")
+    await expect(time).to_contain_text("ago")
+    await time.evaluate("time => getSelection().selectAllChildren(time)")
+    chosen = await page.evaluate("getSelection().toString()")
+    await page.wait_for_timeout(2100)
+    assert await page.evaluate("getSelection().toString()") == chosen
+    await page.evaluate("getSelection().removeAllRanges()")
+    await expect(time).not_to_have_text(chosen)
+
+
 async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site, page: Page) -> None:
     """No window of a browser without a screen is ever hidden: the page is told so."""
     await site.store.jobs.enqueue(NewJob(task="first"))
