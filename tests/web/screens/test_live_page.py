@@ -72,6 +72,19 @@ async def test_a_time_that_somebody_selects_stays_selected(site: Site, page: Pag
     await expect(time).not_to_have_text(chosen)
 
 
+async def test_who_comes_back_to_a_list_that_has_moved_on_finds_no_other_job_chosen(site: Site, page: Page) -> None:
+    """A browser ticks again by place."""
+    await site.store.jobs.enqueue(NewJob(task="t"))
+    await page.goto(site.at("/jobs"))
+    await page.get_by_label("Choose job 1").check()
+    await page.goto(site.at("/tasks"))
+    await site.store.jobs.enqueue(NewJob(task="t"))
+    await page.go_back()
+    await expect(page.locator("#job-2")).to_be_visible()
+    await page.wait_for_load_state("load")
+    await expect(page.locator("td input:checked")).to_have_count(0)
+
+
 async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site, page: Page) -> None:
     """No window of a browser without a screen is ever hidden: the page is told so."""
     await site.store.jobs.enqueue(NewJob(task="first"))
