@@ -55,20 +55,16 @@ function patched(old, fresh) {
   return old;
 }
 
-// What a hand has opened or ticked stays so.
+// What a hand has opened stays so.
 function keep(old, fresh) {
   const isOpen = ({ id }) => old.querySelector(`[id="${CSS.escape(id)}"] > details`)?.open;
   fresh.querySelectorAll("details").forEach((one) => (one.open = isOpen(one.parentNode) ?? one.open));
-  for (const one of old.querySelectorAll("input:checked")) {
-    const again = fresh.querySelector(`input[name="${one.name}"][value="${CSS.escape(one.value)}"]`);
-    if (again) again.checked = true;
-  }
 }
 
 function isInHand(region) {
   const selection = getSelection();
   const selected = selection !== null && !selection.isCollapsed && selection.containsNode(region, true);
-  return selected || region.matches(":hover, :focus-within");
+  return selected || region.matches(":hover, :focus-within, :has(input:checked)");
 }
 
 function show() {
@@ -84,7 +80,7 @@ function show() {
     const now = patched(old, fresh);
     if (now !== old) old.replaceWith(now);
   }
-  say(waiting ? "paused" : "live", waiting ? "Paused while you point at it" : "Live");
+  say(waiting ? "paused" : "live", waiting ? "Paused while you point at it, or choose" : "Live");
 }
 
 function say(state, words) {

@@ -72,6 +72,22 @@ async def test_a_time_that_somebody_selects_stays_selected(site: Site, page: Pag
     await expect(time).not_to_have_text(chosen)
 
 
+async def test_chosen_jobs_stay_on_the_page_until_they_are_acted_on(site: Site, page: Page) -> None:
+    """Though the list would not have them any more, and the hand is in the form below."""
+    for _ in range(2):
+        await site.store.jobs.enqueue(NewJob(task="t"))
+    await page.goto(site.at("/jobs?state=queued"))
+    await page.get_by_label("Choose job 1").check()
+    await page.get_by_label("When").click()
+    await site.store.admin.cancel(1)
+    await expect(page.locator("#tabs")).to_contain_text("canceled 1")
+    await expect(page.locator("#stamp")).to_have_class("paused")
+    await expect(page.get_by_label("Choose job 1")).to_be_checked()
+    await page.get_by_label("Choose job 1").uncheck()
+    await page.locator("h1").click()
+    await expect(page.locator("#job-1")).to_have_count(0)
+
+
 async def test_who_comes_back_to_a_list_that_has_moved_on_finds_no_other_job_chosen(site: Site, page: Page) -> None:
     """A browser ticks again by place."""
     await site.store.jobs.enqueue(NewJob(task="t"))
