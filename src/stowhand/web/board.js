@@ -121,7 +121,7 @@ function leave() {
 document.addEventListener("visibilitychange", () => (document.hidden ? leave() : listen()));
 addEventListener("pagehide", leave);
 addEventListener("pageshow", (event) => event.persisted && listen());
-setInterval(() => held.size && show(), 300);
+setInterval(() => held.size && stamp?.className !== "away" && show(), 300);
 setInterval(() => document.hidden || tellTimes(document), 1000);
 
 // -- Copying.

@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
+from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Ended, Settlement
 from stowhand.protocols.store import ClaimRequest
@@ -14,6 +15,10 @@ from tests.contract.store_harness import new_token
 from tests.web.screens.conftest import Site
 
 LIVE = re.compile("live")
+HIDE = """hidden => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
 pytestmark = pytest.mark.xdist_group("screens")
 
 
@@ -106,12 +111,30 @@ async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site,
     await site.store.jobs.enqueue(NewJob(task="first"))
     await page.goto(site.at("/jobs"))
     await expect(page.locator("#stamp")).to_have_class("live")
-    hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});"
-    hide += " document.dispatchEvent(new Event('visibilitychange')); }"
-    await page.evaluate(hide, True)
+    await page.evaluate(HIDE, True)
     await expect(page.locator("#stamp")).to_have_class("away")
     await site.store.jobs.enqueue(NewJob(task="second"))
-    await page.evaluate(hide, False)
+    await page.evaluate(HIDE, False)
+    await expect(page.locator("#job-2")).to_be_visible()
+
+
+async def test_a_page_that_waits_for_a_hand_says_that_its_store_is_away(
+    site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_given: object, **_options: object) -> None:
+        raise StoreUnreachable("gone")
+
+    await site.store.jobs.enqueue(NewJob(task="first"))
+    await page.goto(site.at("/jobs"))
+    await page.locator("#job-1").hover()
+    await site.store.jobs.enqueue(NewJob(task="second"))
+    await expect(page.locator("#stamp")).to_have_class("paused")
+    monkeypatch.setattr(type(site.store.inspect), "search", away)
+    await expect(page.locator("#stamp")).to_contain_text("The store does not answer")
+    await page.wait_for_timeout(700)
+    await expect(page.locator("#stamp")).to_have_class("away", timeout=1)
+    await page.locator("h1").hover()
+    monkeypatch.undo()
     await expect(page.locator("#job-2")).to_be_visible()
 
 
