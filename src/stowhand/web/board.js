@@ -105,10 +105,12 @@ function listen() {
     show();
   });
   stream.addEventListener("away", (event) => say("away", event.data));
-  stream.onerror = () => {
+  stream.onerror = async () => {
     if (stream.readyState !== EventSource.CLOSED) return say("away", "Not connected"); // it tries again by itself
     leave();
     setTimeout(listen, LATER);
+    const page = await fetch(location.href, { method: "HEAD", redirect: "manual" }).catch(() => null);
+    if ([401, 403].includes(page?.status)) location.reload(); // signed out, maybe in another tab: it says so
   };
 }
 

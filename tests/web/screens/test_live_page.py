@@ -11,7 +11,10 @@ from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Ended, Settlement
 from stowhand.protocols.store import ClaimRequest
+from stowhand.testing import MemoryStore
+from stowhand.web import dashboard
 from tests.contract.store_harness import new_token
+from tests.support.browsing import Chromium, served
 from tests.web.screens.conftest import Site
 
 LIVE = re.compile("live")
@@ -116,6 +119,26 @@ async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site,
     await site.store.jobs.enqueue(NewJob(task="second"))
     await page.evaluate(HIDE, False)
     await expect(page.locator("#job-2")).to_be_visible()
+
+
+async def test_a_page_shows_nothing_more_to_who_has_no_right_any_more(chromium: Chromium) -> None:
+    """They signed out in another tab."""
+    rights, store = ["look"], MemoryStore()
+
+    async def seen() -> None:
+        async with served(dashboard(store, rights=lambda _request: rights)) as url, chromium.context() as context:
+            page = await context.new_page()
+            await page.goto(f"{url}/jobs")
+            await expect(page.locator("#job-1")).to_contain_text("secret_task")
+            await page.evaluate(HIDE, True)
+            rights.clear()
+            await page.evaluate(HIDE, False)
+            await expect(page.locator("h1")).to_have_text("Not allowed")
+            await expect(page.locator("body")).not_to_contain_text("secret_task")
+
+    await store.jobs.enqueue(NewJob(task="secret_task"))
+    with pytest.raises(AssertionError, match=r"console: .* 403"):  # what the browser says of the refusal
+        await seen()
 
 
 async def test_a_page_that_waits_for_a_hand_says_that_its_store_is_away(
