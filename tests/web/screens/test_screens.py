@@ -40,6 +40,20 @@ async def test_a_narrow_screen_breaks_no_name_into_syllables(full_site: Site, pa
         assert table[0] <= table[1], path
 
 
+@pytest.mark.parametrize("width", [320, 1280])
+async def test_a_question_keeps_its_button_apart_from_its_field(site: Site, page: Page, width: int) -> None:
+    """As the page to sign in does."""
+    await site.store.jobs.enqueue(NewJob(task="t"))
+    await page.set_viewport_size({"width": width, "height": 640})
+    await page.goto(site.at("/job?id=1"))
+    await page.get_by_role("button", name="Fail", exact=True).click()
+    button = await page.locator("main form button").bounding_box()
+    field = await page.get_by_label("Reason").bounding_box()
+    assert button is not None
+    assert field is not None
+    assert max(button["x"] - field["x"] - field["width"], button["y"] - field["y"] - field["height"]) > 5
+
+
 async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: Site) -> None:
     async with chromium.context(java_script_enabled=False) as context:
         page = await context.new_page()
