@@ -105,6 +105,9 @@ def test_what_recurs_and_is_wrong_is_said_without_a_line_of_djangos(site: None) 
     [
         ({"QUEUES": "heavy"}, "['QUEUES']: a str given; give a list: ['heavy']"),
         ({"QUEUES": None}, "['QUEUES']: a NoneType given; give a list: ['default']"),
+        ({"QUEUES": ["default", 3]}, "['QUEUES']: 3 is no queue's name; give text: 'default'"),
+        ({"QUEUES": ["default", ["heavy"]]}, "['QUEUES']: ['heavy'] is no queue's name; give text: 'default'"),
+        ({"QUEUES": ["default", ""]}, "['QUEUES']: '' is no queue's name; give text: 'default'"),
         ({"OPTIONS": ["database"]}, "['OPTIONS']: a list given; give {'database': 'default'}"),
         ({"OPTIONS": None}, "['OPTIONS']: a NoneType given; give {'database': 'default'}"),
     ],
@@ -116,6 +119,7 @@ def test_what_django_would_fail_over_is_named(site: None, params: dict[str, Any]
 def test_a_queue_that_no_worker_could_be_told_of(site: None) -> None:
     (one,) = StowhandBackend("postgres", {"QUEUES": ["default", "heavy, light"], "OPTIONS": {}}).check()[:1]
     assert (one.id, "leave out commas" in one.msg) == ("stowhand.E006", True)
+    assert one.msg.startswith("TASKS['postgres']: no worker could start: task '")  # and no line of Django's
 
 
 def test_a_name_that_would_be_too_long_keeps_no_worker_from_starting(site: None) -> None:

@@ -174,6 +174,9 @@ def _refuse_others(alias: str, params: Mapping[str, Any]) -> None:
     if isinstance(queues, str) or not isinstance(queues, Collection):
         like = [queues] if isinstance(queues, str) else ["default"]
         raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {a_type(queues)} given; give a list: {like}")
+    for one in queues:
+        if not isinstance(one, str) or not one:
+            raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {one!r} is no queue's name; give text: 'default'")
     if not isinstance(options, Mapping):
         raise ConfigurationError(
             f"TASKS[{alias!r}]['OPTIONS']: {a_type(options)} given; give {{'database': 'default'}}"

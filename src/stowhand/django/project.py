@@ -39,7 +39,10 @@ def app_of(backend: StowhandBackend) -> App:
 def declare_tasks(app: App, backend: StowhandBackend) -> None:
     """Raises ConfigurationError."""
     for name, (task, queue) in names_of(backend).items():
-        app.task(name=name, **options_of(task, queue))(function_of(backend, task))
+        try:
+            app.task(name=name, **options_of(task, queue))(function_of(backend, task))
+        except ConfigurationError as error:
+            raise _without_a_place(error) from None
         if name != task.module_path:
             app.registry.add_name(name, task.module_path)
 
@@ -62,8 +65,13 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
         raise ConfigurationError(f"{path}: {error}") from None
     try:
         app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier)
-    except ConfigurationError as error:  # it stands in the settings, and not in a line of Django's
-        raise ConfigurationError(re.sub(r"^.*?:\d+: ", "", str(error), flags=re.MULTILINE)) from None
+    except ConfigurationError as error:
+        raise _without_a_place(error) from None
+
+
+def _without_a_place(error: ConfigurationError) -> ConfigurationError:
+    """What is wrong stands in the settings, and not in a line of Django's."""
+    return ConfigurationError(re.sub(r"^.*?:\d+: ", "", str(error), flags=re.MULTILINE))
 
 
 def names_of(backend: StowhandBackend) -> dict[str, tuple[base.Task, str]]:
