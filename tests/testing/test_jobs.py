@@ -265,6 +265,15 @@ def test_the_nearest_job_is_shown_and_what_differs(jobs: Jobs) -> None:
         jobs.assert_not_enqueued(send, to="bob")
 
 
+def test_of_long_arguments_that_differ_late_the_difference_is_shown(jobs: Jobs) -> None:
+    long = "word " * 100
+    app.sync.enqueue(send, "bob", f"{long}x")
+    with pytest.raises(AssertionError) as raised:
+        jobs.assert_enqueued(send, subject=f"{long}y")
+    before = f"…{long[-40:]}"
+    assert f"    subject: expected {before}y', is {before}x'" in str(raised.value).splitlines()
+
+
 def test_a_job_that_has_run_is_named(jobs: Jobs) -> None:
     app.sync.enqueue(send, "bob")
     jobs.drain()

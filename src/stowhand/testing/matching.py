@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from operator import eq
 from typing import Any
 
 from stowhand.errors import InvalidJob, hint, suggest
@@ -15,6 +17,8 @@ SHOWN = 10
 """Jobs that a message lists, at most."""
 LONGEST = 200
 """Characters of one value."""
+BEFORE = 40
+"""Of these, what comes before the first character that differs."""
 
 
 class Expected:
@@ -53,7 +57,8 @@ class Expected:
                 lines.append(f"{name}: expected {_shown(expected)}, and it is not given")
             elif found != expected:
                 default = "" if name in given else " (the default)"
-                lines.append(f"{name}: expected {_shown(expected)}, is {_shown(found)}{default}")
+                one, other = _beside(repr(expected), repr(found))
+                lines.append(f"{name}: expected {one}, is {other}{default}")
         return lines
 
     def absence(self, waiting: Sequence[Job], over: Sequence[Job]) -> str:
@@ -104,8 +109,20 @@ def _call(task: str, arguments: Mapping[str, Any]) -> str:
     return f"{task}({', '.join(f'{name}={_shown(value)}' for name, value in arguments.items())})"
 
 
+def _beside(expected: str, found: str) -> tuple[str, str]:
+    """As they are shown: where one is too long, from what differs on."""
+    is_long = max(len(expected), len(found)) > LONGEST
+    alike = sum(takewhile(bool, map(eq, expected, found)))
+    start = max(alike - BEFORE, 0) if is_long else 0
+    before = "…" if start else ""
+    return _cut(before + expected[start:]), _cut(before + found[start:])
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
