@@ -48,6 +48,28 @@ def test_a_backend_that_is_not_there_is_told_of(site: None, capsys: pytest.Captu
     assert "project.py" not in said
 
 
+@pytest.mark.parametrize("arguments", [["jobs", "lst"], ["jobs", "explain"], ["worker", "--wep"]])
+def test_what_is_mistyped_is_told_under_the_name_it_is_called_by(
+    site: None, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with mock.patch.dict(os.environ), pytest.raises(SystemExit) as ended:
+        Command().run_from_argv(["manage.py", "stowhand", *arguments])
+    assert ended.value.code == 2
+    assert f"\nTry: manage.py stowhand {arguments[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_what_it_tells_to_run_is_a_command_of_this_project(
+    backend: StowhandBackend, shop: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plain ``stowhand`` would act on another store."""
+    result = shop.add.using(backend=backend.alias).enqueue(1, 2)
+    for command in (["jobs", "explain", result.id], ["doctor"]):
+        with mock.patch.dict(os.environ), pytest.raises(SystemExit):
+            Command().run_from_argv(["manage.py", "stowhand", *command, "--backend", backend.alias])
+        assert "manage.py stowhand worker" in capsys.readouterr().out
+
+
 def test_processes_that_it_starts_look_where_django_was_told_to(site: None, tmp_path: Path) -> None:
     given = [f"--pythonpath={tmp_path}", "--settings", "tests.django.site.settings"]
     with mock.patch.dict(os.environ, PYTHONPATH="elsewhere"):

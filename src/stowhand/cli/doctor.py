@@ -21,6 +21,7 @@ from stowhand.app.settings.file import read_settings_file
 from stowhand.app.settings.reading import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import settings_of, store_options, tasks_option
+from stowhand.cli.program import as_called
 from stowhand.cli.session import unopened
 from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.clock import wall_clock
@@ -240,7 +241,7 @@ def _show(finding: Finding) -> None:
     if wants_color(sys.stdout):
         colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.FAIL: "red"}[finding.mark]
         mark = click.style(mark, fg=colour)
-    click.echo(f"{mark} {finding.what:<11} {escape_lines(scrub(finding.said), INDENT)}")
+    click.echo(f"{mark} {finding.what:<11} {escape_lines(scrub(as_called(finding.said)), INDENT)}")
 
 
 def examine_work(found: Stats) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
 from stowhand.cli.job_views import failures_json, failures_table, job_json, job_page, job_table
 from stowhand.cli.options import json_option, settings_of, store_options
+from stowhand.cli.program import as_called
 from stowhand.cli.reading import Read, agreed, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
@@ -255,7 +256,9 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
     taken = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
     show_answers(map(answer_for, taken), as_json=as_json)
     if not taken:
-        click.echo("Nothing is held by them. Who holds what: stowhand jobs list --state processing --json", err=True)
+        click.echo(
+            as_called("Nothing is held by them. Who holds what: stowhand jobs list --state processing --json"), err=True
+        )
     return OK if taken else FAILURE
 
 
@@ -411,5 +414,5 @@ def _reasons(found: Explanation) -> str:
     for reason in found.reasons:
         lines.append(f"  {escape(reason.what)}")
         if reason.todo:
-            lines.append(f"    -> {escape(reason.todo)}")
+            lines.append(f"    -> {escape(as_called(reason.todo))}")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ An error raised on purpose becomes one readable line on stderr; STOWHAND_DEBUG=1
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ COMMANDS = {
     "demo": "See it work, with nothing to set up.",
 }
 
+_NAMED = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMANDS)})\b)")
+
 COMPLETION = "_STOWHAND_COMPLETE"
 """Set by a shell that completes a command line; its value names the shell's format."""
 
@@ -50,38 +53,44 @@ root = Group(
 )
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the number says how it ended."""
+def run(arguments: Sequence[str], name: str = "stowhand") -> int:
+    """Run one command line; the number says how it ended. ``name``: what stands before the arguments."""
     try:
-        code = _invoke(list(arguments))
+        code = _invoke(list(arguments), name)
         if sys.stdout is not None:  # it may have been closed before we began
             sys.stdout.flush()
         return code
     except click.ClickException as error:
-        return _show_usage(error)
+        return _show_usage(error, name)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
         return _silence()
     except Exception as error:  # noqa: BLE001  boundary: the program ends here, with one line and a number
-        return _show(error)
+        return _show(error, name)
 
 
-def _invoke(arguments: list[str]) -> int:
+def as_called(text: str, name: str | None = None) -> str:
+    """What it tells to run, as this program is called: under Django ``manage.py stowhand jobs …``."""
+    name = name or click.get_current_context().find_root().info_name
+    return _NAMED.sub(lambda _: f"{name} ", text)
+
+
+def _invoke(arguments: list[str], name: str) -> int:
     """As ``click.Command.main`` would, which decides too much by itself about how a program ends."""
     if instruction := os.environ.get(COMPLETION):
         from click.shell_completion import shell_complete
 
         return shell_complete(root, {}, root.name or "", COMPLETION, instruction)
     try:
-        with root.make_context(root.name, arguments) as context:
+        with root.make_context(name, arguments) as context:
             code = root.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code
     return code if isinstance(code, int) else 0
 
 
-def _show(error: Exception) -> int:
+def _show(error: Exception, name: str) -> int:
     """What is wrong, the way out if there is a general one, and the number."""
     from stowhand.observe.logs import debugging
     from stowhand.observe.safe_text import scrub
@@ -91,9 +100,9 @@ def _show(error: Exception) -> int:
     if not expected or debugging():
         click.echo(scrub("".join(traceback.format_exception(error)).rstrip()), err=True)
     words = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
-    _complain(words or type(error).__name__)
+    _complain(as_called(words or type(error).__name__, name))
     if hint := _way_out(error):
-        click.echo(hint, err=True)
+        click.echo(as_called(hint, name), err=True)
     return exit_code(error)
 
 
@@ -105,8 +114,8 @@ def _way_out(error: Exception) -> str:
     return ""
 
 
-def _show_usage(error: click.ClickException) -> int:
-    _complain(error.format_message())
+def _show_usage(error: click.ClickException, name: str) -> int:
+    _complain(as_called(error.format_message(), name))
     context = getattr(error, "ctx", None)
     if context is not None:
         click.echo(f"Try: {context.command_path} --help", err=True)

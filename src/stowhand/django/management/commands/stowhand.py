@@ -48,7 +48,7 @@ def _stowhand(arguments: Sequence[str]) -> int:
         place, before = str(Path(known.pythonpath).absolute()), os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (place, before)))
     os.environ["STOWHAND_APP"] = APP
-    return run(rest)
+    return run(rest, "manage.py stowhand")
 
 
 def _taken(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
