@@ -44,7 +44,7 @@ def test_a_file_of_tokens_that_was_named_must_hold_some(lend: Lend) -> None:
 
 def test_a_port_that_is_taken_is_told(lend: Lend) -> None:
     port = int(lend().url.rpartition(":")[2])
-    with pytest.raises(StowhandError, match="--port names another one"):
+    with pytest.raises(StowhandError, match="give another port"):
         lend(port=port)
 
 

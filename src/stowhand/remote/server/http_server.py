@@ -374,7 +374,7 @@ def _addresses(host: str, port: int) -> list[tuple[int, str]]:
 
 def _bind_error(error: OSError, host: str, port: int) -> StowhandError:
     if error.errno == errno.EADDRINUSE:
-        return StowhandError(f"port {port} on {host} is in use; is another server running? --port names another one")
+        return StowhandError(f"port {port} on {host} is in use; is another server running? Else give another port")
     if error.errno == errno.EACCES:
         return StowhandError(f"port {port}: ports below 1024 are the administrator's; --port names another one")
     if error.errno == errno.EADDRNOTAVAIL:
