@@ -24,10 +24,13 @@ from stowhand import App, NewJob, State, open_store
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.remote.server.grants import Scope
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
 from stowhand.web.asked import Right, Who
 from stowhand.web.board import mounted
+from tests.remote.server.tokens import make_token
 from tests.support.lent import SharedServer
 from tests.web.browser import Browser
 from tests.web.conftest import Visitor
@@ -236,6 +239,22 @@ async def test_a_lent_store_shows_jobs_one_by_one() -> None:
         assert "There is no job 99" in await visitor.page("/job?id=99", 404)
         for path in ("/queues", "/tasks", "/failures", "/workers"):
             assert "This store does not list" in await visitor.page(path)
+        await store.close()
+
+
+async def test_a_payload_that_a_lent_store_keeps_to_itself_is_not_shown_as_none(tmp_path: Path) -> None:
+    lent = MemoryStore()
+    token = make_token(file := tmp_path / "tokens.json", "looks", Scope.READ)
+    with SharedServer() as street:
+        store = open_store(street.lend(lent, file), StoreOptions(token=token))
+        await store.open()
+        job = await lent.jobs.enqueue(NewJob(task="send", payload='{"n":[1]}'))
+        page = await Visitor(store).page(f"/job?id={job.id}")
+        assert "<h1>Job" in page
+        assert 'id="payload"' not in page
+        assert "stowhand add" not in page
+        refused = await Visitor(store).page(f"/job/text?id={job.id}&as=command", 400)
+        assert "there are: result, error" in refused
         await store.close()
 
 

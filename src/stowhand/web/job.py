@@ -36,7 +36,7 @@ _LINKED = re.compile(r"\bjob (\d+)(?=, since| \()|(\d{4}-\d\d-\d\d) (\d\d:\d\d:\
 async def show(asked: Asked, reading: Reading) -> View:
     """Everything about it that the visitor may see."""
     job = await job_of(asked, reading, asked.who)
-    sees = asked.may(Right.PAYLOADS)
+    sees = asked.may(Right.PAYLOADS) and bool(job.payload_text)  # a lent store may keep it to itself
     payload, result = read_exact(job.payload_text), read_exact(job.result_text)
     carried, is_dropped = unload(job.flags), job.result_text == DROPPED
     values = {
@@ -66,11 +66,9 @@ async def show(asked: Asked, reading: Reading) -> View:
 async def show_text(asked: Asked, reading: Reading) -> Reply:
     """A part of it as plain text, whole: to copy, or to save."""
     job, wanted = await job_of(asked, reading, asked.who), asked.first("as")
-    texts = _copies(job, reading) | {
-        "payload": redacted_text(job.payload_text),
-        "result": redacted_text(job.result_text or ""),
-        "error": job.last_error or "",
-    }
+    texts = {"result": redacted_text(job.result_text or ""), "error": job.last_error or ""}
+    if job.payload_text:
+        texts |= {"payload": redacted_text(job.payload_text)} | _copies(job, reading)
     if wanted not in texts:
         raise Malformed(f"as: {wanted!r} is no way to show a job; there are: {', '.join(texts)}")
     return text(200, texts[wanted] + "\n")
