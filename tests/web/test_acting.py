@@ -474,16 +474,27 @@ def test_what_is_secret_is_veiled_and_comes_back(text: str, shown: str) -> None:
 
 def test_what_was_changed_around_a_secret_is_kept() -> None:
     old = '{"token":"t","deep":{"password":"p","n":1},"list":[{"secret":"s"}],"url":"x://u:pw@h"}'
-    changed = json.loads(_veiled(old)) | {"new": [1.5], "url": "x://v:***@h"}
+    changed = json.loads(_veiled(old)) | {"new": [1.5], "text": "*** x://h ***"}
     changed["deep"]["n"] = 2
     assert json.loads(restored_text(json.dumps(changed), old)) == {
         "token": "t",
         "deep": {"password": "p", "n": 2},
         "list": [{"secret": "s"}],
-        "url": "x://v:***@h",
+        "url": "x://u:pw@h",
         "new": [1.5],
+        "text": "*** x://h ***",
     }
     deep = '{"a":' * 60 + '{"token":"t"}' + "}" * 60
     assert json.loads(restored_text(_veiled(deep), deep)) == json.loads(deep)
     with pytest.raises(InvalidJob, match="hidden"):
         restored_text('{"moved": {"token": "***"}}', '{"token":"t"}')
+
+
+@pytest.mark.parametrize("changed", ['"x://u:***@other"', '["x://u:***@h", 2]', '"a user=ann password=***"'])
+def test_a_text_changed_around_its_secret_is_refused(changed: str) -> None:
+    with pytest.raises(InvalidJob, match="hidden; write the value"):
+        restored_text(f'{{"at":{changed}}}', '{"at":"x://u:pw@h"}')
+
+
+def test_stars_that_stood_in_a_text_stay_in_what_was_changed_around_them() -> None:
+    assert restored_text('{"text":"new x://u:***@h"}', '{"text":"x://u:***@h"}') == '{"text":"new x://u:***@h"}'

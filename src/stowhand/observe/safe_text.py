@@ -60,11 +60,13 @@ def redact(value: Any, depth: int = 20) -> Any:
 def restored(changed: Any, original: Any) -> Any:
     """What somebody has made of ``redact(original)``, with what was hidden back where it stood.
 
-    Raises KeyError with the name of a secret that stood nowhere.
+    Raises KeyError with the name of a secret that stood nowhere, or with a text that was changed around one.
     """
     match changed, original:
         case str(), str() if changed == redact(original):
             return original
+        case str(), _ if _has_hidden(changed) and not _has_hidden(str(original)):
+            raise KeyError(shorten(changed, 100))
         case list(), list() if len(changed) == len(original):
             return [restored(one, other) for one, other in zip(changed, original, strict=True)]
         case list(), _:
@@ -76,6 +78,11 @@ def restored(changed: Any, original: Any) -> Any:
                 for name, value in changed.items()
             }
     return changed
+
+
+def _has_hidden(text: str) -> bool:
+    """Does ``***`` stand in it where a password may?"""
+    return any(found[group] == HIDDEN for form, group in ((_IN_URL, 2), (_IN_PAIR, 3)) for found in form.finditer(text))
 
 
 def is_secret(name: object) -> bool:
