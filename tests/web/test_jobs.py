@@ -124,6 +124,15 @@ async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> No
         assert "needs the right" in await Visitor(store, LOOKER).page(f"/job/text?id={job.id}&as=payload", 403)
 
 
+async def test_a_worker_that_died_once_is_not_told_in_the_plural() -> None:
+    store = MemoryStore()
+    job = await store.jobs.enqueue(NewJob(task="send"))
+    for told in ("died 1 time</dd>", "died 2 times</dd>"):
+        await claimed(store)
+        await store.heartbeats().reset_worker("worker-1")
+        assert told in await Visitor(store).page(f"/job?id={job.id}")
+
+
 async def test_a_job_that_waits_for_another_leads_to_it_and_says_times_for_the_script() -> None:
     store = MemoryStore()
     for _ in range(2):
