@@ -99,6 +99,17 @@ def test_versions_that_came_up_within_one_column_stand_by_name() -> None:
     assert names == ["3.0", "2.1", "2.2"]
 
 
+def test_many_versions_are_a_line_a_column_of_which_the_last_have_names() -> None:
+    span = slots(*[Tally(ok=1)] * 90)
+    came = [AppVersion(f"{at:0128}", NOON + timedelta(seconds=10 * at)) for at in range(540)]
+    chart = throughput("figure", span, came)
+    names = [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"]
+    assert names == [*(came[at].version for at in (537, 538, 539)), "and 537 before"]
+    assert chart.count('<path class="mark"') == 90
+    assert f"{say(NOON)}, and 5 more</title>" in chart
+    assert len(chart) < len(throughput("figure", span)) + 15_000
+
+
 def test_a_chart_has_a_name_for_those_who_listen() -> None:
     svg = drawn(waits("w", slots(took(0.25)))).find(".//svg")
     assert svg is not None

@@ -14,14 +14,15 @@ from math import floor, log10
 from markupsafe import Markup
 
 from stowhand.jobs.moments import iso, say, say_brief
+from stowhand.observe.safe_text import shorten
 from stowhand.protocols.operating import AppVersion
 from stowhand.protocols.throughput import Slot, Tally
 
-HEIGHT = 100
+HEIGHT, NAMED = 100, 3
 NONE = Markup("")
 Slots = Sequence[Slot]
 Marks = Sequence[AppVersion]
-"""Moments worth a line across the chart."""
+"""Moments worth a line across the chart: one in a column. Its head names the last ``NAMED``."""
 
 
 def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
@@ -87,17 +88,20 @@ def _figure(
     since = slots[0].at
     step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].at + step
-    here = [mark for mark in marks if since <= mark.since < until]
-    here.sort(key=lambda mark: ((mark.since - since) // step, mark.version))
+    here = sorted(((one.since - since) // step, one.version, one.since) for one in marks if since <= one.since < until)
+    named = [*(name for _, name, _ in here[-NAMED:]), *([f"and {len(here) - NAMED:,} before"] * bool(here[NAMED:]))]
     ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
     key = Markup(' <bdi class="key {}">{}</bdi>')
-    line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}</title></path>')
+    line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}{}</title></path>')
     return Markup(_FRAME).format(
         name=name,
-        keys=NONE.join(key.format(*one) for one in (*keys, *(("mark", mark.version) for mark in here))),
+        keys=NONE.join(key.format(*one) for one in (*keys, *(("mark", name) for name in named))),
         width=len(slots),
         height=HEIGHT,
-        lines=NONE.join(line.format((mark.since - since) / step, mark.version, say(mark.since)) for mark in here),
+        lines=NONE.join(
+            line.format((at - since) / step, shorten(name, 36), say(at), f", and {len(more)} more" * bool(more))
+            for _, ((_, name, at), *more) in groupby(here, lambda mark: mark[0])
+        ),
         spoken=NONE.join(_spoken(slots, said)),
         times=NONE.join(_time(at, until - since) for at in ends),
         **shown,
