@@ -285,9 +285,9 @@ async def test_the_page_to_sign_in_is_no_error_until_something_is_wrong(door: Op
     make_token(made.tokens, "ann", "read")
     browser = made.browser(host="jobs.example.com", peer="10.0.0.7")
     page = await browser.open("/", 401)
-    assert ('class="trouble plain"' in page.html, "<nav" in page.html) == (True, False)
+    assert ('class="trouble"' in page.html, "<nav" in page.html) == (True, False)
     page = Page(await browser.send(page.form("/login"), secret="wrong"))
-    assert 'class="trouble" role="alert"' in page.html
+    assert 'class="trouble bad" role="alert"' in page.html
 
 
 async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Opening) -> None:
