@@ -19,6 +19,7 @@ StowhandError
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
 │   │   └── NoConnectionFree  no free connection for an attempt that has none yet: its job goes back unspent
+│   ├── StoreRefused          the login, or the worker token, has no right to this
 │   ├── StoreTooSlow          a store that is only read did not answer within its ``read_timeout``
 │   ├── QueueFull             a flow's queue holds as many jobs as it may: nothing was created
 │   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
@@ -133,6 +134,10 @@ class StoreUnreachable(StoreError):
 
 class NoConnectionFree(StoreUnreachable):
     """Every connection of the pool is in use, and this attempt has none yet: its job goes back unspent."""
+
+
+class StoreRefused(StoreError):
+    """The store answers, and refuses this call to this login or this worker token. The call has changed nothing."""
 
 
 class StoreTooSlow(StoreError):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowhand.errors import InvalidJob, SchemaMissing, StoreUnreachable
+from stowhand.errors import InvalidJob, SchemaMissing, StoreRefused, StoreUnreachable
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.observe.redacted_json import redacted_text, restored_text
@@ -269,6 +269,20 @@ async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest
     monkeypatch.setattr(desk.store.jobs, "enqueue", lost)
     assert (await again(desk, job_id)).status == 503
     assert desk.told[1:] == [DashboardChanged("run again", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
+
+
+async def test_what_the_store_refuses_is_told_and_audited_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(ids: Sequence[int]) -> None:
+        raise StoreRefused("permission denied for table live")
+
+    desk = Desk(MemoryStore())
+    job_id = await desk.add()
+    form = (await desk.browser.open("/jobs")).form("/act")
+    monkeypatch.setattr(desk.store.admin, "cancel_jobs", refused)
+    page = Page(await desk.browser.send(form, action="cancel", id=[str(job_id)]))
+    assert (page.status, "The store refuses this" in page.html, "permission denied" in page.html) == (502, True, True)
+    assert "Not known" not in page.html
+    assert [one.answers for one in desk.told] == [("refused",)]
 
 
 async def test_a_form_that_meets_no_schema_was_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

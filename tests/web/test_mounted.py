@@ -258,6 +258,19 @@ async def test_a_payload_that_a_lent_store_keeps_to_itself_is_not_shown_as_none(
         await store.close()
 
 
+async def test_a_lent_store_that_refuses_is_not_told_of_as_away(tmp_path: Path) -> None:
+    lent = MemoryStore()
+    token = make_token(file := tmp_path / "tokens.json", "works", Scope.CLAIM)
+    with SharedServer() as street:
+        store = open_store(street.lend(lent, file), StoreOptions(token=token))
+        await store.open()
+        page = await Visitor(store).page("/job?id=1", 502)
+        assert "The store refuses this" in page
+        assert "scope" in page
+        assert "Since" not in page
+        await store.close()
+
+
 async def test_a_database_that_was_away_is_shown_again_by_itself(postgres_url: str) -> None:
     name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
     store = open_store(postgres_url)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.app.app import App
-from stowhand.errors import InvalidJob, SchemaError, StoreError
+from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
@@ -180,13 +180,13 @@ class Acting:
         return limits.check(job)
 
     async def _done(self, asked: Asked, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
-        """Where no reply comes, the audit says that it is not known."""
+        """Where no reply comes, the audit says that it is not known; where the store refuses, that it does."""
         try:
             return await doing
-        except SchemaError:  # it is looked at first: nothing was done
-            raise
-        except StoreError:
-            self._audit(asked, action, ids, ["not known"] * len(ids))
+        except StoreError as error:
+            said = "refused" if isinstance(error, StoreRefused) else "not known"
+            if not isinstance(error, SchemaError):  # which is looked at first: nothing was done
+                self._audit(asked, action, ids, [said] * len(ids))
             raise
 
     def _audit(self, asked: Asked, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:

@@ -72,6 +72,7 @@ TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
     errors.SchemaMissing: (503, "No schema is installed", "Run: stowhand migrate"),
     errors.SchemaOutdated: (503, "The schema is older than this program", "Run: stowhand migrate"),
     errors.SchemaTooNew: (503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
+    errors.StoreRefused: (502, "The store refuses this", ""),
     errors.StoreTooSlow: (504, "This takes the store too long", "Ask for less: one state, a shorter time."),
     errors.ConfigurationError: (501, "This store cannot say that", ""),
     errors.StoreError: (503, "The store does not answer", "This page tries again by itself, every few seconds."),
@@ -170,7 +171,7 @@ class Board:
         words = "" if quotes and not asked.may(Right.PAYLOADS) else scrub(str(error))
         if asked.method == "POST" and status == 503 and not of_schema:
             title, hint = "Not known whether it was done", AFTER_POST
-        elif asked.method == "POST":
+        elif asked.method == "POST" and status != 502:
             title, hint = "Not done", hint * of_schema
         since = self._reading.away_since if status == 503 and not of_schema else None
         values = {"words": words, "hint": hint, "since": since}

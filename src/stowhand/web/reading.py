@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
-from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreTooSlow, StoreUnreachable
+from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreRefused, StoreTooSlow, StoreUnreachable
 from stowhand.events import Events, StoreAway, StoreBack
 from stowhand.jobs.job import Job
 from stowhand.jobs.tries import Try
@@ -162,7 +162,7 @@ class Reading:
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await question(await self._opened())
-        except (SchemaError, StoreTooSlow):
+        except (SchemaError, StoreRefused, StoreTooSlow):
             raise
         except (StoreError, TimeoutError) as error:
             self.away_since = self.away_since or wall_clock()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from stowhand.errors import OutcomeUnknown, StoreError
+from stowhand.errors import OutcomeUnknown, StoreRefused
 from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.queue import QueueEngine
 from stowhand.jobs.job import NewJob, State
@@ -163,7 +163,7 @@ def test_each_role_may_do_its_part_of_a_flow(postgres_server: Databases, run: Ru
             assert await engines[role].ids("n", "1") == [job_id]
             assert await engines[role].failed(None, after=None, limit=9) == [job_id]
             assert [each.failed for each in await engines[role].counts()] == [1]
-        with pytest.raises(StoreError, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await engines["reader"].delete(job_id)
         assert (await engines["admin"].retry([job_id]))[0].done is Done.DONE
         assert await engines["worker"].delete(job_id)

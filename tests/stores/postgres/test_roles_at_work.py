@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from stowhand.app.app import App
-from stowhand.errors import StoreError
+from stowhand.errors import StoreError, StoreRefused
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import Done, JobFilter, Reschedule, Tick
@@ -185,7 +185,7 @@ def test_a_reader_looks_and_changes_nothing(store: Store, run: Run) -> None:
         assert (await reader.inspect.counts())[State.QUEUED] == 1
         assert isinstance(list(await reader.timetable.known_items()), list)
         for refused in (reader.admin.cancel(job.id), reader.jobs.enqueue(NewJob(task="t")), reader.claim(ask())):
-            with pytest.raises(StoreError, match=r"permission denied for function .*`stowhand migrate --roles`"):
+            with pytest.raises(StoreRefused, match=r"permission denied for function .*`stowhand migrate --roles`"):
                 await refused
         await enqueuer.close()
         await reader.close()
@@ -224,7 +224,7 @@ def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
         (held,) = await claim(worker, worker="gone.1.x")
         assert [job.id for job in await admin.admin.force_unlock_workers(["gone.1.x"])] == [held.record.id]
         assert (await admin.inspect.counts())[State.QUEUED] == 3
-        with pytest.raises(StoreError, match=r"permission denied for function claim"):
+        with pytest.raises(StoreRefused, match=r"permission denied for function claim"):
             await claim(admin)
         await worker.close()
         await admin.close()
@@ -287,7 +287,7 @@ def test_who_has_no_role_is_told_what_is_missing_and_gets_in_through_a_wrapper(
             stranger.inspect.counts,
             stranger.schema.install,
         ):
-            with pytest.raises(StoreError, match=r"permission denied for .*`stowhand migrate --roles`"):
+            with pytest.raises(StoreRefused, match=r"permission denied for .*`stowhand migrate --roles`"):
                 await refused()
         with psycopg.connect(logins.url("stranger")) as connection, pytest.raises(StoreError, match="--roles"):
             stranger.transactions.enqueue_in(connection, NewJob(task="t"))

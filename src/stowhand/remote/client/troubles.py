@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from stowhand.errors import StoreError, StoreUnreachable
+from stowhand.errors import StoreError, StoreRefused, StoreUnreachable
 from stowhand.jobs.text import clean
 from stowhand.remote.wire import Kind, Trouble
 
@@ -20,7 +20,7 @@ SHOWN = 300
 _TAG = re.compile(r"<[^<>]*>")
 
 
-class CallRefused(StoreError):
+class CallRefused(StoreRefused):
     """The server refuses this call; ``kind`` says why, for programs."""
 
     def __init__(self, message: str, kind: str, server_message: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreTooSlow, StoreUnreachable
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreRefused, StoreTooSlow, StoreUnreachable
 from stowhand.jobs.job import EXPIRED
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.limits import RESERVED
@@ -154,7 +154,7 @@ class PostgresContext:
                 " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
             )
         if trouble.is_read_only(error) and self.options.read_only:
-            return StoreError(f"{self.address}: {text}: it was opened to be looked at (read_only)")
+            return StoreRefused(f"{self.address}: {text}: it was opened to be looked at (read_only)")
         if trouble.is_ended(error) and self.options.read_only:
             return StoreTooSlow(
                 f"{self.address}: no answer within {self.options.read_timeout:g} s, which is what a question may take"
@@ -168,7 +168,7 @@ class PostgresContext:
         if trouble.is_cut(error) or trouble.is_transient(error):
             return StoreUnreachable(f"{self.address}: {text}")
         if trouble.is_forbidden(error):
-            return StoreError(
+            return StoreRefused(
                 f"{self.address}: {text}. What a login may do comes from the roles that `stowhand migrate "
                 f"--roles` makes ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
             )

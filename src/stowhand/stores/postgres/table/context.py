@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from stowhand.errors import StoreError, StoreUnreachable, TableUnsuitable
+from stowhand.errors import StoreError, StoreRefused, StoreUnreachable, TableUnsuitable
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE, Address
@@ -123,7 +123,7 @@ class TableContext:
         if trouble.is_cut(error) or trouble.is_transient(error):
             return StoreUnreachable(f"{self.address}: {text}")
         if trouble.is_forbidden(error):
-            return StoreError(f"{self}: {text}: let its owner GRANT SELECT, UPDATE on it")
+            return StoreRefused(f"{self}: {text}: let its owner GRANT SELECT, UPDATE on it")
         if trouble.is_absent(error) or isinstance(error, psycopg.ProgrammingError):
             return TableUnsuitable(f"{self}: {text} (`stowhand table check` says what is missing)")
         return StoreError(f"{self}: {text}")
