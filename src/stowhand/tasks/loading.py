@@ -30,7 +30,7 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
                 f"{where!r}: nothing is called here; write app = {path} in {module_name}, and name app"
             )
         raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app (no path, no .py)")
-    found: object = _import(module_name, where)
+    found: object = _import(module_name, where, joint=":")
     if or_else is not None and path == default and not hasattr(found, path):
         path = or_else
     for name in path.split("."):
@@ -80,7 +80,8 @@ def _below(package: ModuleType, where: str) -> list[str]:
     return found
 
 
-def _import(name: str, where: str) -> ModuleType:
+def _import(name: str, where: str, *, joint: str = "") -> ModuleType:
+    """``joint``: what stands between a module and a name in it, where one may be named."""
     here = os.getcwd()  # noqa: PTH109
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -89,7 +90,8 @@ def _import(name: str, where: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # The module itself, or one that it imports? Only the first is a matter of spelling.
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            raise ConfigurationError(f"{where!r}: no module named {error.name!r}{_near(error.name, here)}") from None
+            near = _near(error.name, here, joint)
+            raise ConfigurationError(f"{where!r}: no module named {error.name!r}{near}") from None
         raise ConfigurationError(f"{where!r}: importing {name} failed: {error}{_place(error, here)}") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"{where!r}: {error}{_place(error, here)}") from error
@@ -127,7 +129,15 @@ def _likely(holder: object, name: str, kind: type) -> str:
     return f"; it has no {kind.__qualname__} at all"
 
 
-def _near(name: str, folder: str) -> str:
-    entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
-    names = [entry.name.removesuffix(".py") for entry in entries if entry.is_dir() or entry.name.endswith(".py")]
-    return hint(name, names) or f" in {folder} or among the installed packages"
+def _near(name: str, folder: str, joint: str) -> str:
+    parent, _, last = name.rpartition(".")
+    above = sys.modules.get(parent)
+    if joint and not hasattr(above, "__path__") and hasattr(above, last):
+        return f"; did you mean '{parent}{joint}{last}'?"
+    if above is not None and hasattr(above, "__path__"):
+        likely = hint(last, [one.name for one in pkgutil.iter_modules(above.__path__)]).replace("'", f"'{parent}.", 1)
+    else:
+        entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        names = [entry.name.removesuffix(".py") for entry in entries if entry.is_dir() or entry.name.endswith(".py")]
+        likely = hint(name, names)
+    return likely or f" in {folder} or among the installed packages"
