@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import signal
 import socket
 import subprocess
@@ -90,6 +91,42 @@ def test_a_port_in_use_is_said(stowhand: Stowhand) -> None:
         assert beside.code == 2
         assert f"port {port} on 127.0.0.1 is in use" in beside.err
         assert "the dashboard has not started" in beside.err
+
+
+def test_a_driver_that_is_missing_is_said_at_once(folder: Path) -> None:
+    (folder / "psycopg.py").write_text("raise ImportError('not installed')\n")
+    result = forked.run(
+        command("web", "--port", "0", "--connection", "postgresql://localhost/none"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert result.returncode == 2, result.stderr
+    assert "PostgreSQL needs a driver: pip install 'stowhand[binary]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "path"),
+    [
+        (("--url-prefix", "/jobs admin"), "/jobs%20admin/", "/jobs%20admin/"),
+        (("--public-url", "https://example.com/jobs%20admin"), "https://example.com/jobs%20admin/", "/jobs%20admin/"),
+    ],
+)
+def test_a_prefix_with_a_blank_leads_there(
+    folder: Path, stowhand: Stowhand, options: tuple[str, str], said: str, path: str
+) -> None:
+    stowhand("migrate")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    process, url = started(folder, "web", "--port", str(port), *options)
+    try:
+        assert url.endswith(said)
+        status, found = page(f"http://127.0.0.1:{port}{path}")
+        assert (status, 'href="/jobs%20admin/jobs"' in found) == (200, True)
+    finally:
+        assert ended(process) == 0
 
 
 def test_a_dashboard_beside_a_worker_is_a_process_that_ends_with_it(folder: Path, stowhand: Stowhand) -> None:

@@ -425,6 +425,10 @@ async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_o
     page = await desk.browser.open(f"/again?id={old}")
     for secret in ("s3cret-1", "123456789012345678901234567890", "ä", "k3y-of-it"):
         assert secret not in page.html
+    assert f"What job {old} carries is not shown here." in page.html
+    desk.browser.who = Who("ann", frozenset(Right))
+    assert "is not shown here" not in (await desk.browser.open(f"/again?id={old}")).html
+    desk.browser.who = Who("bob", frozenset({Right.LOOK, Right.ADD}))
     reply = await again(desk, old, payload='{"token": "***"}')
     assert reply.status == 303
     assert (await desk.job(old + 1)).payload == {"token": "***"}, "nobody learns of it by having it sent on"

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import FakeClock, MemoryStore
@@ -174,13 +175,32 @@ async def test_a_page_that_is_not_there_ends_the_asking() -> None:
     assert (await theatre.live.stream(Asked())).status == 204
 
 
-async def test_a_store_that_is_away_is_told_and_comes_back() -> None:
+async def test_a_page_that_cannot_be_shown_is_told_by_its_title_and_comes_back() -> None:
     theatre = Theatre()
     stream = await theatre.stream()
     await theatre.next(stream)
-    theatre.status = 503
-    assert b"event: away" in await theatre.next(stream, after=SLOW + 1)
-    theatre.status, theatre.body = 200, theatre.body.replace(b"one", b"back")
+    theatre.status, body = 503, theatre.body
+    theatre.body = b"<h1>The schema is older</h1><p>Run: stowhand migrate</p>"
+    assert await theatre.next(stream, after=SLOW + 1) == b"event: away\ndata: The schema is older\n\n"
+    theatre.status, theatre.body = 200, body.replace(b"one", b"back")
+    assert b"back" in await theatre.next(stream, after=SLOW + 1)
+
+
+async def test_a_store_that_is_away_is_told_before_the_page_has_asked_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen server keeps each question waiting for ten seconds."""
+
+    async def away() -> None:
+        raise StoreUnreachable("frozen")
+
+    theatre = Theatre()
+    stream = await theatre.stream()
+    await theatre.next(stream)
+    monkeypatch.setattr(theatre.store.inspect, "amounts", away)
+    asked = len(theatre.asked)
+    assert await theatre.next(stream, after=SLOW) == b"event: away\ndata: The store does not answer\n\n"
+    assert len(theatre.asked) == asked
+    monkeypatch.undo()
+    theatre.body = theatre.body.replace(b"one", b"back")
     assert b"back" in await theatre.next(stream, after=SLOW + 1)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import click
 import msgspec
@@ -89,6 +89,7 @@ def command(
             f"{settings.store.connection.source}: its jobs are in the memory of another process; mount the dashboard in"
             " that one: stowhand.web.dashboard(app)"
         )
+    store_of(settings.store)  # a driver or an App that is missing is said at once; not connected yet
     if not beside:
         log_store(settings.store.connection)
     where = {"host": host, "port": port, "tls_cert": tls_cert, "tls_key": tls_key}
@@ -120,7 +121,7 @@ class _Door(msgspec.Struct, frozen=True):
             proxies=Proxies(typed.pop("trust_from")),
             public_url=public_url,
         )
-        return _Door(entrance, path, required, prefix or urlsplit(public_url).path)
+        return _Door(entrance, path, required, prefix or unquote(urlsplit(public_url).path))
 
     def check(self, host: str) -> None:
         """Nobody comes from elsewhere without being asked who they are. Raises ConfigurationError."""
@@ -171,7 +172,7 @@ class _Command:
         application = Asgi(board, prefix=self._door.prefix)
         try:
             async with serving(application, ServerOptions(grace=GRACE, **where), board.close) as server:
-                url = self._door.entrance.public_url or f"{server.url}{self._door.prefix}"
+                url = self._door.entrance.public_url or f"{server.url}{quote(self._door.prefix)}"
                 self._url = url
                 if beside:
                     print(f"{url}/", flush=True)  # noqa: T201  the worker reads it

@@ -59,14 +59,6 @@ async def _reschedule(store: QueueStore, ids: Sequence[int], asked: Asked) -> Se
     return await _put_off(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, Done.DONE)
 
 
-async def _run_now(store: QueueStore, ids: Sequence[int], _: Asked) -> Sequence[Answer]:
-    return await _put_off(store, ids, Reschedule(), 0.0, Done.REFUSED)
-
-
-async def _fail(store: QueueStore, ids: Sequence[int], asked: Asked) -> Sequence[Answer]:
-    return await fail(store, ids, asked.sent("reason").strip() or None)
-
-
 async def _put_off(
     store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, of_failed: Done
 ) -> Sequence[Answer]:
@@ -79,7 +71,7 @@ async def _put_off(
 ACTIONS = {
     # The first is what the enter key does in a field of the form.
     "reschedule": Action("Reschedule", _reschedule),
-    "run": Action("Run now", _run_now),
+    "run": Action("Run now", lambda store, ids, _: _put_off(store, ids, Reschedule(), 0.0, Done.REFUSED)),
     "retry": Action("Retry", lambda store, ids, _: store.admin.retry_jobs(ids)),
     "cancel": Action("Cancel", lambda store, ids, _: store.admin.cancel_jobs(ids)),
     "complete": Action(
@@ -87,7 +79,11 @@ ACTIONS = {
         lambda store, ids, _: answers_of(store, ids, lambda store, ids: store.admin.complete_jobs(ids)),
         "What is completed by hand counts as having run.",
     ),
-    "fail": Action("Fail", _fail, "What is failed by hand runs again only when it is retried."),
+    "fail": Action(
+        "Fail",
+        lambda store, ids, asked: fail(store, ids, asked.sent("reason").strip() or None),
+        "What is failed by hand runs again only when it is retried.",
+    ),
     "remove": Action("Remove", lambda store, ids, _: store.admin.remove_jobs(ids), "What is removed is gone for good."),
 }
 PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | TaskChange]]] = {
@@ -260,7 +256,8 @@ def _form(asked: Asked, old: Job, sent: dict[str, str], words: str = "") -> View
         with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
             shown["payload"] = msgspec.json.format(redacted_text(old.payload_text), indent=2)
     values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": without(old.flags)}
-    values["is_large"] = is_large
+    values |= {"is_large": is_large, "is_hidden": not (asked.may(Right.PAYLOADS) and old.payload_text)}
     values["sent"] = shown | {"max_attempts": old.max_attempts} | sent
-    title = f"Run job {old.id} again, with changes"
-    return View(template="jobs.html", title=title, values=values, status=400 if words else 200)
+    return View(
+        template="jobs.html", title=f"Run job {old.id} again, with changes", values=values, status=400 if words else 200
+    )

@@ -84,7 +84,7 @@ function show() {
 }
 
 function say(state, words) {
-  if (!stamp || stream === null) return;
+  if (!stamp) return;
   stamp.className = state;
   const word = stamp.querySelector("b");
   if (word.textContent !== words) word.textContent = words;
@@ -111,6 +111,7 @@ function listen() {
     setTimeout(listen, LATER);
     const page = await fetch(location.href, { method: "HEAD", redirect: "manual" }).catch(() => null);
     if ([401, 403].includes(page?.status)) location.reload(); // signed out, maybe in another tab: it says so
+    if (page?.status === 404) say("away", "Not there any more"); // a removed job: what it was can still be read
   };
 }
 

@@ -65,10 +65,7 @@ def durations(
         keys=(("p50", "half within"), ("p95", "95 % within")),
         top=say_brief(top),
         drawn=_line("p95", most, top) + _line("p50", half, top),
-        said=[
-            f"half within {say_brief(one)}, 95 % within {say_brief(other)}"
-            for one, other in zip(half, most, strict=True)
-        ],
+        said=[f"half within {say_brief(x)}, 95 % within {say_brief(y)}" for x, y in zip(half, most, strict=True)],
     )
 
 
@@ -83,8 +80,7 @@ _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</
 def _figure(
     name: str, slots: Slots, marks: Marks, keys: Sequence[tuple[str, str]], said: Sequence[str], **shown: str
 ) -> Markup:
-    """``keys``: classes of the stylesheet, with what they are called. ``said``: of each column. ``shown``: what the
-    frame names."""
+    """``keys``: classes, with what they are called. ``said``: of each column. ``shown``: what the frame names."""
     since = slots[0].at
     step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].at + step

@@ -33,7 +33,7 @@ REST, LONGEST = 40, 10.0
 """What always changes is shown again after so many times as long as it took, times the viewers; seconds at most."""
 MOST = 200
 """Viewers of one process."""
-
+AWAY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
 _SHOWN = (200, 503)  # a page, and one whose store is away: it comes back by itself
 _REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
 _SAID_OF_TIMES = re.compile(rb">[^<]*</time>")
@@ -84,11 +84,14 @@ class Live:
                 while True:
                     if not await self._goes_on(ends):
                         return
-                    began = self._clock.monotonic()
+                    began, before = self._clock.monotonic(), known
                     is_due = began >= again
-                    if is_due or (began >= rested and await self._amounts() != known):
+                    if is_due or began >= rested:
+                        known = await self._amounts()
+                    if is_due or known != before:
                         break
-                known, reply = await self._amounts(), await self._answer(await _by_now(page))
+                is_away = known is None and self._reading.away_since  # waited for once more, nobody would hear of it
+                reply = AWAY if is_away else await self._answer(await _by_now(page))
                 rest = min((self._clock.monotonic() - began) * REST * self._viewers, LONGEST)
                 rested = rested if is_due else began + rest
         finally:
@@ -122,10 +125,11 @@ async def _by_now(page: Asked) -> Asked:
 
 def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
     """What has changed since ``sent``, which is brought up to date; and when that was so."""
+    body = reply.body if isinstance(reply.body, bytes) else b""
     if reply.status == 503:
-        return b"event: away\ndata: The store does not answer\n\n"
+        return b"event: away\ndata: " + body.partition(b"<h1>")[2].partition(b"</h1>")[0] + b"\n\n"
     changed = []
-    for region in _REGION.finditer(bytes(reply.body) if isinstance(reply.body, bytes) else b""):
+    for region in _REGION.finditer(body):
         compared = _SAID_OF_TIMES.sub(b"", region[0])
         if sent.get(region[1]) != compared:
             sent[region[1]] = compared

@@ -141,6 +141,25 @@ async def test_a_page_shows_nothing_more_to_who_has_no_right_any_more(chromium: 
         await seen()
 
 
+async def test_the_page_of_a_job_that_was_removed_keeps_what_it_was_and_says_so(chromium: Chromium) -> None:
+    store = MemoryStore()
+
+    async def seen() -> None:
+        async with served(dashboard(store, rights=lambda _request: ["look"])) as url, chromium.context() as context:
+            page = await context.new_page()
+            await page.goto(f"{url}/job?id=1")
+            await expect(page.locator("#stamp")).to_have_class("live")
+            await page.evaluate(HIDE, True)
+            await store.admin.remove_jobs([1])
+            await page.evaluate(HIDE, False)
+            await expect(page.locator("#stamp")).to_contain_text("Not there any more")
+            await expect(page.locator("#facts")).to_contain_text("send_mail")
+
+    await store.jobs.enqueue(NewJob(task="send_mail"))
+    with pytest.raises(AssertionError, match=r"console: .* 404"):  # what the browser says of the look for it
+        await seen()
+
+
 async def test_a_page_that_waits_for_a_hand_says_that_its_store_is_away(
     site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
