@@ -331,8 +331,9 @@ class App:
         tests.
 
         Jobs are kept in a store in memory. ``enqueue`` comes back when the job has run, and all that followed from it,
-        one after another; what a task raises is raised there. What is due later waits. Nothing is retried. What is part
-        of a transaction, ``enqueue_in``, is refused: it would run before the commit.
+        one after another; what a task raises is raised there. What is due later waits, and runs with the first job that
+        is enqueued after its time. Nothing is retried. What is part of a transaction, ``enqueue_in``, is refused: it
+        would run before the commit.
         """
         before, self._at_once = self._at_once, AtOnce(self)
         try:

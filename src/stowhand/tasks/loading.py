@@ -30,7 +30,7 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
                 f"{where!r}: nothing is called here; write app = {path} in {module_name}, and name app"
             )
         raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app (no path, no .py)")
-    found: object = _import(module_name, where, joint=":")
+    found: object = _import(module_name, where, names_one=True)
     if or_else is not None and path == default and not hasattr(found, path):
         path = or_else
     for name in path.split("."):
@@ -80,8 +80,8 @@ def _below(package: ModuleType, where: str) -> list[str]:
     return found
 
 
-def _import(name: str, where: str, *, joint: str = "") -> ModuleType:
-    """``joint``: what stands between a module and a name in it, where one may be named."""
+def _import(name: str, where: str, *, names_one: bool = False) -> ModuleType:
+    """``names_one``: a name in the module is asked for, which may have been written with a dot."""
     here = os.getcwd()  # noqa: PTH109
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -90,7 +90,7 @@ def _import(name: str, where: str, *, joint: str = "") -> ModuleType:
     except ModuleNotFoundError as error:
         # The module itself, or one that it imports? Only the first is a matter of spelling.
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            near = _near(error.name, here, joint)
+            near = _near(error.name, here, names_one=names_one)
             raise ConfigurationError(f"{where!r}: no module named {error.name!r}{near}") from None
         raise ConfigurationError(f"{where!r}: importing {name} failed: {error}{_place(error, here)}") from error
     except ConfigurationError as error:
@@ -129,11 +129,11 @@ def _likely(holder: object, name: str, kind: type) -> str:
     return f"; it has no {kind.__qualname__} at all"
 
 
-def _near(name: str, folder: str, joint: str) -> str:
+def _near(name: str, folder: str, *, names_one: bool) -> str:
     parent, _, last = name.rpartition(".")
     above = sys.modules.get(parent)
-    if joint and not hasattr(above, "__path__") and hasattr(above, last):
-        return f"; did you mean '{parent}{joint}{last}'?"
+    if names_one and not hasattr(above, "__path__") and hasattr(above, last) and not last.startswith("__"):
+        return f"; did you mean '{parent}:{last}'?"
     if above is not None and hasattr(above, "__path__"):
         likely = hint(last, [one.name for one in pkgutil.iter_modules(above.__path__)]).replace("'", f"'{parent}.", 1)
     else:

@@ -140,3 +140,22 @@ def test_a_reader_that_somebody_overtook_is_told_to_begin_immediately(path: Path
         SqliteStore(path).transactions.enqueue_in(connection, JOB)
     connection.rollback()
     connection.close()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_another_writer_is_waited_for_as_long_as_the_caller_waits_for_one(path: Path, level: Any) -> None:
+    """Not longer: a page of the application would hang with it."""
+    writer, connection = application(path), sqlite3.connect(path, isolation_level=level, timeout=0.05)
+    writer.execute("BEGIN IMMEDIATE")
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    with pytest.raises(StoreUnreachable, match="has not ended within this connection's timeout"):
+        SqliteStore(path).transactions.enqueue_in(connection, JOB)
+    assert sum("BEGIN" in one for one in statements) == 1
+    assert not connection.in_transaction
+    writer.rollback()
+    SqliteStore(path).transactions.enqueue_in(connection, JOB)
+    connection.commit()
+    assert count(path) == 1
+    connection.close()
+    writer.close()

@@ -12,12 +12,10 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import cast
 
-from stowhand.clock import stopwatch
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers.caller import SqliteHost
 from stowhand.stores.callers.recognising import sqlite_caller
-from stowhand.stores.database.sqlite_connection import BUSY_DEADLINE
 from stowhand.stores.database.sqlite_host import plain_host
 from stowhand.stores.database.sqlite_trouble import is_busy
 from stowhand.stores.sqlite.queue import enqueue, schema, trouble
@@ -45,7 +43,7 @@ def _checked(connections: Connections, host: SqliteHost, job: NewJob) -> Job:
         if is_busy(error):
             raise StoreUnreachable(
                 f"{path}: this transaction cannot begin to write, because it began as a reader and another one"
-                " wrote since, or because another writer did not end in time. Begin it with BEGIN IMMEDIATE"
+                " wrote since, or has not ended within this connection's timeout. Begin it with BEGIN IMMEDIATE"
             ) from error
         raise trouble.explain(error, path) from error
 
@@ -53,7 +51,7 @@ def _checked(connections: Connections, host: SqliteHost, job: NewJob) -> Job:
 def _enqueue(connections: Connections, host: SqliteHost, raw: sqlite3.Connection, job: NewJob) -> Job:
     began = not host.in_transaction
     if began:
-        _begin(host)
+        _begin(host, connections.path)
     host.execute("SAVEPOINT stowhand_guest")
     try:
         with trouble.refusing():
@@ -70,18 +68,18 @@ def _enqueue(connections: Connections, host: SqliteHost, raw: sqlite3.Connection
     return written
 
 
-def _begin(host: SqliteHost) -> None:
+def _begin(host: SqliteHost, path: Path) -> None:
+    """Another writer is waited for as long as the owner's connection waits for one."""
     if host.refusal is not None:
         raise ConfigurationError(host.refusal)
-    deadline = stopwatch() + BUSY_DEADLINE
-    while True:
-        try:
-            host.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or stopwatch() > deadline:
-                raise
-        else:
-            return
+    try:
+        host.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise StoreUnreachable(
+                f"{path}: another writer has not ended within this connection's timeout; nothing is enqueued: try again"
+            ) from error
+        raise
 
 
 def _check_file(host: SqliteHost, path: Path) -> None:
