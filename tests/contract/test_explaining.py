@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import Fail
 from stowhand.protocols.operating import Reason, WorkerCard, WorkerList
 from tests.contract.needs import needs
-from tests.contract.store_harness import ERRORED, FAILED, StoreHarness
+from tests.contract.store_harness import ERRORED, FAILED, StoreHarness, judged
 
 pytestmark = needs("inspect")
 
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
     *("task_paused", "unqueued_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
-    *("worker_died", "suspect", "flags", "due", "expires", "on_failure"),
+    *("worker_died", "suspect", "flags", "due", "expires", "on_failure", "told"),
 )
 """Every code that a reason may have."""
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
@@ -237,4 +238,14 @@ async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness
     lease = await harness.take()
     assert list(await reasons(harness, job.id)) == ["running", "on_failure"]
     await harness.settle(lease, FAILED)
-    assert not {"expires", "on_failure"} & set(await reasons(harness, job.id))
+    found = await reasons(harness, job.id)
+    assert list(found) == ["failed", "told"]
+    assert "'notify'" in found["told"].what
+    await harness.store.admin.retry_jobs([job.id])
+    assert list(await reasons(harness, job.id))[-1] == "on_failure"
+
+
+async def test_a_failure_of_which_nothing_could_tell_is_not_said_to_be_told(harness: StoreHarness) -> None:
+    job = await harness.add("t", on_failure=NewJob(task="notify"))
+    await harness.settle(await harness.take(), judged(Fail("broken\non_failure could not be enqueued: no room")))
+    assert "told" not in await reasons(harness, job.id)

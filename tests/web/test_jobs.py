@@ -11,7 +11,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.observe.redacted_json import redacted_text
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
@@ -162,6 +162,11 @@ async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_
         (teller,) = (await store.inspect.search()).jobs[:1]
         assert teller.task == "notify"
         assert f"/job?id={told.id}" in links(await Visitor(store).page(f"/job?id={teller.id}"))
+        (onward,) = [one for one in links(await Visitor(store).page(f"/job?id={told.id}")) if "task=notify" in one]
+        assert f"/job?id={teller.id}" in links(await Visitor(store).page(onward))
+        (lease,) = await claimed(store)
+        await store.settle([(lease, COMPLETED)])
+        assert f"/job?id={teller.id}" in links(await Visitor(store).page(onward)), "when it is over, too"
 
 
 async def test_what_only_looks_like_a_trace_or_a_failure_has_a_page() -> None:

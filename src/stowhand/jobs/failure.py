@@ -17,6 +17,8 @@ WHOLE_ERROR = 900_000
 CUT_ERROR = 1000
 ARGUMENTS_LIMIT = 1_040_000
 """Bytes of arguments that are handed on; larger ones, and those that are nested too deep, are ``null``."""
+UNTOLD = "on_failure could not be enqueued: "
+"""In the text of the job that has failed, before why."""
 
 
 class Failure(msgspec.Struct, frozen=True):

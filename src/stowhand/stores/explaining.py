@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from stowhand.jobs.durations import say_duration
+from stowhand.jobs.failure import UNTOLD
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.protocols.figures import Pauses
@@ -114,7 +115,10 @@ def _running(facts: Facts) -> Iterator[Reason]:
 
 
 def _later(facts: Facts) -> Iterator[Reason]:
-    """What was asked for when it was enqueued, and is still to come."""
+    """What was asked for when it was enqueued, and is still to come, or has come of its failure."""
+    is_told = facts.on_failure is not None and UNTOLD not in (facts.job.last_error or "")
+    if facts.job.state is State.FAILED and is_told:
+        yield Reason("told", f"a job of {facts.on_failure!r} was enqueued, which tells of its failure")
     if facts.job.state is State.QUEUED and facts.expires_at is not None:
         yield Reason("expires", f"it is canceled at {_say(facts.expires_at)}, unless a worker has claimed it by then")
     if not facts.job.state.terminal and facts.on_failure is not None:

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from stowhand.jobs import copying
 from stowhand.jobs.job import DROPPED, Job
+from stowhand.jobs.moments import iso
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
 from stowhand.protocols.option import whole
 from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, without
@@ -29,7 +30,7 @@ COPIED = 3000
 FAILURE = {"job_id", "task", "arguments", "error_class", "error"}
 """The payload of a job that tells of another's failure."""
 
-_LINKED = re.compile(r"\bjob (\d+)(?=, since| \()|(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)Z", re.ASCII)
+_LINKED = re.compile(r"\bjob (\d+)(?=, since| \()|([\d-]{10}) ([\d:]{8})Z|(?<=of &#39;)([^&\\]+)(?=&#39; was)", re.A)
 """In a reason why a job does not run."""
 
 
@@ -45,7 +46,7 @@ async def show(asked: Asked, reading: Reading) -> View:
         "sees": sees,
         "tries": [*reversed(await reading.tries(asked.who, job.id))],
         "explanation": [
-            (_told(asked, one.what), one.todo)
+            (_told(asked, one.what, job), one.todo)
             for one in (() if job.state in HISTORY else await reading.explain(asked.who, job.id))
         ],
         "payload": tree(payload) if sees else None,
@@ -96,10 +97,12 @@ async def job_of(asked: Asked, reading: Reading, who: Who) -> Job:
     return job
 
 
-def _told(asked: Asked, reason: str) -> Markup:
-    """With links to the jobs that others wait for; and times, of which the script makes local ones."""
+def _told(asked: Asked, reason: str, job: Job) -> Markup:
+    """With links to the jobs that are meant; and times, of which the script makes local ones."""
 
     def shown(found: re.Match[str]) -> Markup:
+        if task := found[4]:
+            return asked.link(task, "/jobs", task=task, since=iso(job.finished_at or job.created_at))
         if found[1]:
             return asked.link(found[0], "/job", id=found[1])
         return Markup('<time datetime="{}T{}Z" data-as="local">{}</time>').format(found[2], found[3], found[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.jobs.failure import job_of
+from stowhand.jobs.failure import UNTOLD, job_of
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.text import clean
 from stowhand.stores.database.sqlite_savepoint import attempt
@@ -25,7 +25,7 @@ def tell(tx: Transaction, error_class: str | None) -> None:
         tx.run("told", id=row[0])
         refused = attempt(tx.raw, lambda row=row: _tell(tx, row, error_class))  # type: ignore[misc]
         if refused is not None:
-            why = clean(f"on_failure could not be enqueued: {trouble.refusal(refused)}")
+            why = clean(f"{UNTOLD}{trouble.refusal(refused)}")
             tx.run("note", id=row[0], why=why)
 
 
