@@ -58,7 +58,8 @@ class WorkerStopping(Event, frozen=True):
 
 
 class WorkerStopped(Event, frozen=True):
-    """A worker has ended. ``unfinished``: handlers that could not be stopped; their jobs went back unspent."""
+    """A worker has ended. ``unfinished``: handlers that could not be stopped. Their jobs go back unspent: at the
+    end of a process of ours at once, of a worker in yours when their leases end."""
 
     worker: str
     unfinished: int

@@ -7,8 +7,10 @@ import pickle
 import textwrap
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import django
+import psycopg
 import pytest
 from django.db import connections, transaction
 from django.tasks import TaskResultStatus, task_backends
@@ -18,8 +20,12 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from stowhand.django import StowhandBackend
+from stowhand.django.database import Database
 from stowhand.django.results import result_of
+from stowhand.errors import ConfigurationError, SchemaMissing
+from stowhand.jobs.job import NewJob
 from stowhand.jobs.tries import Try, TryEnd
+from stowhand.protocols.store import StoreOptions
 
 
 @pytest.fixture
@@ -64,6 +70,49 @@ def test_without_a_transaction_the_backend_opens_one(backend: StowhandBackend, s
     if not backend.database.is_in_memory:
         connections[backend.alias].close()
     assert backend.get_result(result.id).args == [1]
+
+
+def test_a_result_is_found_by_its_id_as_a_number_too(backend: StowhandBackend, shop: Any) -> None:
+    """A path of a view has it as one: ``<int:id>``."""
+    result = shop.add.using(backend=backend.alias).enqueue(1)
+    number: Any = int(result.id)
+    assert backend.get_result(number) == result
+    absents: list[Any] = [number + 999_999, -1, None]
+    for absent in absents:
+        with pytest.raises(TaskResultDoesNotExist):
+            backend.get_result(absent)
+
+
+def test_absent_tables_are_told_with_the_database_that_is_to_be_migrated(site: None) -> None:
+    database = Database("postgres", StoreOptions(schema="no_such_schema"))
+    with (
+        pytest.raises(SchemaMissing, match="migrate --database postgres"),
+        database.transaction() as jobs,
+    ):
+        jobs.enqueue(NewJob(task="t"))
+
+
+def test_a_database_that_is_not_there_is_told_with_those_that_are(site: None) -> None:
+    database = Database("postgre", StoreOptions())
+    for ask in (lambda: database.url, lambda: database.transaction().__enter__()):
+        with pytest.raises(ConfigurationError, match="'postgre', which DATABASES lacks; name one of 'default'"):
+            ask()
+
+
+def test_a_worker_takes_the_role_that_the_project_assumes(site: None) -> None:
+    database, given = Database("postgres", StoreOptions()), connections["postgres"].settings_dict
+    role = r"an owner\of it"
+    assumed = {"assume_role": role, "options": "-c statement_timeout=7s"}
+    with connections["postgres"].cursor() as cursor:
+        cursor.execute(f'create role "{role}"')
+        try:
+            with mock.patch.dict(given, {"OPTIONS": {**given.get("OPTIONS", {}), **assumed}}):
+                url = database.url
+            with psycopg.connect(url) as connection:
+                found = connection.execute("select current_user, current_setting('statement_timeout')").fetchone()
+            assert found == (role, "7s")
+        finally:
+            cursor.execute(f'drop role "{role}"')
 
 
 def test_it_is_enqueued_from_a_coroutine(backend: StowhandBackend, shop: Any) -> None:

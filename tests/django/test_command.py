@@ -16,7 +16,10 @@ from django.db import connections
 from django.tasks import TaskResultStatus
 
 from stowhand.django import StowhandBackend
+from stowhand.django.attempts import options_of
 from stowhand.django.management.commands.stowhand import Command
+from stowhand.django.project import app_of
+from stowhand.jobs.job import NewJob
 from tests.support import forked
 from tests.support.sources import ROOT
 
@@ -37,6 +40,22 @@ def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, 
     assert f'"id":{result.id},' in ended.stdout.replace(" ", "")
     assert not ended.stderr
     assert shop.add.module_path in ended.stdout
+
+
+def test_a_job_that_the_command_adds_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:
+    ended = forked.run(
+        words(backend, "add", shop.report.module_path), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ended.returncode == 0, ended.stderr
+    job = backend.database.jobs.get(int(ended.stdout))
+    assert job is not None
+    assert (job.max_attempts, job.key) == (3, "the report")
+
+
+def test_a_job_that_a_schedule_makes_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:
+    declared = app_of(backend).registry.made_elsewhere(NewJob(task=shop.report.module_path))
+    assert (declared.max_attempts, declared.key) == (3, "the report")
+    assert options_of(shop.report.using(priority=30), "heavy")["priority"] == -30
 
 
 def test_a_backend_that_is_not_there_is_told_of(site: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,6 +125,18 @@ class InATransactionTestCase(TransactionTestCase):
                     task_backends[alias].get_result(result.id)
             assert int(waits.enqueue(6).id) > int(results[2].id)
 
+    def test_the_flush_of_a_database_without_tables_of_models_takes_its_jobs_as_well(self) -> None:
+        """As a router may have it. Called off, it takes none."""
+        for alias in sorted(DATABASES):
+            result = shop().add.using(backend=alias).enqueue(4)
+            with patch("django.core.management.commands.flush.sql_flush", return_value=[]):
+                with patch("builtins.input", return_value="no"):
+                    call_command("flush", database=alias, verbosity=0, inhibit_post_migrate=True)
+                assert task_backends[alias].get_result(result.id).status == Status.READY
+                call_command("flush", database=alias, verbosity=0, interactive=False, inhibit_post_migrate=True)
+            with pytest.raises(TaskResultDoesNotExist):
+                task_backends[alias].get_result(result.id)
+
     def test_a_job_of_a_transaction_that_is_undone_is_never_run(self) -> None:
         drain()
         with transaction.atomic():

@@ -27,7 +27,7 @@ FILES = {"clock", "errors", "events", "retry", "wsgi"}
 """Of the package itself; `__init__` and `__main__` are no rooms."""
 ARROWS = 85
 """Ordered pairs of folders of which one imports the other: at the top, inside a function, or for the types only."""
-TOKENS = 461_746
+TOKENS = 461_839
 """Tokens of the package, less comments, docstrings, newlines and indentation."""
 THIN = 0
 """Modules that one other imports, below 60 lines, whose name is no word of the glossary."""

@@ -194,6 +194,8 @@ def _error_of_stop(attempt: Attempt[Job]) -> base.TaskError | None:
 
 
 def options_of(task: base.Task, group: str) -> Mapping[str, Any]:
-    """How its attempts are run. A queue of Django's is a class of work: a group."""
-    timeout = getattr(task, "timeout", None)
-    return {"group": group} | ({} if timeout is None else {"timeout": timeout})
+    """What it declares, for jobs that another makes than its own ``enqueue``: a schedule, the command line. A queue of
+    Django's is a class of work: a group."""
+    ours = {name: getattr(task, name, None) for name in ("timeout", "max_attempts", "key")}
+    declared = {name: value for name, value in ours.items() if value is not None}
+    return {"group": group, "priority": -int(task.priority), **declared}

@@ -145,10 +145,11 @@ class StowhandBackend(BaseTaskBackend):
         return name
 
     def _job(self, result_id: str) -> Job | None:
-        if not (result_id.isascii() and result_id.isdigit() and len(result_id) < 19):
+        given = str(result_id)  # a view may have it as a number
+        if not (given.isascii() and given.isdigit() and len(given) < 19):
             return None
         with self.database.explained():
-            return self.database.jobs.get(int(result_id))
+            return self.database.jobs.get(int(given))
 
     def _read_options(self) -> tuple[tuple[str, ...], StoreOptions]:
         """``modules``, and those of the store. Raises ConfigurationError."""

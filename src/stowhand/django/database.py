@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 from urllib.parse import quote
 
-from django.db import Error, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db import transaction as django_transaction
+from django.utils.connection import ConnectionDoesNotExist
 
 from stowhand.errors import ConfigurationError, SchemaMissing
 from stowhand.protocols.on_connection import JobsOnConnection
@@ -30,8 +32,14 @@ class Database:
 
     @property
     def connection(self) -> Any:
-        """Django's own, of this thread."""
-        return connections[self.alias]
+        """Django's own, of this thread. Raises ConfigurationError."""
+        try:
+            return connections[self.alias]
+        except ConnectionDoesNotExist:
+            raise ConfigurationError(
+                f"OPTIONS['database'] of TASKS is {self.alias!r}, which DATABASES lacks; name one of"
+                f" {', '.join(map(repr, connections.settings))}"
+            ) from None
 
     @property
     def vendor(self) -> str:
@@ -101,9 +109,14 @@ class Database:
             if state in _ABSENT or "no such table: stowhand_" in str(error):
                 raise SchemaMissing(
                     f"DATABASES[{self.alias!r}] holds no tables of stowhand ({str(error).splitlines()[0]}): put"
-                    " 'stowhand.django' into INSTALLED_APPS, and run `manage.py migrate`"
+                    f" 'stowhand.django' into INSTALLED_APPS, and run `{self._migrate}`"
                 ) from error
             raise
+
+    @property
+    def _migrate(self) -> str:
+        """Django migrates one database at a time."""
+        return "manage.py migrate" + (f" --database {self.alias}" if self.alias != DEFAULT_DB_ALIAS else "")
 
     def _raw(self) -> Any:
         self.connection.ensure_connection()
@@ -116,6 +129,9 @@ def _postgres_url(given: dict[str, Any]) -> str:
     named = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
     parameters = {name: given[key] for name, key in named.items() if given.get(key)}
     plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
+    if role := given.get("OPTIONS", {}).get("assume_role"):  # as the server takes it, blanks and backslashes quoted
+        quoted = re.sub(r"([\\\s])", r"\\\1", str(role))
+        plain["options"] = f"{plain.get('options', '')} -c role={quoted}".strip()
     words = (
         f"{name}={quote(str(value), safe='')}" for name, value in cast("dict[str, Any]", plain | parameters).items()
     )

@@ -343,7 +343,8 @@ class LogListener:
     def _stopped(self, event: WorkerStopped) -> None:
         logger = self._worker(event.worker)
         if event.unfinished:
-            logger.warning(f"Stopped; {event.unfinished} handlers could not be ended, their jobs went back unspent")
+            left = f"{event.unfinished} handlers could not be ended"
+            logger.warning(f"Stopped; {left}; their jobs go back unspent, when their leases end at the latest")
         else:
             logger.info("Stopped")
 
