@@ -155,6 +155,17 @@ async def test_a_finished_job_shows_its_result(store_at: Stores) -> None:
         assert "18446744073709551617.50" not in await Visitor(store, LOOKER).page(f"/job?id={job.id}")
 
 
+async def test_what_an_error_says_is_no_link_to_a_task() -> None:
+    store = MemoryStore()
+    told = NewJob(task="it's &#39; <q>")
+    for on_failure in (None, told):
+        job = await store.jobs.enqueue(NewJob(task="send", on_failure=on_failure))
+        await store.admin.permanently_fail_jobs([job.id], "a job of 'x' was bad; the value of 'y' was enqueued")
+        page = await Visitor(store).page(f"/job?id={job.id}")
+        assert not [one for one in links(page) if "since=" in one]
+        assert ("<q>" in page, "tells of its failure" in page) == (False, on_failure is told)
+
+
 async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_at: Stores) -> None:
     async with store_at() as store:
         told = await store.jobs.enqueue(NewJob(task="send", on_failure=NewJob(task="notify")))

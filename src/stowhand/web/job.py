@@ -30,7 +30,7 @@ COPIED = 3000
 FAILURE = {"job_id", "task", "arguments", "error_class", "error"}
 """The payload of a job that tells of another's failure."""
 
-_LINKED = re.compile(r"\bjob (\d+)(?=, since| \()|([\d-]{10}) ([\d:]{8})Z|(?<=of &#39;)([^&\\]+)(?=&#39; was)", re.A)
+_LINKED = re.compile(r"\bjob (\d+)(?=, since| \()|([\d-]{10}) ([\d:]{8})Z|(?<=^a job of &#39;)([^&\\]+)(?=&#39; was)")
 """In a reason why a job does not run."""
 
 
