@@ -60,15 +60,19 @@ def test_a_file_of_a_public_host_can_be_read(name: str) -> None:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ("Follow the child by its new name\n\nThe old one is gone.\n", []),
-        ("# a comment\nFollow the child\n\nThe old one is gone.\n", []),
-        ("fixup! Follow the child\n", []),
-        ("Follow the child\n", ["the body says why"]),
-        ("follow the child\n\nWhy.\n", ["begins with a capital"]),
-        ("Added a child.\n\nWhy.\n", ["in the imperative", "without a full stop"]),
-        ("Fix: a child\n\nWhy.\n", ["in the imperative"]),
-        ("Follow the child\nat once\n", ["the second line is empty", "the body says why"]),
-        (f"Follow {'x' * 120}\n\nWhy.\n", ["120 at most"]),
+        ("flows: follow the child by its new name\n\nThe old one is gone.\n", []),
+        ("tests/web: tab through every control\n\nOne was unreachable.\n", []),
+        ("# a comment\nflows: follow the child\n\nThe old one is gone.\n", []),
+        ("fixup! flows: follow the child\n", []),
+        ("flows: follow the child\n", ["the body gives the reason"]),
+        ("follow the child\n\nWhy.\n", ['the form "area: summary"']),
+        ("Flows: follow the child\n\nWhy.\n", ['the form "area: summary"']),
+        ("flows:follow the child\n\nWhy.\n", ['the form "area: summary"']),
+        ("flows: Follow the child\n\nWhy.\n", ["starts in lower case"]),
+        ("flows: added a child.\n\nWhy.\n", ["in the imperative", "without a full stop"]),
+        ("flows: following a child\n\nWhy.\n", ["in the imperative"]),
+        ("flows: follow the child\nat once\n", ["the second line is empty", "the body gives the reason"]),
+        (f"flows: follow {'x' * 60}\n\nWhy.\n", ["the maximum is 72"]),
     ],
 )
 def test_the_message_of_a_commit_is_checked(tmp_path: Path, message: str, said: list[str]) -> None:
