@@ -700,7 +700,7 @@ begin
     perform "stowhand".check_written(0, count(*)) from unnest(_verdicts) as v join "stowhand".live j on j.id = v.id
       where v.state in ('completed', 'canceled') having count(*) > 0;
   end if;
-  perform "stowhand".free_queues(array_agg(v.queue), array_agg(v.id), array_agg(v.token), _at)
+  perform "stowhand".free_queues(array_agg(v.queue), _at)
     from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
 end $$;
 
@@ -913,7 +913,7 @@ begin
   return _closed;
 end $$;
 
-CREATE FUNCTION stowhand.complete(_ids bigint[], _tokens uuid[], _keep boolean, _at timestamp with time zone, OUT mine bigint[], OUT names text[], OUT held bigint[], OUT held_by uuid[]) RETURNS record
+CREATE FUNCTION stowhand.complete(_ids bigint[], _tokens uuid[], _keep boolean, _at timestamp with time zone, OUT mine bigint[], OUT names text[]) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -923,19 +923,17 @@ declare
   _waiters uuid[];
 begin
   select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null),
-      array_agg(j.id) filter (where j.queue is not null), array_agg(j.token) filter (where j.queue is not null),
       array_agg(j.waiter) filter (where j.waiter is not null)
-    into mine, _places, names, held, held_by, _waiters
+    into mine, _places, names, _waiters
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.token, l.queue, l.waiter from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.queue, l.waiter from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
     _closed := "stowhand".closed_queues(names);
     if cardinality(_closed) > 0 then
       select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null),
-          array_agg(l.id) filter (where l.queue is not null), array_agg(l.token) filter (where l.queue is not null),
           array_agg(l.waiter) filter (where l.waiter is not null)
-        into mine, _places, names, held, held_by, _waiters
+        into mine, _places, names, _waiters
         from "stowhand".live l where l.ctid = any(_places) and (l.queue = any(_closed)) is not true;
     end if;
   end if;
@@ -1537,7 +1535,7 @@ begin
     having count(*) > 0;
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
-  perform "stowhand".free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
+  perform "stowhand".free_queues(array_agg(j.queue), _at)
     from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
   return query select * from "stowhand".without_tokens(_locked);
 end $$;
@@ -2054,7 +2052,26 @@ begin
   return _earliest;
 end $$;
 
-CREATE FUNCTION stowhand.free_queues(_names text[], _ids bigint[], _tokens uuid[], _at timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.free_if_unlocked(_names text[], _at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _locked text[] := array(
+    select q.name from "stowhand".queues q where q.name = any(_names) order by q.name for update skip locked);
+begin
+  if cardinality(_locked) > 0 then perform "stowhand".free_queues(_locked, _at); end if;
+end $$;
+
+CREATE FUNCTION stowhand.free_lost_queues(_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".queues q
+    where q.holder_id is not null and q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
+    having count(*) > 0;
+end $$;
+
+CREATE FUNCTION stowhand.free_queues(_names text[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2063,14 +2080,13 @@ declare
   _name text;
 begin
   perform from "stowhand".queues q where q.name = any(_names) order by q.name for update;
-  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible.
+  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible, and so is every
+  -- holder. One statement that waited for a lock would see the holder's name as it is now, and its job as it was before.
   with freed as (
     update "stowhand".queues q
       set holder_id = case when q.paused_at is not null then -1 end,
           holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      where q.name = any(_names) and exists (
-        select from unnest(_names, _ids, _tokens) as f(name, id, token)
-        where q.name = f.name and q.holder_id = f.id and q.holder_token = f.token)
+      where q.name = any(_names) and q.holder_id is not null and not "stowhand".holds(q.holder_id, q.holder_token)
       returning q.name, q.absorbed, q.paused_at
   )
   select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f
@@ -2111,6 +2127,12 @@ begin
     perform "stowhand".refresh_hint(_left, _at);
   end loop;
 end $$;
+
+CREATE FUNCTION stowhand.holds(_id bigint, _token uuid) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+  select exists (select from "stowhand".live j where j.id = _id and j.token = _token)
+$$;
 
 CREATE FUNCTION stowhand.is_overtaken(_priority integer, _at timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -2307,7 +2329,7 @@ declare
 begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
-  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'queues', 'ticks', 'flows',
+  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost queues', 'queues', 'ticks', 'flows',
                                'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
@@ -2317,6 +2339,7 @@ begin
           delete from "stowhand".history_default h where h.ctid = any(array(
             select d.ctid from "stowhand".history_default d where d.finished_at < _before
             order by d.finished_at limit 50000 for update skip locked));
+        when 'lost queues' then perform "stowhand".free_lost_queues(_at);
         when 'queues' then perform "stowhand".prune_queues(1000);
         when 'ticks' then perform "stowhand".prune_ticks(_at);
         when 'flows' then perform "stowhand".prune_flows(_before, _at, 20000);
@@ -2531,21 +2554,25 @@ begin
   return greatest(extract(epoch from _at - _oldest), 0);
 end $$;
 
-CREATE FUNCTION stowhand.open_queue(_name text) RETURNS text
+CREATE FUNCTION stowhand.open_queue(_name text, _at timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
     AS $$
 declare
   _held boolean;
+  _lost boolean;
 begin
   perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  select q.holder_id is not null into _held from "stowhand".queues q where q.name = _name;
+  select q.holder_id is not null, q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
+    into _held, _lost from "stowhand".queues q where q.name = _name;
   if not found then
     -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
     if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return 'locked'; end if;
     insert into "stowhand".queues (name) values (_name) on conflict do nothing;
-  elsif _held then
+  elsif _held and not _lost then
     return 'held';
+  elsif _held then
+    perform "stowhand".free_if_unlocked(array[_name], _at);
   end if;
   perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
   return case when found then 'free' else 'locked' end;
@@ -2740,7 +2767,7 @@ begin
         _vain := _vain + 1;
         continue when not _place.ours or _place.queue = any(_dull);
         if not (_place.queue = any(names) or _place.queue = any(_held)) then
-          case "stowhand".open_queue(_place.queue)
+          case "stowhand".open_queue(_place.queue, _at)
           when 'held' then
             _held := _held || _place.queue;
           when 'locked' then
@@ -2769,7 +2796,7 @@ begin
                                   _bound_priority, _bound_run_at, _bound_id);
       if _few is not null then
         foreach _name in array _few loop
-          continue when "stowhand".open_queue(_name) <> 'free';
+          continue when "stowhand".open_queue(_name, _at) <> 'free';
           _head := "stowhand".take_head(_name, _tasks, _forbidden, _at);
           continue when _head is null;
           heads := heads || _head;
@@ -2853,7 +2880,7 @@ begin
   loop
     exit when _overdue is not null and cardinality(heads) = 0 and not "stowhand".may_make_way(_worker);
     continue when _job.queue is not null
-      and (_job.queue = any(names) or "stowhand".open_queue(_job.queue) <> 'free');
+      and (_job.queue = any(names) or "stowhand".open_queue(_job.queue, _at) <> 'free');
     perform from "stowhand".live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
     continue when not found;
     heads := heads || _job.id;
@@ -3421,9 +3448,8 @@ begin
   perform "stowhand".check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
   update "stowhand".queues q set paused_at = null where q.name = queue_name and q.paused_at is not null;
   if not found then return false; end if;
-  -- If the pause itself is the holder; else whoever settles the running job frees it.
-  perform "stowhand".free_queues(
-    array[queue_name], array[-1::bigint], array['00000000-0000-0000-0000-000000000000'::uuid], _at);
+  -- Unless a job of it is running: its settlement frees the queue.
+  perform "stowhand".free_queues(array[queue_name], _at);
   perform "stowhand".wake();  -- a suspect may be all that waits in it
   return true;
 end $$;
@@ -3668,6 +3694,14 @@ begin
   return next;
 end $$;
 
+CREATE FUNCTION stowhand.set_scout() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  new.scout := new.queue is not null and new.state in ('queued', 'errored');
+  return new;
+end $$;
+
 CREATE FUNCTION stowhand.settle(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, state text)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3701,7 +3735,7 @@ begin
   return next;
   if _done.names is null then return; end if;
   if not exists (select from "stowhand".dead_tokens d where d.token = _token) then
-    _heads := "stowhand".successors(_done.names, _done.held, _done.held_by, _limit, _tasks, _forbidden, _at);
+    _heads := "stowhand".successors(_done.names, _limit, _tasks, _forbidden, _at);
   end if;
   if cardinality(_heads) > 0 then
     return query
@@ -3715,12 +3749,14 @@ begin
         j.created_at, j.updated_at, j.epoch, j.started_at;
     select array_agg(j.queue), array_agg(j.id) into _taken, _heads from "stowhand".live j
       where j.id = any(_heads) and j.token = _token;
-    update "stowhand".queues q set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token
+    update "stowhand".queues q
+      set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token,
+          hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken);
   end if;
   -- Those that have a new holder are left alone by it, and nobody is woken for them.
   if (_taken @> _done.names) is not true then
-    perform "stowhand".free_queues(_done.names, _done.held, _done.held_by, _at);
+    perform "stowhand".free_queues(_done.names, _at);
   end if;
 end $$;
 
@@ -3773,9 +3809,7 @@ declare
   _done record;
 begin
   _done := "stowhand".complete(_ids, _tokens, _keep, _at);
-  if _done.names is not null then
-    perform "stowhand".free_queues(_done.names, _done.held, _done.held_by, _at);
-  end if;
+  if _done.names is not null then perform "stowhand".free_queues(_done.names, _at); end if;
   return query select unnest(_done.mine);
 end $$;
 
@@ -3915,7 +3949,7 @@ begin
     from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
 end $$;
 
-CREATE FUNCTION stowhand.successors(_names text[], _held bigint[], _held_by uuid[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]
+CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3931,9 +3965,8 @@ begin
     end if;
   end if;
   for _name in
-    select q.name from unnest(_names, _held, _held_by) as f(name, id, token) cross join lateral (
-      select w.name from "stowhand".queues w
-      where w.name = f.name and w.holder_id = f.id and w.holder_token = f.token and w.paused_at is null offset 0) q
+    select q.name from "stowhand".queues q
+    where q.name = any(_names) and q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
   loop
     exit when cardinality(_heads) >= _limit;
     _head := "stowhand".take_head(_name, _tasks, _forbidden, _at);
@@ -4158,7 +4191,8 @@ begin
                    order by n.priority, n.run_at, n.id);
     end if;
     continue when _name = any(_but)
-      or exists (select from "stowhand".queues q where q.name = _name and q.holder_id is not null);
+      or exists (select from "stowhand".queues q where q.name = _name and q.holder_id is not null
+                 and (q.paused_at is not null or "stowhand".holds(q.holder_id, q.holder_token)));
     _head := "stowhand".queue_head(_name, _tasks, _forbidden, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
@@ -4221,6 +4255,55 @@ begin
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
   if _app_version is not null then perform "stowhand".note_app_version(_app_version, _at); end if;
+end $$;
+
+CREATE FUNCTION stowhand.write_jobs() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _answer record;
+  _refused text;
+begin
+  if tg_op = 'DELETE' then
+    _answer := "stowhand".remove(old.id);
+    if _answer.done = 'refused' then
+      raise exception 'Job % cannot be deleted: %.', old.id, _answer.why using errcode = '55000',
+        hint = 'stowhand jobs cancel, or the function cancel, asks its worker to stop.';
+    end if;
+    return case when _answer.done = 'done' then old end;
+  end if;
+  select string_agg(n.key, ', ') into _refused
+    from json_each(row_to_json(new)) n
+      left join json_each(case when tg_op = 'UPDATE' then row_to_json(old) end) o on o.key = n.key
+    where n.value::text is distinct from coalesce(o.value::text, 'null')
+      and (tg_op = 'INSERT' and n.key <> all(array['task_identifier', 'payload', 'queue_name', 'run_at', 'max_attempts', 'key',
+                                                   'priority', 'flags'])
+        or tg_op = 'UPDATE' and n.key <> 'queue_name'
+          and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts']) or n.value::text = 'null'));
+  if _refused is not null then
+    raise exception '% of the view jobs does not take %.', tg_op, _refused using errcode = '0A000',
+      hint = 'Use add_job with a job_key (task, payload, flags), reschedule_jobs (run_at, priority, attempts), retry, cancel, '
+        'complete_jobs or permanently_fail_jobs (state), force_unlock_workers (locks).';
+  end if;
+  if tg_op = 'INSERT' then
+    return "stowhand".add_job(new.task_identifier, new.payload, new.queue_name, new.run_at, new.max_attempts, new.key,
+      new.priority, new.flags);
+  end if;
+  if (new.run_at, new.priority, new.attempts, new.max_attempts)
+      is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts) then
+    perform from "stowhand".reschedule_jobs(array[old.id], nullif(new.run_at, old.run_at),
+      nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts));
+  end if;
+  perform "stowhand".check_name('A queue name', new.queue_name, 128, 'GWBQN');
+  update "stowhand".live j set queue = new.queue_name, updated_at = now()
+    where j.id = old.id and j.state <> 'processing';
+  if not found then
+    raise exception 'Job % is running, so it cannot be changed.', old.id using errcode = '55000',
+      hint = 'The function cancel asks its worker to stop; force_unlock_workers takes it from a worker that is lost.';
+  end if;
+  perform "stowhand".wake();
+  return (select "stowhand".shown(j) from "stowhand".live j where j.id = old.id);
 end $$;
 
 CREATE FUNCTION stowhand.write_pause(_task text, _is_on boolean, _now timestamp with time zone) RETURNS boolean
@@ -4568,6 +4651,12 @@ ALTER INDEX stowhand.history_ended ATTACH PARTITION stowhand.history_default_fin
 ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
 
 ALTER INDEX stowhand.history_pkey ATTACH PARTITION stowhand.history_default_pkey;
+
+CREATE TRIGGER write_jobs INSTEAD OF INSERT OR DELETE OR UPDATE ON stowhand.jobs FOR EACH ROW EXECUTE FUNCTION stowhand.write_jobs();
+
+CREATE TRIGGER zz_scout_of_inserted BEFORE INSERT ON stowhand.live FOR EACH ROW WHEN ((new.scout IS DISTINCT FROM ((new.queue IS NOT NULL) AND (new.state = ANY (ARRAY['queued'::text, 'errored'::text]))))) EXECUTE FUNCTION stowhand.set_scout();
+
+CREATE TRIGGER zz_scout_of_updated BEFORE UPDATE OF queue, state ON stowhand.live FOR EACH ROW WHEN (((new.scout IS DISTINCT FROM ((new.queue IS NOT NULL) AND (new.state = ANY (ARRAY['queued'::text, 'errored'::text])))) AND (new.scout OR (new.queue IS DISTINCT FROM old.queue) OR (old.state = ANY (ARRAY['processing'::text, 'failed'::text]))))) EXECUTE FUNCTION stowhand.set_scout();
 
 ALTER TABLE ONLY stowhand.flow_lists
     ADD CONSTRAINT flow_lists_job_fkey FOREIGN KEY (job) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;

@@ -21,7 +21,6 @@ HELD = "state = 'processing', token = gen_random_uuid(), lease_until = now(), wo
         (f"{HELD}, worker = null", "leased_iff_processing"),
         (f"{HELD}, settled_token = gen_random_uuid()", "settled_unless_processing"),
         (f"{HELD}, finished_at = now()", "finished_iff_failed"),
-        (f"{HELD}, queue = 'q', scout = true", "scouts_for_queues"),
         ("state = 'failed'", "finished_iff_failed"),
         ("finished_at = now()", "finished_iff_failed"),
         ("state = 'completed', finished_at = now()", "finished_iff_failed"),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
 from stowhand.jobs.job import NewJob, State
@@ -16,7 +17,7 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Heartbeats, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.verbs import ask, claim, take
+from tests.stores.postgres.verbs import ask, claim, maintain, take
 
 # Every waiting job of a free queue can be found: by itself, or by its queue's hint, no later than it is due.
 UNFINDABLE = """
@@ -240,7 +241,7 @@ def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresS
         current = await take(store)
         pair = f"array[{stale.job_id}::bigint], array['{stale.token}'::uuid]"
         assert sql(f"select * from stowhand.reset({pair}, '{{queued}}', '{{null}}', null, true)") == []
-        sql(f"select stowhand.free_queues('{{q}}', {pair}, now())")
+        sql("select stowhand.free_queues('{q}', now())")
         assert sql("select holder_token::text from stowhand.queues") == [(current.token,)]
         await store.close()
 
@@ -257,6 +258,132 @@ def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql,
         await heartbeats.maintain()
         await heartbeats.close()
         assert sql("select name from stowhand.queues order by name") == [("held",), ("waiting",)]
+        await store.close()
+
+    run(story())
+
+
+LOSE = {
+    "deleted": "delete from stowhand.live where state = 'processing'",
+    "put back": "update stowhand.live set state = 'queued', token = null, worker = null, lease_until = null"
+    " where state = 'processing'",
+    "claimed by hand": "update stowhand.live set token = gen_random_uuid(), queue = 'elsewhere' where state = 'processing'",
+}
+
+
+@pytest.mark.parametrize("how", LOSE)
+def test_a_claim_frees_a_queue_whose_holder_does_not_hold_it(
+    store: PostgresStore, sql: Sql, run: Any, how: str
+) -> None:
+    async def story() -> None:
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(3))
+        assert (await take(store)).job_id == ids[0]
+        sql(LOSE[how])
+        expected = ids[0] if how == "put back" else ids[1]
+        assert (await take(store)).job_id == expected
+        assert sql("select holder_id from stowhand.queues where name = 'q'") == [(expected,)]
+        assert list(await claim(store)) == []
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.usefixtures("always_too_many_names")
+def test_maintenance_frees_a_lost_queue_of_which_no_claim_sees_a_job(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 2}") for number in range(300))
+        held = await claim(store, 2)
+        await claim(store, 5)
+        sql("update stowhand.live set scout = false")
+        sql("update stowhand.queues set absorbed = true")
+        sql("delete from stowhand.live where id = %s", held[0].lease.job_id)
+        assert list(await claim(store, 5)) == []
+        await maintain(store)
+        assert (await take(store)).job_id == ids[2]
+        assert sql(UNFINDABLE) == sql(WRONGLY_HELD) == []
+        await store.close()
+
+    run(story())
+
+
+def test_a_lost_queue_that_is_paused_is_free_when_it_is_resumed(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        await take(store)
+        await store.operate.pause_queue("q")
+        sql("delete from stowhand.live where id = %s", ids[0])
+        assert list(await claim(store)) == []
+        await store.operate.resume_queue("q")
+        assert (await take(store)).job_id == ids[1]
+        await store.close()
+
+    run(story())
+
+
+def test_a_lost_queue_whose_row_is_locked_keeps_no_claim_waiting(
+    store: PostgresStore, sql: Sql, connection: psycopg.Connection[Any], run: Any
+) -> None:
+    async def story() -> None:
+        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        await take(store)
+        sql("delete from stowhand.live where id = %s", ids[0])
+        with connection.transaction():
+            connection.execute("select from stowhand.queues for update")
+            assert list(await claim(store)) == []
+            await maintain(store)
+        assert (await take(store)).job_id == ids[1]
+        await store.close()
+
+    run(story())
+
+
+def test_two_claims_at_once_free_a_lost_queue_for_one_of_them(postgres_url: str, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        stores = [PostgresStore(postgres_url) for _ in range(4)]
+        await stores[0].jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(40))
+        await take(stores[0])
+        for _ in range(15):
+            sql("delete from stowhand.live where state = 'processing'")
+            claims = await asyncio.gather(*(claim(store) for store in stores))
+            assert sum(map(len, claims)) == 1
+        for store in stores:
+            await store.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "insert into stowhand.live (task, queue) values ('t', 'new')",
+        "insert into stowhand.live (task) values ('t'); update stowhand.live set queue = 'new'",
+        "insert into stowhand.live (task, queue) values ('t', 'q'); update stowhand.live set queue = 'new'",
+        "insert into stowhand.live (task, queue, state, finished_at) values ('t', 'new', 'failed', now());"
+        " update stowhand.live set state = 'queued', finished_at = null",
+    ],
+)
+def test_a_job_that_is_written_by_hand_into_a_queue_is_found(
+    store: PostgresStore, sql: Sql, run: Any, write: str
+) -> None:
+    async def story() -> None:
+        for statement in write.split(";"):
+            sql(statement)
+        assert sql(UNFINDABLE) == []
+        (found,) = await claim(store)
+        assert found.queue == "new"
+        await store.close()
+
+    run(story())
+
+
+def test_a_job_that_is_taken_out_of_its_queue_by_hand_runs_without_one(
+    store: PostgresStore, sql: Sql, run: Any
+) -> None:
+    async def story() -> None:
+        await store.jobs.enqueue(NewJob(task="t", queue="q"))
+        sql("update stowhand.live set queue = null")
+        (found,) = await claim(store)
+        assert found.queue is None
         await store.close()
 
     run(story())

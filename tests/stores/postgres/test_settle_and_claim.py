@@ -108,7 +108,13 @@ def test_nothing_is_claimed_for_a_lease_that_is_not_valid(store: PostgresStore, 
         other = Lease(holder.job_id, zombie.token, holder.epoch)
         assert list((await settle_and_claim(store, other))[1]) == [], "the id alone is no proof"
         assert sql(HELD) == [("q", holder.job_id)]
-        sql("update stowhand.queues set holder_token = gen_random_uuid()")
+        await add(store, 1, queue="another")
+        other = (await claim(store))[0].lease
+        sql(
+            "update stowhand.queues set (holder_id, holder_token) = (%s, %s) where name = 'q'",
+            other.job_id,
+            other.token,
+        )
         assert list((await settle_and_claim(store, holder))[1]) == [], "another lease holds its queue"
         await store.close()
 

@@ -124,7 +124,7 @@ begin
     having count(*) > 0;
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
-  perform {schema}.free_queues(array_agg(j.queue), array_agg(j.id), array_agg(j.token), _at)
+  perform {schema}.free_queues(array_agg(j.queue), _at)
     from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
   return query select * from {schema}.without_tokens(_locked);
 end $$;

@@ -166,7 +166,7 @@ begin
   loop
     exit when _overdue is not null and cardinality(heads) = 0 and not {schema}.may_make_way(_worker);
     continue when _job.queue is not null
-      and (_job.queue = any(names) or {schema}.open_queue(_job.queue) <> 'free');
+      and (_job.queue = any(names) or {schema}.open_queue(_job.queue, _at) <> 'free');
     perform from {schema}.live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
     continue when not found;
     heads := heads || _job.id;

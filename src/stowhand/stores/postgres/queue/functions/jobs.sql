@@ -46,3 +46,60 @@ declare
 begin
   return case when _job.id is not null then {schema}.shown(_job) end;
 end $$;
+
+-- The view `jobs` can be written, as far as a function does the same: by its owner, and by whom its owner lets write it.
+create or replace function {schema}.write_jobs() returns trigger
+language plpgsql {definer} as $$
+declare
+  _answer record;
+  _refused text;
+begin
+  if tg_op = 'DELETE' then
+    _answer := {schema}.remove(old.id);
+    if _answer.done = 'refused' then
+      raise exception 'Job % cannot be deleted: %.', old.id, _answer.why using errcode = '55000',
+        hint = 'stowhand jobs cancel, or the function cancel, asks its worker to stop.';
+    end if;
+    return case when _answer.done = 'done' then old end;
+  end if;
+  select string_agg(n.key, ', ') into _refused
+    from json_each(row_to_json(new)) n
+      left join json_each(case when tg_op = 'UPDATE' then row_to_json(old) end) o on o.key = n.key
+    where n.value::text is distinct from coalesce(o.value::text, 'null')
+      and (tg_op = 'INSERT' and n.key <> all(array['task_identifier', 'payload', 'queue_name', 'run_at', 'max_attempts', 'key',
+                                                   'priority', 'flags'])
+        or tg_op = 'UPDATE' and n.key <> 'queue_name'
+          and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts']) or n.value::text = 'null'));
+  if _refused is not null then
+    raise exception '% of the view jobs does not take %.', tg_op, _refused using errcode = '0A000',
+      hint = 'Use add_job with a job_key (task, payload, flags), reschedule_jobs (run_at, priority, attempts), retry, cancel, '
+        'complete_jobs or permanently_fail_jobs (state), force_unlock_workers (locks).';
+  end if;
+  if tg_op = 'INSERT' then
+    return {schema}.add_job(new.task_identifier, new.payload, new.queue_name, new.run_at, new.max_attempts, new.key,
+      new.priority, new.flags);
+  end if;
+  if (new.run_at, new.priority, new.attempts, new.max_attempts)
+      is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts) then
+    perform from {schema}.reschedule_jobs(array[old.id], nullif(new.run_at, old.run_at),
+      nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts));
+  end if;
+  perform {schema}.check_name('A queue name', new.queue_name, 128, 'GWBQN');
+  update {schema}.live j set queue = new.queue_name, updated_at = now()
+    where j.id = old.id and j.state <> 'processing';
+  if not found then
+    raise exception 'Job % is running, so it cannot be changed.', old.id using errcode = '55000',
+      hint = 'The function cancel asks its worker to stop; force_unlock_workers takes it from a worker that is lost.';
+  end if;
+  perform {schema}.wake();
+  return (select {schema}.shown(j) from {schema}.live j where j.id = old.id);
+end $$;
+
+do $$
+begin
+  if not exists (select from pg_catalog.pg_trigger t
+                 where t.tgrelid = pg_catalog.to_regclass({schema_name} || '.jobs') and t.tgname = 'write_jobs') then
+    create trigger write_jobs instead of insert or update or delete on {schema}.jobs for each row
+      execute function {schema}.write_jobs();
+  end if;
+end $$;

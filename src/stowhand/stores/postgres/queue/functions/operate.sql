@@ -32,9 +32,8 @@ begin
   perform {schema}.check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
   update {schema}.queues q set paused_at = null where q.name = queue_name and q.paused_at is not null;
   if not found then return false; end if;
-  -- If the pause itself is the holder; else whoever settles the running job frees it.
-  perform {schema}.free_queues(
-    array[queue_name], array[-1::bigint], array['00000000-0000-0000-0000-000000000000'::uuid], _at);
+  -- Unless a job of it is running: its settlement frees the queue.
+  perform {schema}.free_queues(array[queue_name], _at);
   perform {schema}.wake();  -- a suspect may be all that waits in it
   return true;
 end $$;

@@ -9,6 +9,39 @@
 --   * what frees an absorbed queue computes, in a new statement under that lock, its hint: the place in the order of
 --     its first due job, or of its earliest one. A claim walks scouts and hints merged.
 -- So a free queue's waiting job is either a scout, or its queue's hint is no later than that job is due.
+--
+-- A lock that names a job is a lock only while that job holds it: a row that was deleted or changed by hand holds nothing.
+-- A claim frees such a queue when it comes to it, and maintenance frees the others (`free_lost_queues`).
+
+-- Whether this job is processing under this token.
+create or replace function {schema}.holds(_id bigint, _token uuid) returns boolean
+language sql stable as $$
+  select exists (select from {schema}.live j where j.id = _id and j.token = _token)
+$$;
+
+-- A row that waits in a queue is a scout, whichever statement wrote it. By name the last of the BEFORE triggers.
+create or replace function {schema}.set_scout() returns trigger
+language plpgsql as $$
+begin
+  new.scout := new.queue is not null and new.state in ('queued', 'errored');
+  return new;
+end $$;
+
+do $$
+begin
+  if exists (select from pg_catalog.pg_trigger t
+             where t.tgrelid = {live_text}::regclass and t.tgname = 'zz_scout_of_inserted') then
+    return;
+  end if;
+  create trigger zz_scout_of_inserted before insert on {schema}.live for each row
+    when (new.scout is distinct from (new.queue is not null and new.state in ('queued', 'errored')))
+    execute function {schema}.set_scout();
+  -- An absorbed job keeps `scout` false until its queue or its state changes.
+  create trigger zz_scout_of_updated before update of queue, state on {schema}.live for each row
+    when (new.scout is distinct from (new.queue is not null and new.state in ('queued', 'errored'))
+          and (new.scout or new.queue is distinct from old.queue or old.state in ('processing', 'failed')))
+    execute function {schema}.set_scout();
+end $$;
 
 -- The first due job of these tasks in a queue, behind `_after`; if none is due, the earliest. Tasks and priorities are
 -- visited one by one: a million jobs that are not due, or of other tasks, cost one step.
@@ -89,21 +122,26 @@ begin
     for update skip locked));
 end $$;
 
--- Lock a queue's row if it is free: 'free' (ours now), 'held' (a job of it is processing), 'locked' (by another transaction).
-create or replace function {schema}.open_queue(_name text) returns text
+-- Lock a queue's row if it is free: 'free' (ours now), 'held' (a job of it is processing, or it is paused), 'locked' (by
+-- another transaction).
+create or replace function {schema}.open_queue(_name text, _at timestamptz) returns text
 language plpgsql as $$
 declare
   _held boolean;
+  _lost boolean;
 begin
   perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  select q.holder_id is not null into _held from {schema}.queues q where q.name = _name;
+  select q.holder_id is not null, q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
+    into _held, _lost from {schema}.queues q where q.name = _name;
   if not found then
     -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
     if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return 'locked'; end if;
     insert into {schema}.queues (name) values (_name) on conflict do nothing;
-  elsif _held then
+  elsif _held and not _lost then
     return 'held';
+  elsif _held then
+    perform {schema}.free_if_unlocked(array[_name], _at);
   end if;
   perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
   return case when found then 'free' else 'locked' end;
@@ -182,7 +220,8 @@ begin
                    order by n.priority, n.run_at, n.id);
     end if;
     continue when _name = any(_but)
-      or exists (select from {schema}.queues q where q.name = _name and q.holder_id is not null);
+      or exists (select from {schema}.queues q where q.name = _name and q.holder_id is not null
+                 and (q.paused_at is not null or {schema}.holds(q.holder_id, q.holder_token)));
     _head := {schema}.queue_head(_name, _tasks, _forbidden, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
@@ -255,7 +294,7 @@ begin
         _vain := _vain + 1;
         continue when not _place.ours or _place.queue = any(_dull);
         if not (_place.queue = any(names) or _place.queue = any(_held)) then
-          case {schema}.open_queue(_place.queue)
+          case {schema}.open_queue(_place.queue, _at)
           when 'held' then
             _held := _held || _place.queue;
           when 'locked' then
@@ -284,7 +323,7 @@ begin
                                   _bound_priority, _bound_run_at, _bound_id);
       if _few is not null then
         foreach _name in array _few loop
-          continue when {schema}.open_queue(_name) <> 'free';
+          continue when {schema}.open_queue(_name, _at) <> 'free';
           _head := {schema}.take_head(_name, _tasks, _forbidden, _at);
           continue when _head is null;
           heads := heads || _head;

@@ -3,8 +3,9 @@
 -- stall the others, and two settlers must not wait for each other in a circle. Queue rows are locked after job rows,
 -- by name; claims wait for no lock at all, so nothing can close a circle.
 
--- Free the queues that these leases hold, and wake sleepers if one of them has a due job. A paused one goes to its pause.
-create or replace function {schema}.free_queues(_names text[], _ids bigint[], _tokens uuid[], _at timestamptz) returns void
+-- Free those of the queues whose holder no longer holds them, and wake sleepers if one of them has a due job. A paused one
+-- goes to its pause.
+create or replace function {schema}.free_queues(_names text[], _at timestamptz) returns void
 language plpgsql as $$
 declare
   _freed text[];
@@ -12,14 +13,13 @@ declare
   _name text;
 begin
   perform from {schema}.queues q where q.name = any(_names) order by q.name for update;
-  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible.
+  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible, and so is every
+  -- holder. One statement that waited for a lock would see the holder's name as it is now, and its job as it was before.
   with freed as (
     update {schema}.queues q
       set holder_id = case when q.paused_at is not null then -1 end,
           holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      where q.name = any(_names) and exists (
-        select from unnest(_names, _ids, _tokens) as f(name, id, token)
-        where q.name = f.name and q.holder_id = f.id and q.holder_token = f.token)
+      where q.name = any(_names) and q.holder_id is not null and not {schema}.holds(q.holder_id, q.holder_token)
       returning q.name, q.absorbed, q.paused_at
   )
   select array_agg(f.name), array_agg(f.name) filter (where f.absorbed) into _freed, _absorbed from freed f
@@ -35,6 +35,16 @@ begin
   then
     perform {schema}.wake();
   end if;
+end $$;
+
+-- The same, of those whose rows no other transaction has locked.
+create or replace function {schema}.free_if_unlocked(_names text[], _at timestamptz) returns void
+language plpgsql as $$
+declare
+  _locked text[] := array(
+    select q.name from {schema}.queues q where q.name = any(_names) order by q.name for update skip locked);
+begin
+  if cardinality(_locked) > 0 then perform {schema}.free_queues(_locked, _at); end if;
 end $$;
 
 -- Lock queue rows before anything is written. What an open transaction keeps for longer than a moment (a pause
@@ -86,12 +96,12 @@ begin
   end if;
 end $$;
 
--- The commonest settlement: completed, nothing to add. Gives the ids that were settled, and of those in queues, whose
--- rows are locked now, what would free these (null: none is in a queue). A row that is locked stays where it is, so it
+-- The commonest settlement: completed, nothing to add. Gives the ids that were settled, and the names of their queues,
+-- whose rows are locked now (null: none is in a queue). A row that is locked stays where it is, so it
 -- is deleted there, without a second way through the index.
 create or replace function {schema}.complete(
   _ids bigint[], _tokens uuid[], _keep boolean, _at timestamptz,
-  out mine bigint[], out names text[], out held bigint[], out held_by uuid[]
+  out mine bigint[], out names text[]
 )
 language plpgsql as $$
 declare
@@ -101,19 +111,17 @@ declare
   _waiters uuid[];
 begin
   select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null),
-      array_agg(j.id) filter (where j.queue is not null), array_agg(j.token) filter (where j.queue is not null),
       array_agg(j.waiter) filter (where j.waiter is not null)
-    into mine, _places, names, held, held_by, _waiters
+    into mine, _places, names, _waiters
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.token, l.queue, l.waiter from {schema}.live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.queue, l.waiter from {schema}.live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
     _closed := {schema}.closed_queues(names);
     if cardinality(_closed) > 0 then
       select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null),
-          array_agg(l.id) filter (where l.queue is not null), array_agg(l.token) filter (where l.queue is not null),
           array_agg(l.waiter) filter (where l.waiter is not null)
-        into mine, _places, names, held, held_by, _waiters
+        into mine, _places, names, _waiters
         from {schema}.live l where l.ctid = any(_places) and (l.queue = any(_closed)) is not true;
     end if;
   end if;
@@ -144,9 +152,7 @@ declare
   _done record;
 begin
   _done := {schema}.complete(_ids, _tokens, _keep, _at);
-  if _done.names is not null then
-    perform {schema}.free_queues(_done.names, _done.held, _done.held_by, _at);
-  end if;
+  if _done.names is not null then perform {schema}.free_queues(_done.names, _at); end if;
   return query select unnest(_done.mine);
 end $$;
 
@@ -182,10 +188,10 @@ begin
     where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
 end $$;
 
--- The next job of each of these queues, if this very lease holds it and it is not paused: at most `_limit`, locked. The
+-- The next job of each of these queues, if no job holds it any more and it is not paused: at most `_limit`, locked. The
 -- queues' rows are locked.
 create or replace function {schema}.successors(
-  _names text[], _held bigint[], _held_by uuid[], _limit int, _tasks text[], _forbidden text[], _at timestamptz
+  _names text[], _limit int, _tasks text[], _forbidden text[], _at timestamptz
 ) returns bigint[]
 language plpgsql as $$
 declare
@@ -201,9 +207,8 @@ begin
     end if;
   end if;
   for _name in
-    select q.name from unnest(_names, _held, _held_by) as f(name, id, token) cross join lateral (
-      select w.name from {schema}.queues w
-      where w.name = f.name and w.holder_id = f.id and w.holder_token = f.token and w.paused_at is null offset 0) q
+    select q.name from {schema}.queues q
+    where q.name = any(_names) and q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
   loop
     exit when cardinality(_heads) >= _limit;
     _head := {schema}.take_head(_name, _tasks, _forbidden, _at);
@@ -241,7 +246,7 @@ begin
   return next;
   if _done.names is null then return; end if;
   if not exists (select from {schema}.dead_tokens d where d.token = _token) then
-    _heads := {schema}.successors(_done.names, _done.held, _done.held_by, _limit, _tasks, _forbidden, _at);
+    _heads := {schema}.successors(_done.names, _limit, _tasks, _forbidden, _at);
   end if;
   if cardinality(_heads) > 0 then
     return query
@@ -255,12 +260,14 @@ begin
         j.created_at, j.updated_at, j.epoch, j.started_at;
     select array_agg(j.queue), array_agg(j.id) into _taken, _heads from {schema}.live j
       where j.id = any(_heads) and j.token = _token;
-    update {schema}.queues q set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token
+    update {schema}.queues q
+      set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token,
+          hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken);
   end if;
   -- Those that have a new holder are left alone by it, and nobody is woken for them.
   if (_taken @> _done.names) is not true then
-    perform {schema}.free_queues(_done.names, _done.held, _done.held_by, _at);
+    perform {schema}.free_queues(_done.names, _at);
   end if;
 end $$;
 
@@ -328,7 +335,7 @@ begin
     perform {schema}.check_written(0, count(*)) from unnest(_verdicts) as v join {schema}.live j on j.id = v.id
       where v.state in ('completed', 'canceled') having count(*) > 0;
   end if;
-  perform {schema}.free_queues(array_agg(v.queue), array_agg(v.id), array_agg(v.token), _at)
+  perform {schema}.free_queues(array_agg(v.queue), _at)
     from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
 end $$;
 
