@@ -18,6 +18,7 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import FakeClock
+from stowhand.worker.claimer import RECHECK_DELAYS_SECONDS
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
@@ -291,10 +292,80 @@ async def test_a_job_enqueued_for_later_is_taken_in_time() -> None:
 async def test_what_is_due_but_was_refused_is_polled_without_stretch_and_without_haste() -> None:
     async with at_work(nothing, forbidden_flags=("gpu",)) as harness:
         await harness.add(flags=("gpu",))
-        await harness.clock.settle()
+        await harness.clock.advance(sum(RECHECK_DELAYS_SECONDS))
         harness.store.calls.clear()
         await harness.clock.advance(20)
         assert 9 <= len(limits(harness)) <= 11
+
+
+@pytest.mark.parametrize("rechecks", [1, 2, 3])
+async def test_a_woken_worker_rechecks_for_a_due_job_whose_row_is_locked(rechecks: int) -> None:
+    async with at_work(nothing) as harness:
+        await harness.clock.advance(3)
+        harness.store.passed_over.add(1)
+        await harness.add()
+        await harness.clock.advance(sum(RECHECK_DELAYS_SECONDS[: rechecks - 1]))
+        harness.store.passed_over.clear()
+        assert (await harness.job(1)).state is State.QUEUED
+        await harness.clock.advance(RECHECK_DELAYS_SECONDS[rechecks - 1])
+        assert (await harness.job(1)).state is State.COMPLETED
+
+
+async def test_a_job_whose_row_is_locked_when_it_falls_due_is_rechecked() -> None:
+    async with at_work(nothing) as harness:
+        harness.store.passed_over.add(1)
+        await harness.add(delay=5.0)
+        await harness.clock.advance(5.005)
+        harness.store.passed_over.clear()
+        await harness.clock.advance(RECHECK_DELAYS_SECONDS[0])
+        assert (await harness.job(1)).state is State.COMPLETED
+
+
+async def test_a_job_whose_row_is_locked_is_rechecked_after_its_neighbour_was_claimed() -> None:
+    async with at_work(nothing) as harness:
+        await harness.clock.advance(3)
+        harness.store.passed_over.add(2)
+        await harness.store.jobs.enqueue_many([NewJob(task="act"), NewJob(task="act")])
+        await harness.clock.settle()
+        harness.store.passed_over.clear()
+        assert (await harness.job(1)).state is State.COMPLETED
+        assert (await harness.job(2)).state is State.QUEUED
+        await harness.clock.advance(RECHECK_DELAYS_SECONDS[0])
+        assert (await harness.job(2)).state is State.COMPLETED
+
+
+async def test_rechecks_end_until_the_next_wake_up() -> None:
+    async with at_work(nothing) as harness:
+        harness.store.passed_over.add(1)
+        await harness.add()
+        await harness.clock.advance(3)
+        harness.store.calls.clear()
+        await harness.clock.advance(20)
+        assert len(limits(harness)) == 10, "one for each poll"
+        harness.worker.wake()
+        await harness.clock.advance(1)
+        assert len(limits(harness)) == 10 + 1 + len(RECHECK_DELAYS_SECONDS)
+
+
+async def test_a_woken_worker_for_which_nothing_is_due_does_not_recheck() -> None:
+    async with at_work(nothing) as harness:
+        await harness.add(delay=60.0)
+        await harness.clock.advance(3)
+        harness.store.calls.clear()
+        harness.worker.wake()
+        await harness.clock.advance(1)
+        assert (len(limits(harness)), len(harness.store.called("next_due"))) == (1, 1)
+
+
+async def test_once_rechecks_before_it_leaves_a_due_job() -> None:
+    clock = FakeClock()
+    store = FaultyStore(clock)
+    store.passed_over.add(1)
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as harness:
+        assert not harness.ending.done()
+        store.passed_over.clear()
+        await harness.ended()
+        assert [row.state for row in store.rows()] == [State.COMPLETED]
 
 
 async def test_a_wake_up_during_a_claim_is_not_slept_through() -> None:

@@ -44,6 +44,8 @@ class FaultyStore(MemoryStore):
         """A call of this name waits here first."""
         self.locked: set[int] = set()
         """Rows that another open transaction has locked."""
+        self.passed_over: set[int] = set()
+        """Rows that claims do not see, although they are due: another transaction locks them."""
         self.calls: list[tuple[str, float, Any]] = []
         self.time = clock
         self.broken: dict[str, Exception] = {}
@@ -71,7 +73,12 @@ class FaultyStore(MemoryStore):
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         self.before("claim", request)
-        claims = await super().claim(request)
+        live = self._rows.live
+        hidden = {job_id: live.pop(job_id) for job_id in self.passed_over if job_id in live}
+        try:
+            claims = await super().claim(request)
+        finally:
+            live.update(hidden)
         if "claim" in self.gates:
             await self.gates["claim"].wait()
         self.after("claim")

@@ -4,6 +4,7 @@
     ask      whether a claim may go out now (admission.py)
     claim    of the tasks whose turn it is (fairness.py); now and then a suspect (suspects.py); one call (claims.py)
     wait     until a slot falls free, a wake-up comes, a job falls due, or the poll interval has passed
+    recheck  soon, and a few times only, where a claim left something due: another transaction may lock its row
 
 Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through.
 """
@@ -26,6 +27,12 @@ from stowhand.worker.suspects import Suspects
 
 LAST_LOOKS = 0.5
 """Seconds between two looks whether everything has ended, where no part signals it."""
+RECHECK_DELAYS_SECONDS = (0.01, 0.05, 0.25)
+"""Pauses before the claims that follow one which found nothing although a job is due.
+
+``SKIP LOCKED`` passes over a row that another transaction locks, mostly for milliseconds, and no notification follows
+when the lock is released. A job that stays unclaimable (its queue is busy, its flag is forbidden) waits for the poll
+after that, until a wake-up comes or nothing is due."""
 
 
 class Claimer:
@@ -55,6 +62,12 @@ class Claimer:
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
         self._found_suspect = False
         """The last claim of suspects brought one: there may be more, for which an idle worker need not wait."""
+        self._rechecks = 0
+        """Rechecks since the last wake-up, or since nothing was due."""
+        self._wakes = 0
+        """Wake-ups before the last sleep."""
+        self._claim_sent = False
+        """The last permit was given, so the store was asked."""
 
     async def run(self) -> None:
         """Claim and start jobs until stopped, or, with ``once``, until nothing is due and nothing runs."""
@@ -69,11 +82,8 @@ class Claimer:
                 await self._changes.since(seen, LAST_LOOKS)
             elif self._is_full or not (limit := self._claim_size.limit()):
                 await self._wait(seen)
-            elif not await self._claim_any(limit):
-                # What the end of a job enqueues, a claim that began before it has not seen.
-                if self._once and was_idle and self._load.is_idle:
-                    return
-                await self._sleep()
+            elif not await self._claim_any(limit) and not await self._sleep(was_idle=was_idle):
+                return
 
     @property
     def _is_spent(self) -> bool:
@@ -93,6 +103,7 @@ class Claimer:
         returned = self._load.returned  # jobs given back during the claim may be invisible to it
         permit = await self._ask(limit)
         found = False
+        self._claim_sent = isinstance(permit, Permit)
         if isinstance(permit, Permit):
             found = await self._claim_in_turn(permit) or (
                 self._changes.wakes == wakes and await self._claim_suspect(permit)
@@ -177,17 +188,37 @@ class Claimer:
 
     # -- wait ------------------------------------------------------------------------------------
 
-    async def _sleep(self) -> None:
-        """The store had nothing: until a wake-up, or until there may be something without one."""
+    async def _sleep(self, *, was_idle: bool) -> bool:
+        """Sleep until a wake-up, or until there may be work without one. False: with ``once``, all is done.
+
+        ``was_idle``: nothing ran when the claim began. Otherwise it may not have seen what the end of a job enqueued.
+        """
         wakes = self._changes.wakes
-        await self._changes.until(lambda: self._is_woken(wakes), await self._claims.next_due())
+        due = await self._claims.next_due()
+        leaves_due = due is not None and due <= 0
+        if not leaves_due or wakes != self._wakes:
+            self._rechecks, self._wakes = 0, wakes
+        if leaves_due and self._claim_sent and self._rechecks < len(RECHECK_DELAYS_SECONDS):
+            await self._changes.until(lambda: self._is_woken(wakes), RECHECK_DELAYS_SECONDS[self._rechecks])
+            self._rechecks += 1
+        elif self._once and was_idle and self._load.is_idle:
+            return False
+        else:
+            seconds = self._claims.poll_interval(leaves_due=leaves_due)
+            if due is not None and due > 0:
+                seconds = min(seconds, due + 0.001)
+            await self._changes.until(lambda: self._is_woken(wakes) or self._is_done, seconds)
         self._found_suspect = False  # else one that may not be claimed now would be asked for again and again
+        return True
 
     def _is_woken(self, wakes: int) -> bool:
-        """With ``once``, also when all is done: before the end the store is asked once more. After a suspect too: the
-        next one was not claimed while the end of this one was not recorded."""
-        is_done = (self._once or self._found_suspect) and self._load.is_idle
-        return self._changes.wakes != wakes or is_done or self._is_spent or self._duty.is_stopping
+        return self._changes.wakes != wakes or self._is_spent or self._duty.is_stopping
+
+    @property
+    def _is_done(self) -> bool:
+        """With ``once``, before the end the store is asked once more. After a suspect too: the next one was not claimed
+        while the end of this one was not recorded."""
+        return (self._once or self._found_suspect) and self._load.is_idle
 
     async def _wait(self, seen: int) -> None:
         """Until something changes. From the time when suspects are due, no slot that falls free is filled before."""

@@ -123,22 +123,20 @@ class Claims:
         """The store may give fewer than were asked for although there are more."""
         return self._store.capabilities.rations
 
-    async def next_due(self) -> float:
-        """After a claim that brought nothing: seconds until another is due. At most a poll interval."""
-        poll = self._options.poll(is_listening=self._store.is_listening)
+    async def next_due(self) -> float | None:
+        """Seconds until a job is due: 0 if one is due but was not claimed; ``None`` if none is known."""
         try:
             due = await self._store.next_due(self._duty.tasks)
         except StoreError:
-            return poll  # the next claim will report what is wrong
+            return None  # the next claim will report what is wrong
         if (seen := self._store.foreign()) is not None:
             self._heartbeater.foresee(seen)
-        if due is None:
-            return poll
-        if due <= 0:
-            # What is due and was not claimed (its row is locked, its queue is busy) becomes free without a wake-up: no
-            # reason to hurry, but no poll is stretched while it waits.
-            return self._options.poll(is_listening=False)
-        return min(poll, due + 0.001)
+        return due
+
+    def poll_interval(self, *, leaves_due: bool) -> float:
+        """Seconds until the next poll. It is not stretched while a due job cannot be claimed: nothing notifies of its
+        release."""
+        return self._options.poll(is_listening=self._store.is_listening and not leaves_due)
 
     def _own_leases(self) -> tuple[Lease, ...] | None:
         """``None``: this claim need not report foreign leases, a recent one did."""

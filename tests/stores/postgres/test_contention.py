@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import uuid
@@ -10,11 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from stowhand.jobs.job import NewJob
+from stowhand.events import Claimed, Events
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.postgres.queue import PostgresStore
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
+from tests.worker.worker_harness import handler_of
 
 SESSIONS = 50
 CALLS = 8
@@ -132,3 +138,39 @@ def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_can
     assert [answer.done for answer in answers] == [done, refused, done, done, done]
     assert "transaction holds" in answers[1].why
     assert sql("select count(*) from stowhand.live") == [(1,)]
+
+
+def test_a_job_whose_row_is_locked_for_a_moment_does_not_wait_for_the_next_poll(
+    store: PostgresStore, postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim that the notification causes passes over the row, and nothing notifies when the lock is released."""
+    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcer.RECHECK_DELAYS_SECONDS", ())
+    claims: asyncio.Queue[int] = asyncio.Queue()
+    done = asyncio.Event()
+
+    async def act(attempt: Attempt[Job]) -> None:
+        done.set()
+
+    async def story() -> None:
+        events = Events()
+        events.on(Claimed, lambda event: claims.put_nowait(event.jobs))
+        worker = Worker(store, handler_of(act), WorkerOptions(poll_interval=600.0), events=events)
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(30):
+            while not store.is_listening or claims.empty():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        sql("select stowhand.pause_task('t')")
+        sql("select stowhand.add_job('t')")
+        with psycopg.connect(postgres_url) as other:
+            other.execute("select from stowhand.live for update")
+            while not claims.empty():
+                claims.get_nowait()
+            sql("select stowhand.resume_task('t')")
+            assert await asyncio.wait_for(claims.get(), 30) == 0
+            other.rollback()
+        await asyncio.wait_for(done.wait(), 30)
+        worker.stop()
+        await running
+        await store.close()
+
+    run(story(), timeout=60)
