@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.jobs.job import State
+from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Unwritten, Verdict
@@ -26,10 +26,18 @@ def test_what_the_row_has_made_of_it_is_the_reply_and_is_never_due() -> None:
     assert recorded(RETRY, State.FAILED) == Settlement(State.FAILED, Ended.FAILED, error="no")
 
 
-@pytest.mark.parametrize("state", [State.COMPLETED, State.QUEUED, State.PROCESSING])
-def test_a_repeat_is_known_by_its_token_whatever_the_job_does_now(state: State) -> None:
-    assert recorded_before(COMPLETED, state) is Verdict.ALREADY_SETTLED
+@pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.PROCESSING])
+def test_a_repeat_of_one_that_was_to_wait_is_known_whatever_the_job_does_now(state: State) -> None:
     assert recorded_before(RETRY, state) is Verdict.ALREADY_SETTLED
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.FAILED, State.CANCELED])
+def test_a_completion_of_what_was_settled_otherwise_reports_what_was_recorded(state: State) -> None:
+    following = Settlement(State.COMPLETED, Ended.OK, result="1", then=(NewJob(task="next"),))
+    reply = recorded_before(following, state)
+    assert isinstance(reply, Settlement)
+    assert (reply.state, reply.result, reply.then) == (state, None, ())
+    assert recorded_before(following, State.COMPLETED) is Verdict.ALREADY_SETTLED
 
 
 @pytest.mark.parametrize("asked", [RETRY, SNOOZE])
@@ -61,7 +69,10 @@ def test_a_lease_named_twice_is_settled_as_it_was_named_first_and_answered_twice
     replies = Replies([(ONE, FAIL), (ONE, COMPLETED)])
     assert replies.entries == [(ONE, FAIL)]
     replies.known = {pair((ONE, FAIL)): Verdict.SETTLED}
-    assert replies.in_order(repeat=False) == [Verdict.SETTLED, Verdict.SETTLED]
+    first, second = replies.in_order(repeat=False)
+    assert first is Verdict.SETTLED
+    assert isinstance(second, Settlement)
+    assert second.state is State.FAILED, "what was recorded, and not what was asked for"
 
 
 def test_one_job_under_two_tokens_is_two_leases() -> None:

@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stowhand.clock import SystemClock
-from stowhand.events import Events
+from stowhand.events import Events, LentChanged
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.health import Health
@@ -40,12 +40,17 @@ class House:
 
     def __init__(self, store: AnyStore[Any], tokens: Path | None) -> None:
         events, clock = Events(), SystemClock()
+        self.audit: list[LentChanged] = []
+        events.on(LentChanged, self.audit.append)
         authenticator = Authenticator(TokenFile(tokens or Path("no-tokens-here.json")), events, clock)
         loan = SharedStore(store)
         self._store = store
         self.bell = WakeBroadcast(store, events, clock)
         self._store_server = StoreServer(loan, self.bell, Proofs(SECRET), clock, authenticator.still)
         self.app: ASGIApp = HttpApp(self._store_server, authenticator, Health(loan, self.bell, events, clock), events)
+
+    async def write_throughput(self) -> None:
+        await self._store_server.throughput.write()
 
     async def open(self) -> None:
         await self._store.open()
@@ -103,6 +108,10 @@ class SharedServer:
         self.do(house.open())
         self._houses[str(self._count)] = house
         return f"http://127.0.0.1:{self.port}/{self._count}"
+
+    def house(self, url: str) -> House:
+        """What serves the store of this URL."""
+        return self._houses[url.rpartition("/")[2]]
 
     def take_back(self, url: str) -> None:
         """Serve it no more."""

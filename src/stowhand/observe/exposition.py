@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from stowhand.observe.prometheus import (
 )
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.protocols.figures import NAMES, Figures
+from stowhand.protocols.store import Recorded
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SUMS = ("counter", "histogram", "summary")
@@ -135,9 +136,9 @@ class LendingMetrics:
         """This many records were lent."""
         self._records.inc(number)
 
-    def judged(self, verdicts: tuple[str, ...]) -> None:
-        """Settlements were answered with these verdicts."""
-        for verdict, number in Counter(verdicts).items():
+    def settled(self, found: Sequence[Recorded]) -> None:
+        """This was recorded for a batch of settlements."""
+        for verdict, number in Counter(one.verdict.value for one in found).items():
             self._verdicts.labels(verdict).inc(number)
 
     def text(self) -> bytes:

@@ -79,6 +79,8 @@ class Verdict(StrEnum):
     """Another open transaction locks the row; the lease is valid. Try this one again."""
     UNKNOWN = "unknown"
     """A repeat after a cut connection found no trace of the first call. Counted; never reported as a success."""
+    UNWRITTEN = "unwritten"
+    """The store refuses to write it; nothing was changed. Stores reply with ``Unwritten``, which has the reason."""
 
 
 class Unwritten(msgspec.Struct, frozen=True):
@@ -92,6 +94,33 @@ class Unwritten(msgspec.Struct, frozen=True):
 
 Reply = Verdict | Settlement | Unwritten
 """What became of one settlement. A ``Settlement``: this was recorded instead of the requested one."""
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What a store has recorded for one settlement.
+
+    Events, metrics, throughput, the audit and HTTP replies report a settlement from this alone. It may differ from what
+    was sent.
+    """
+
+    verdict: Verdict
+    settlement: Settlement | None = None
+    """As recorded; its ``then`` are the jobs that were enqueued with it. ``None``: nothing was recorded."""
+    why: str = ""
+    """The reason, if the store refused to write the settlement."""
+
+    @classmethod
+    def of(cls, sent: Settlement, reply: Reply) -> Recorded:
+        """The meaning of a store's reply."""
+        match reply:
+            case Settlement():
+                return cls(Verdict.SETTLED, reply)
+            case Unwritten(why):
+                return cls(Verdict.UNWRITTEN, why=why)
+            case Verdict.SETTLED | Verdict.ALREADY_SETTLED:
+                return cls(reply, sent)
+            case _:
+                return cls(reply)
 
 
 class Pulse(msgspec.Struct, frozen=True):

@@ -38,8 +38,6 @@ from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.results import Standing
 
-TELLS = "Stowhand-Tells"
-"""The header with which a client says that it understands ``Verdicts.told``."""
 LONGEST_WAIT = 30.0
 """Seconds that a claim may wait for work."""
 
@@ -127,7 +125,7 @@ class ProgressHeard(Message, frozen=True):
 
 
 class SettlementSent(Message, frozen=True):
-    """A result, payload or following jobs that cannot be stored fail the job, with the reason; a state that contradicts
+    """If its result, payload or following jobs cannot be stored, the verdict is ``unwritten``. A state that contradicts
     ``ended`` is an error of the whole call."""
 
     proof: Proof
@@ -139,20 +137,19 @@ class Settlements(Message, frozen=True):
     repeat: bool = False
 
 
-class Told(Message, frozen=True):
+class Difference(Message, frozen=True, omit_defaults=True):
     """What was recorded instead of the settlement that was sent, or why nothing was."""
 
     place: int
     """Position in the batch, from 0."""
     recorded: Settlement | None = None
+    """Without its result, payload and following jobs."""
     unwritten: str | None = None
 
 
 class Verdicts(Message, frozen=True, omit_defaults=True):
     verdicts: tuple[str, ...]
-    told: tuple[Told, ...] = ()
-    """Only for clients that send the header ``TELLS``. An older client receives "settled" for a settlement that was
-    recorded differently; what cannot be written is recorded as failed, with the reason."""
+    differences: tuple[Difference, ...] = ()
 
 
 class Release(Message, frozen=True):
@@ -164,6 +161,8 @@ class Release(Message, frozen=True):
 class Released(Message, frozen=True):
     busy: tuple[Pair, ...] = ()
     """Leases that are not handed back yet: try again."""
+    lost: tuple[Pair, ...] = ()
+    """Leases that were not lent under this token: nothing was changed."""
     abandoned: bool = True
 
 

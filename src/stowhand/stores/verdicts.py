@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import WAITING, Settlement, turned
@@ -27,10 +29,13 @@ def recorded(asked: Settlement, state: State) -> Reply:
 
 def recorded_before(asked: Settlement, state: State) -> Reply:
     """The row, ``state`` now, keeps the lease's token: this very lease has settled it."""
-    # One that was to wait again has ended instead: that was recorded, and not what is asked for.
-    if asked.state in WAITING and state in (State.CANCELED, State.FAILED):
+    # A waiting job may have been retried or claimed since. A completed one stays completed.
+    is_other_end = state.terminal and state is not asked.state
+    if not is_other_end and (asked.state is not State.COMPLETED or state not in WAITING):
+        return Verdict.ALREADY_SETTLED
+    if asked.state in WAITING:
         return turned(asked, state)
-    return Verdict.ALREADY_SETTLED
+    return msgspec.structs.replace(turned(asked, state), result=None, then=())  # the lease has settled it otherwise
 
 
 def untraced(*, repeat: bool) -> Verdict:
@@ -49,8 +54,8 @@ class Replies:
     def __init__(self, batch: Sequence[Entry]) -> None:
         self._batch = batch
         # A lease that is named twice is settled as it was named first.
-        once = {pair(entry): entry for entry in reversed(batch)}
-        self.entries = sorted(once.values(), key=lambda entry: entry[0].job_id)
+        self._once = {pair(entry): entry for entry in reversed(batch)}
+        self.entries = sorted(self._once.values(), key=lambda entry: entry[0].job_id)
         """Each lease once, in the order in which rows are locked everywhere."""
         self.known: dict[Pair, Reply] = {}
 
@@ -68,4 +73,10 @@ class Replies:
     def in_order(self, *, repeat: bool) -> list[Reply]:
         """One for each of the batch."""
         without = untraced(repeat=repeat)
-        return [self.known.get(pair(entry), without) for entry in self._batch]
+        return [self._of(entry, self.known.get(pair(entry), without)) for entry in self._batch]
+
+    def _of(self, entry: Entry, reply: Reply) -> Reply:
+        asked, written = entry[1], self._once[pair(entry)][1]
+        if asked == written or not (reply is Verdict.SETTLED or isinstance(reply, Settlement)):
+            return reply
+        return recorded_before(asked, reply.state if isinstance(reply, Settlement) else written.state)

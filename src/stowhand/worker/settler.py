@@ -15,7 +15,7 @@ from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecover
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.handler import Attempt, Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.store import Reply, Store, Unwritten, Verdict
+from stowhand.protocols.store import Recorded, Reply, Store, Verdict
 from stowhand.worker.basis import Basis
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
@@ -210,19 +210,19 @@ class Settler:
         claimable = False
         report, report_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
         for ended, reply in zip(batch, replies, strict=True):
-            if reply is Verdict.BUSY:
+            found = Recorded.of(ended.settlement, reply)
+            if found.verdict is Verdict.BUSY:
                 busy.append(ended)
                 continue
-            if isinstance(reply, Unwritten) and self._try_another(ended, reply.why):
+            if found.verdict is Verdict.UNWRITTEN and self._try_another(ended, found.why):
                 continue
             answered.append(ended.held)
             if ended.on_answered is not None and ended.held.attempt is not None:
                 ended.on_answered(ended.held.attempt)
-            if isinstance(reply, Settlement):
-                ended.settlement = reply  # what was recorded is reported
-            elif isinstance(reply, Unwritten) or not (reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED):
-                self._unsettled(ended, reply)
+            if found.settlement is None:
+                self._unsettled(ended, found)
                 continue
+            ended.settlement = found.settlement
             self.settled += 1
             recorded.append(ended)
             claimable = claimable or _makes_claimable(ended, goes_on)
@@ -258,12 +258,12 @@ class Settler:
 
         self._clock.call_later(BUSY_PAUSE, again)
 
-    def _unsettled(self, ended: Ended, reply: Verdict | Unwritten) -> None:
+    def _unsettled(self, ended: Ended, found: Recorded) -> None:
         claim = ended.held.claim
-        if isinstance(reply, Unwritten):
-            why = f"the store refuses every end that it could have, so it is left to its lease ({reply.why})"
+        if found.verdict is Verdict.UNWRITTEN:
+            why = f"the store refuses every settlement of it, so its lease will expire ({found.why})"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
-        elif reply is Verdict.UNKNOWN:
+        elif found.verdict is Verdict.UNKNOWN:
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task))
         else:
             why = "its lease was given to another worker before the outcome could be recorded"

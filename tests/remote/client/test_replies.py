@@ -219,9 +219,9 @@ def test_a_settlement_that_no_request_can_carry_is_not_sent(run: Run, result: st
     assert [one["proof"]["lease"]["job_id"] for one in body["batch"]] == [2]
 
 
-def test_what_the_server_recorded_otherwise_is_told_and_an_older_server_is_taken_at_its_word(run: Run) -> None:
+def test_what_the_server_recorded_otherwise_is_the_reply(run: Run) -> None:
     recorded = {"state": "canceled", "ended": "canceled", "error": "it failed"}
-    told = [{"place": 0, "recorded": recorded}, {"place": 1, "unwritten": "a trigger says no"}]
+    differences = [{"place": 0, "recorded": recorded}, {"place": 1, "unwritten": "a trigger says no"}]
     asked = Settlement(State.ERRORED, Ended.RETRY, error="it failed")
     batch = [(Lease(n, "t", 1), asked) for n in (1, 2)]
 
@@ -231,11 +231,9 @@ def test_what_the_server_recorded_otherwise_is_told_and_an_older_server_is_taken
             Settlement(State.CANCELED, Ended.CANCELED, error="it failed"),
             Unwritten("a trigger says no"),
         ]
-        assert await store.settle(batch) == [Verdict.SETTLED] * 2
         await store.close()
 
-    old = reply({"verdicts": ["settled", "settled"]})
-    with Canned(reply({"verdicts": ["settled", "unwritten"], "told": told}), old) as server:
+    with Canned(reply({"verdicts": ["settled", "unwritten"], "differences": differences})) as server:
         run(go(server))
 
 

@@ -12,7 +12,7 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Claim, ClaimRequest, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, Recorded, Reply, Verdict
 from stowhand.protocols.throughput import total
 from stowhand.remote.client import HttpOptions, HttpStore
 from stowhand.remote.server.http_server import ServerOptions, running
@@ -57,11 +57,13 @@ def test_what_was_recorded_is_counted_once_whatever_is_repeated(run: Run) -> Non
         lender = Lender()
         claims = await lender.claim(4)
         settlements = (COMPLETED, FAILED, COMPLETED, COMPLETED)
-        batch = [(claim.lease, settlement) for claim, settlement in zip(claims, settlements, strict=True)]
+        leases = [claim.lease for claim in claims]
         await lender.clock.advance(2)
         turned = Settlement(State.CANCELED, Ended.CANCELED)
-        lender.throughput.settled(batch, [Verdict.SETTLED, Verdict.ALREADY_SETTLED, Verdict.LOST, turned])
-        lender.throughput.settled(batch[:2], [Verdict.ALREADY_SETTLED, Verdict.ALREADY_SETTLED])
+        replies: tuple[Reply, ...] = (Verdict.SETTLED, Verdict.ALREADY_SETTLED, Verdict.LOST, turned)
+        found = [Recorded.of(sent, reply) for sent, reply in zip(settlements, replies, strict=True)]
+        lender.throughput.settled(leases, found)
+        lender.throughput.settled(leases[:2], [Recorded(Verdict.ALREADY_SETTLED, one) for one in settlements[:2]])
         tally = (await lender.written())["t"]
         assert (tally.ok, tally.failed, tally.canceled, tally.ended) == (1, 1, 1, 3)
         assert 1.4 < tally.run(0.5) < 2.9
@@ -74,7 +76,7 @@ def test_of_what_another_server_lent_only_the_number_is_known(run: Run) -> None:
     async def lend() -> None:
         lender = Lender()
         await lender.claim()
-        lender.throughput.settled([(Lease(9, "y", 1), COMPLETED)], [Verdict.SETTLED])
+        lender.throughput.settled([Lease(9, "y", 1)], [Recorded(Verdict.SETTLED, COMPLETED)])
         tally = (await lender.written())[None]
         assert (tally.ok, tally.runs, tally.waits) == (1, {}, {})
 
@@ -95,7 +97,7 @@ def test_of_a_table_nothing_is_counted(run: Run) -> None:
     async def lend() -> None:
         lender = Lender(is_kept=False)
         (claim,) = await lender.claim()
-        lender.throughput.settled([(claim.lease, COMPLETED)], [Verdict.SETTLED])
+        lender.throughput.settled([claim.lease], [Recorded(Verdict.SETTLED, COMPLETED)])
         assert await lender.written() == {}
 
     run(lend())

@@ -1,53 +1,73 @@
-"""A lent store that refuses an end, or records another one: what clients hear, those that know of it and older ones."""
+"""A lent store that refuses a settlement, or records another one: what is replied, audited and counted."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from pathlib import Path
 
+from stowhand.events import LentChanged
 from stowhand.jobs.job import State
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
-from tests.remote.server.lending import Client, proof
+from tests.remote.server.lending import Lending, proof, token_of
 
 ERRORED = {"state": "errored", "ended": "retry", "delay": 60.0, "error": "it failed"}
+COMPLETED = {"state": "completed", "ended": "ok"}
 
 
-def settled(client: Client, claim: dict[str, Any], settlement: dict[str, Any], *, tells: bool) -> dict[str, Any]:
-    body = json.dumps({"batch": [{"proof": proof(claim), "settlement": settlement}]}).encode()
-    reply = client.ask("POST", "/v1/settle", body, **({"stowhand_tells": "1"} if tells else {}))
-    assert reply.status == 200, reply.raw
-    return dict(reply.body)
+def audit(lending: Lending) -> list[str]:
+    return [word for event in lending.heard(LentChanged) if event.call == "settle" for word in event.verdicts]
 
 
-def test_a_client_that_knows_of_it_hears_what_was_recorded_and_what_was_not(lend: Lend) -> None:
+def test_what_was_recorded_is_replied_audited_and_counted(lend: Lend) -> None:
     store = MemoryStore()
-    lending = lend(store)
-    canceled, refused = lending.add(), lending.add()
+    lending = lend(store, counts=True)
+    canceled, refused, lost = lending.add(), lending.add(), lending.add()
     client = lending.client()
-    first, second = client.claim(2)
+    claims = client.claim(3)
     lending.do(store.admin.cancel(canceled))
-    told = settled(client, first, ERRORED, tells=True)["told"]
-    assert [(one["place"], one["recorded"]["state"], one["recorded"]["ended"]) for one in told] == [
-        (0, *["canceled"] * 2)
-    ]
     store.refuse(lambda job_id, state: "a trigger says no" if state is State.COMPLETED else None)
-    reply = settled(client, second, {"state": "completed", "ended": "ok"}, tells=True)
+    claims[2]["lease"]["epoch"] += 1  # its proof does not fit any more
+    batch = [
+        {"proof": proof(one), "settlement": what}
+        for one, what in zip(claims, (ERRORED, COMPLETED, COMPLETED), strict=True)
+    ]
+    reply = client.post("settle", batch=batch)
+    assert reply.body["verdicts"] == ["settled", "unwritten", "lost"]
+    first, second = reply.body["differences"]
+    assert (first["place"], first["recorded"]["state"], first["recorded"]["error"]) == (0, "canceled", "it failed")
+    assert second == {"place": 1, "unwritten": "a trigger says no"}
+    assert [lending.state(one) for one in (canceled, refused, lost)] == ["canceled", "processing", "processing"]
+    assert audit(lending) == ["canceled: settled", "nothing: unwritten", "nothing: lost"]
+    text = client.get("/metrics").raw.decode()
+    for verdict in reply.body["verdicts"]:
+        assert f'stowhand_lending_verdicts_total{{verdict="{verdict}"}} 1.0' in text
+    assert client.post("settle", batch=[{"proof": proof(claims[1]), "settlement": ERRORED}]).body == {
+        "verdicts": ["settled"]
+    }
+    assert audit(lending)[-1] == "errored: settled"
+
+
+def test_jobs_that_may_not_follow_are_refused_and_nothing_is_reported_as_recorded(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens, "w", "claim")
+    lending = lend()
+    job = lending.add()
+    client = lending.client(token)
+    (claim,) = client.claim()
+    settlement = COMPLETED | {"then": [{"task": "next"}]}
+    reply = client.post("settle", batch=[{"proof": proof(claim), "settlement": settlement}]).body
     assert reply["verdicts"] == ["unwritten"]
-    assert reply["told"][0]["unwritten"] == "a trigger says no"
-    assert lending.state(refused) == "processing"
-    assert settled(client, second, ERRORED, tells=True) == {"verdicts": ["settled"]}
+    assert "the scope enqueue" in reply["differences"][0]["unwritten"]
+    assert lending.state(job) == "processing"
+    assert client.settle(claim, state="failed", ended="failed", error="may not enqueue") == ["settled"]
+    assert audit(lending) == ["nothing: unwritten", "failed: settled"]
 
 
-def test_an_older_client_hears_a_plain_verdict_and_a_refused_end_is_a_failure(lend: Lend) -> None:
-    store = MemoryStore()
-    lending = lend(store)
-    canceled, refused, stuck = lending.add(), lending.add(), lending.add()
+def test_a_lease_that_is_settled_twice_in_one_call_is_reported_as_it_was_settled(lend: Lend) -> None:
+    lending = lend()
+    lending.add()
     client = lending.client()
-    first, second, third = client.claim(3)
-    lending.do(store.admin.cancel(canceled))
-    assert settled(client, first, ERRORED, tells=False) == {"verdicts": ["settled"]}
-    store.refuse(lambda job_id, state: "no" if state is State.COMPLETED or job_id == stuck else None)
-    assert settled(client, second, {"state": "completed", "ended": "ok"}, tells=False) == {"verdicts": ["settled"]}
-    assert (lending.state(canceled), lending.state(refused)) == ("canceled", "failed")
-    assert settled(client, third, {"state": "completed", "ended": "ok"}, tells=False) == {"verdicts": ["lost"]}
+    (claim,) = client.claim()
+    failed = {"state": "failed", "ended": "failed", "error": "no"}
+    batch = [{"proof": proof(claim), "settlement": what} for what in (failed, COMPLETED)]
+    assert client.post("settle", batch=batch).body["verdicts"] == ["settled", "settled"]
+    assert audit(lending) == ["failed: settled", "failed: settled"]

@@ -185,7 +185,7 @@ def test_a_lease_of_something_that_is_no_id_is_lost(client: Client, job_id: obje
     settlement = {"state": "completed", "ended": "ok"}
     assert client.post("heartbeat", leases=[proof], lease=30.0).body["lost"] == [[job_id, "t"]]
     assert client.post("settle", batch=[{"proof": proof, "settlement": settlement}]).body["verdicts"] == ["lost"]
-    assert client.post("release", leases=[proof]).body == {"busy": [], "abandoned": True}
+    assert client.post("release", leases=[proof]).body["lost"] == [[job_id, "t"]]
 
 
 def test_numbers_beyond_all_bounds_are_refused(client: Client) -> None:

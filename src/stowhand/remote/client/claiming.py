@@ -19,7 +19,7 @@ from stowhand.remote.client.bodies import ROOM, parts
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.client.troubles import CallRefused
-from stowhand.remote.wire import ClaimAsked, Claimed, Kind, Lent, SettlementSent, Told, Verdicts
+from stowhand.remote.wire import ClaimAsked, Claimed, Difference, Kind, Lent, SettlementSent, Verdicts
 
 REASON_LIMIT = 2048
 _CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
@@ -92,7 +92,7 @@ class Claiming:
             return [(await self._settle([one], repeat=repeat))[0] for one in batch]
         if len(reply.verdicts) != len(batch):
             raise StoreError(f"{self._http.base} answers {len(batch)} settlements with {len(reply.verdicts)} verdicts")
-        changes = {one.place: one for one in reply.told}
+        changes = {one.place: one for one in reply.differences}
         try:
             return [_reply(verdict, changes.get(place)) for place, verdict in enumerate(reply.verdicts)]
         except ValueError as error:
@@ -146,12 +146,15 @@ def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
     return lambda given: msgspec.convert(given, record, strict=False)
 
 
-def _reply(verdict: str, change: Told | None) -> Reply:
+def _reply(word: str, change: Difference | None) -> Reply:
+    """Raises ValueError for a verdict that this version does not know."""
     if change is not None and change.recorded is not None:
         return change.recorded
-    if change is not None and change.unwritten is not None:
-        return Unwritten(_one_line(change.unwritten))
-    return Verdict(verdict)
+    verdict = Verdict(word)
+    if verdict is Verdict.UNWRITTEN:
+        why = None if change is None else change.unwritten
+        return Unwritten(_one_line(why or "the server gives no reason"))
+    return verdict
 
 
 def _one_line(text: str) -> str:

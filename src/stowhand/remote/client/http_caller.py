@@ -21,7 +21,7 @@ from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.protocols.forking import lead_nowhere, tell_in_children
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.troubles import CallRefused, NoReply, trouble_of
-from stowhand.remote.wire import TELLS, Message
+from stowhand.remote.wire import Message
 
 T = TypeVar("T")
 
@@ -51,7 +51,6 @@ class HttpCaller:
         timeouts = {"connect": min(CONNECT_TIMEOUT, options.timeout * 0.9), "pool": options.timeout * 0.9}
         self._limits = {"timeout": timeouts}
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "stowhand"}
-        self._headers[TELLS] = "1"
         if options.token is not None:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._not_before = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -26,6 +26,7 @@ from stowhand.errors import (
     StoreUnreachable,
 )
 from stowhand.events import Events, LentChanged, RequestAnswered, RequestBroken, StoreTrouble
+from stowhand.protocols.store import Recorded
 from stowhand.remote.server import grants
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import check_head, read
@@ -33,11 +34,11 @@ from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.refusals import Refused
+from stowhand.remote.server.settlements import audited, reply_of
 from stowhand.remote.server.slow_requests import CONNECTION
 from stowhand.remote.server.store_server import StoreServer
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.remote.wire import (
-    TELLS,
     ClaimAsked,
     DueAsked,
     EndsAsked,
@@ -75,8 +76,8 @@ class ServerMetrics(Protocol):
     def lent(self, number: int) -> None:
         """This many records were lent."""
 
-    def judged(self, verdicts: tuple[str, ...]) -> None:
-        """Settlements were answered with these verdicts."""
+    def settled(self, found: Sequence[Recorded]) -> None:
+        """This was recorded for a batch of settlements."""
 
     def text(self) -> bytes:
         """In the Prometheus text format."""
@@ -146,21 +147,22 @@ class HttpApp:
 
     async def _settle(self, request: Request, grant: Grant) -> Response:
         sent = await read(request, Settlements)
-        found = await self._store_server.settle(grant, sent, tells=TELLS in request.headers)
+        found = await self._store_server.settle(grant, sent)
         if self._metrics is not None:
-            self._metrics.judged(found.verdicts)
+            self._metrics.settled(found)
         if self._events.wants(LentChanged):
-            shown = sent.batch[:IDS_SHOWN]
-            words = [f"{one.settlement.state}: {verdict}" for one, verdict in zip(shown, found.verdicts, strict=False)]
-            self._audit(request, grant, [one.proof.lease.job_id for one in shown], words)
-        return _reply(found)
+            ids = [one.proof.lease.job_id for one in sent.batch[:IDS_SHOWN]]
+            self._audit(request, grant, ids, [audited(one) for one in found[:IDS_SHOWN]])
+        return _reply(reply_of(sent.batch, found))
 
     async def _release(self, request: Request, grant: Grant) -> Response:
         message = await read(request, Release)
         found = await self._store_server.release(grant, message)
         pairs = [proof.lease.pair for proof in message.leases]
         ids: list[Any] = [job_id for job_id, _ in pairs]
-        words = ["busy" if pair in found.busy else "released" for pair in pairs]
+        words = [
+            "busy" if pair in found.busy else "nothing: lost" if pair in found.lost else "released" for pair in pairs
+        ]
         if message.token is not None:
             ids, words = [*ids, "*"], [*words, "token released" if found.abandoned else "token busy"]
         self._audit(request, grant, ids, words)

@@ -17,8 +17,7 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobsReset
 from stowhand.jobs.lease import Lease, Pair, ResetJob
-from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.store import Claim, Reply, Verdict
+from stowhand.protocols.store import Claim, Recorded, Verdict
 from stowhand.protocols.throughput import OTHERS
 from stowhand.remote.server.answers import MOST_LEASES
 from stowhand.remote.server.wake_broadcast import NAME
@@ -57,19 +56,19 @@ class LentThroughput:
         while len(self._lent) > MOST_LEASES:
             self._lent.popitem(last=False)
 
-    def settled(self, batch: Iterable[tuple[Lease, Settlement]], replies: Sequence[Reply]) -> None:
+    def settled(self, leases: Iterable[Lease], found: Iterable[Recorded]) -> None:
         """Count what was recorded; once, whether or not a client repeats it."""
         if not self._is_kept:
             return
         now = self._clock.monotonic()
-        for (lease, settlement), reply in zip(batch, replies, strict=True):
-            if not (isinstance(reply, Settlement) or reply in (Verdict.SETTLED, Verdict.ALREADY_SETTLED)):
+        for lease, one in zip(leases, found, strict=True):
+            if one.settlement is None:
                 continue
-            ended = (reply if isinstance(reply, Settlement) else settlement).ended.value
+            ended = one.settlement.ended.value
             if (known := self._lent.pop(lease.pair, None)) is not None:
                 task, due, claimed, heard = known
                 self._book.add(task, ended, due, claimed, now - heard)
-            elif reply is not Verdict.ALREADY_SETTLED:
+            elif one.verdict is not Verdict.ALREADY_SETTLED:
                 self._book.add(OTHERS, ended, None, None, None)
             self._is_due = True
 
@@ -83,16 +82,17 @@ class LentThroughput:
         """Write every ten seconds what has ended, until cancelled."""
         while True:
             await self._clock.sleep(EVERY)
-            await self._write()
+            await self.write()
 
     async def close(self) -> None:
         """Write what is left, unless the store takes too long."""
         self._writer.finish()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITE):
-                await self._write()
+                await self.write()
 
-    async def _write(self) -> None:
+    async def write(self) -> None:
+        """Write what has been counted. An error is reported, and the figures are written with the next ones."""
         if not self._is_due:
             return
         self._is_due = False

@@ -1,4 +1,4 @@
-"""Checks the settlements that remote workers send.
+"""Checks the settlements that remote workers send, and reports what was recorded for them.
 
 An impossible state is a mistake of the client, and the whole call is refused. What a handler made (a result, a payload,
 following jobs) may be invalid although the client is correct: then that settlement alone is not written, and the reply
@@ -8,6 +8,7 @@ says why.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -18,10 +19,10 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.jobs.outcomes import LONGEST_DELAY
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import CLASS_LIMIT
-from stowhand.protocols.store import Unwritten
+from stowhand.protocols.store import Recorded, Unwritten
 from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.refusals import Refused, malformed
-from stowhand.worker.judge import UNWRITTEN
+from stowhand.remote.wire import Difference, SettlementSent, Verdicts
 
 ENDINGS = {
     State.COMPLETED: (Ended.OK,),
@@ -78,6 +79,27 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
         grant.check_enqueue(job)
 
 
-def failed(reason: str) -> Settlement:
-    """Replaces a settlement that cannot be written, for a client that does not understand ``Unwritten``."""
-    return Settlement(State.FAILED, Ended.FAILED, error=clean(f"{UNWRITTEN}: {reason}"))
+def reply_of(sent: Sequence[SettlementSent], found: Sequence[Recorded]) -> Verdicts:
+    """The reply to a batch: a verdict for each, and the settlements that differ from those sent."""
+    differences = []
+    for place, (asked, one) in enumerate(zip(sent, found, strict=True)):
+        if one.why:
+            differences.append(Difference(place=place, unwritten=one.why))
+        elif one.settlement is not None and one.settlement is not asked.settlement:
+            recorded = _bare(one.settlement)
+            if recorded != _bare(asked.settlement):
+                differences.append(Difference(place=place, recorded=recorded))
+    return Verdicts(verdicts=tuple(one.verdict.value for one in found), differences=tuple(differences))
+
+
+def _bare(settlement: Settlement) -> Settlement:
+    return msgspec.structs.replace(settlement, result=None, payload=None, then=())
+
+
+def audited(found: Recorded) -> str:
+    """What the audit says of one settlement, without anything that a handler made."""
+    if found.settlement is None:
+        return f"nothing: {found.verdict.value}"
+    following = len(found.settlement.then)
+    enqueued = f", {following} enqueued" if following else ""
+    return f"{found.settlement.state.value}: {found.verdict.value}{enqueued}"

@@ -23,7 +23,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.tries import Try
 from stowhand.protocols.progress import ProgressKeeper, read_progress
 from stowhand.protocols.queue_store import Failures
-from stowhand.protocols.store import Heartbeats, Reply, Unwritten, Verdict
+from stowhand.protocols.store import Heartbeats, Recorded, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
 from stowhand.remote.server.ends import LentEnds
@@ -31,7 +31,7 @@ from stowhand.remote.server.grants import Grant, Scope
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.refusals import Refused
-from stowhand.remote.server.settlements import checked, failed
+from stowhand.remote.server.settlements import checked
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
 from stowhand.remote.wire import (
@@ -57,8 +57,6 @@ from stowhand.remote.wire import (
     ResetDone,
     Settlements,
     TermsOffered,
-    Told,
-    Verdicts,
 )
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
@@ -164,14 +162,11 @@ class StoreServer:
                 await self._heartbeats.call(keep)
         return ProgressHeard(lost=tuple(unproved))
 
-    async def settle(self, grant: Grant, sent: Settlements, *, tells: bool = False) -> Verdicts:
-        """A verdict for each, in order; one without a valid proof is lost, and nothing is changed.
-
-        ``tells``: the client understands ``Verdicts.told``: what was recorded differently, or could not be written.
-        """
+    async def settle(self, grant: Grant, sent: Settlements) -> list[Recorded]:
+        """What was recorded for each, in order; one without a valid proof is lost, and nothing is changed."""
         grant.need(Scope.CLAIM)
         _bounded("batch", sent.batch)
-        replies: list[Reply] = [Verdict.LOST] * len(sent.batch)
+        found = [Recorded(Verdict.LOST)] * len(sent.batch)
         batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, one in enumerate(sent.batch):
             judged = checked(grant, place, one.settlement)
@@ -179,32 +174,24 @@ class StoreServer:
                 continue
             if not isinstance(judged, Unwritten) and judged.then:
                 judged = await self._with_its_keys(grant, judged)
-            if not isinstance(judged, Unwritten):
-                batch[place] = (lease, judged)
-            elif tells:
-                replies[place] = judged
+            if isinstance(judged, Unwritten):
+                found[place] = Recorded.of(one.settlement, judged)
             else:
-                batch[place] = (lease, failed(judged.why))
-        await self._settle(batch, replies, repeat=sent.repeat)
-        if not tells:
-            unwritten = [(at, reply.why) for at, reply in enumerate(replies) if isinstance(reply, Unwritten)]
-            await self._settle({at: (batch[at][0], failed(why)) for at, why in unwritten}, replies, repeat=False)
-        kept = {at for at, reply in enumerate(replies) if reply is Verdict.BUSY or isinstance(reply, Unwritten)}
-        self._answers.over(lease for place, (lease, _) in batch.items() if place not in kept)
-        return _verdicts(replies, tells)
-
-    async def _settle(self, batch: dict[int, tuple[Lease, Settlement]], replies: list[Reply], *, repeat: bool) -> None:
-        """Settle, and put the store's replies into ``replies``."""
+                batch[place] = (lease, judged)
         if batch:
-            found = await self._store.settle(list(batch.values()), repeat=repeat)
-            self.throughput.settled(batch.values(), found)
-            for place, reply in zip(batch, found, strict=True):
-                replies[place] = reply
+            replies = await self._store.settle(list(batch.values()), repeat=sent.repeat)
+            for (place, (_, settlement)), reply in zip(batch.items(), replies, strict=True):
+                found[place] = Recorded.of(settlement, reply)
+        leases = {place: lease for place, (lease, _) in batch.items()}
+        self.throughput.settled(leases.values(), [found[place] for place in leases])
+        still_held = (Verdict.BUSY, Verdict.UNWRITTEN)
+        self._answers.over(lease for place, lease in leases.items() if found[place].verdict not in still_held)
+        return found
 
     async def release(self, grant: Grant, release: Release) -> Released:
         """Hand leases back; a claim token that is released can never claim again."""
         grant.need(Scope.CLAIM)
-        proved, _ = self._sort(grant, release.leases)
+        proved, unproved = self._sort(grant, release.leases)
         busy: list[Pair] = []
         if proved:
             leases = [lease for _, lease in proved]
@@ -213,7 +200,7 @@ class StoreServer:
             busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if lease.pair in kept]
             self._answers.over(lease for lease in leases if lease.pair not in kept)
         done = True if release.token is None else await self._abandon(self._proofs.store_token(grant, release.token))
-        return Released(busy=tuple(busy), abandoned=done)
+        return Released(busy=tuple(busy), lost=tuple(unproved), abandoned=done)
 
     async def _abandon(self, token: str) -> bool:
         """A claim that is being answered with this token ends first; a later one finds the token released."""
@@ -367,23 +354,6 @@ class StoreServer:
             else:
                 unproved.append(proof.lease.pair)
         return proved, unproved
-
-
-def _verdicts(replies: Sequence[Reply], tells: bool) -> Verdicts:
-    words, changes = [], []
-    for place, reply in enumerate(replies):
-        match reply:
-            case Settlement():
-                words.append(Verdict.SETTLED.value)
-                bare = msgspec.structs.replace(reply, result=None, payload=None, then=())
-                changes.append(Told(place=place, recorded=bare))
-            case Unwritten(why):
-                # An older client takes it for lost: nothing was changed, and the lease ends by itself.
-                words.append("unwritten" if tells else Verdict.LOST.value)
-                changes.append(Told(place=place, unwritten=why))
-            case _:
-                words.append(reply.value)
-    return Verdicts(verdicts=tuple(words), told=tuple(changes) if tells else ())
 
 
 def _refuse_key(key: str | None) -> NoReturn:
