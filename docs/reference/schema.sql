@@ -1132,6 +1132,54 @@ begin
   return _job;
 end $$;
 
+CREATE FUNCTION stowhand.due_heads(_before timestamp with time zone) RETURNS TABLE(id bigint, queue text, task text, run_at timestamp with time zone)
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+  with recursive free as (
+    -- The state is said as in the index live_by_task.
+    (select l.task, l.priority, l.run_at, l.id from "stowhand".live l
+     where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+     order by l.task, l.priority, l.run_at, l.id limit 1)
+    union all
+    select n.task, n.priority, n.run_at, n.id from free f cross join lateral (
+      select l.task, l.priority, l.run_at, l.id from "stowhand".live l
+      where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+        and (l.task, l.priority) > (f.task, f.priority)
+      order by l.task, l.priority, l.run_at, l.id limit 1) n
+  ), serial as (
+    (select l.queue, l.task, l.priority, l.run_at, l.id from "stowhand".live l
+     where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+     order by l.queue, l.task, l.priority, l.run_at, l.id limit 1)
+    union all
+    select n.queue, n.task, n.priority, n.run_at, n.id from serial s cross join lateral (
+      select l.queue, l.task, l.priority, l.run_at, l.id from "stowhand".live l
+      where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
+        and (l.queue, l.task, l.priority) > (s.queue, s.task, s.priority)
+      order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) n
+  ), suspects as (
+    select l.queue, l.task, l.run_at, l.id from "stowhand".live l
+    where l.state in ('queued', 'errored') and l.resets >= 2 order by l.priority, l.run_at, l.id limit 2000
+  )
+  select o.id, o.queue, o.task, o.run_at from (
+    select f.run_at, null::text as queue, f.task, f.id from (select * from free limit 2000) f
+    union all
+    select s.run_at, s.queue, s.task, s.id from (select * from serial limit 2000) s
+    union all
+    select s.run_at, s.queue, s.task, s.id from suspects s
+  ) o where o.run_at < _before
+    and not exists (select from "stowhand".queues q where q.name = o.queue and q.paused_at is not null)
+    and not exists (select from "stowhand".pauses p where p.task = case when o.queue is null then '' else o.task end)
+    and not exists (select from "stowhand".pauses p where p.task = o.task)
+  order by o.run_at, o.id
+$$;
+
 CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2515,43 +2563,8 @@ CREATE FUNCTION stowhand.oldest_due(_now timestamp with time zone DEFAULT NULL::
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
-  _oldest timestamptz;
 begin
-  with recursive free as (
-    -- The state is said as in the index live_by_task.
-    (select l.task, l.priority, l.run_at from "stowhand".live l
-     where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-     order by l.task, l.priority, l.run_at, l.id limit 1)
-    union all
-    select n.task, n.priority, n.run_at from free f cross join lateral (
-      select l.task, l.priority, l.run_at from "stowhand".live l
-      where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-        and (l.task, l.priority) > (f.task, f.priority)
-      order by l.task, l.priority, l.run_at, l.id limit 1) n
-  ), serial as (
-    (select l.queue, l.task, l.priority, l.run_at from "stowhand".live l
-     where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-     order by l.queue, l.task, l.priority, l.run_at, l.id limit 1)
-    union all
-    select n.queue, n.task, n.priority, n.run_at from serial s cross join lateral (
-      select l.queue, l.task, l.priority, l.run_at from "stowhand".live l
-      where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-        and (l.queue, l.task, l.priority) > (s.queue, s.task, s.priority)
-      order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) n
-  ), suspects as (
-    select l.queue, l.task, l.run_at from "stowhand".live l
-    where l.state in ('queued', 'errored') and l.resets >= 2 order by l.priority, l.run_at, l.id limit 2000
-  )
-  select min(o.run_at) into _oldest from (
-    select f.run_at, null::text as queue, f.task from (select * from free limit 2000) f
-    union all
-    select s.run_at, s.queue, s.task from (select * from serial limit 2000) s
-    union all
-    select s.run_at, s.queue, s.task from suspects s
-  ) o where not exists (select from "stowhand".queues q where q.name = o.queue and q.paused_at is not null)
-    and not exists (select from "stowhand".pauses p where p.task = case when o.queue is null then '' else o.task end)
-    and not exists (select from "stowhand".pauses p where p.task = o.task);
-  return greatest(extract(epoch from _at - _oldest), 0);
+  return coalesce((select extract(epoch from _at - h.run_at) from "stowhand".due_heads(_at) h limit 1), 0);
 end $$;
 
 CREATE FUNCTION stowhand.open_queue(_name text, _at timestamp with time zone) RETURNS text
@@ -2576,6 +2589,25 @@ begin
   end if;
   perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
   return case when found then 'free' else 'locked' end;
+end $$;
+
+CREATE FUNCTION stowhand.overdue(_tasks text[], _seconds double precision, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+begin
+  return query
+    select h.id from "stowhand".due_heads("stowhand".at(_now) - _seconds * interval '1 second') h
+    where (_tasks is null or h.task = any(_tasks)) and not exists (
+      select from "stowhand".queues q where q.name = h.queue and "stowhand".holds(q.holder_id, q.holder_token))
+    order by h.run_at, h.id limit _limit;
 end $$;
 
 CREATE FUNCTION stowhand.pause_queue(queue_name text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean

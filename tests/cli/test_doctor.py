@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from stowhand.app.settings.reading import read_settings
-from stowhand.cli.doctor import Mark, Server, examine_settings, examine_work, judge_server
-from stowhand.cli.stats import Stats, WorkerLine
+from stowhand.cli.doctor import Mark, Server, examine_overdue, examine_settings, examine_work, judge_server
+from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow
+from stowhand.protocols.queue_store import Reschedule
+from stowhand.stores.sqlite.queue import SqliteStore
 from tests.cli.conftest import Ended, Stowhand
 
 
@@ -177,3 +180,28 @@ def test_a_server_that_is_old_wrong_or_full_is_a_warning(server: Server, what: s
     (warning,) = [finding for finding in judge_server(server, settings) if finding.mark is Mark.WARN]
     assert warning.what == what
     assert words in warning.said
+
+
+def test_a_job_that_waits_beside_a_free_slot_is_named(call: Stowhand) -> None:
+    """Whatever keeps its worker from claiming it."""
+    call("migrate")
+    call("add", "hello")
+
+    async def story() -> Sequence[str]:
+        store = SqliteStore("stowhand.db")
+        try:
+            (job,) = await store.inspect.list()
+            past = datetime.now(UTC) - timedelta(minutes=5)
+            await store.admin.reschedule_jobs([job.id], Reschedule(run_at=past))
+            heartbeats = store.heartbeats()
+            await heartbeats.worker_seen(
+                WorkerCard(name="w", host="h", pid=1, version="1", tasks=("hello",), concurrency=4)
+            )
+            await heartbeats.close()
+            return [finding.said for finding in await examine_overdue(store, await read_stats(store))]
+        finally:
+            await store.close()
+
+    (line,) = asyncio.run(story())
+    assert line.startswith("job 1: it has been due for 5m while 4 of 4 slots that could take it are free")
+    assert "job 1: it has been due" in call("doctor").out

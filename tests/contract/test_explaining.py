@@ -19,7 +19,7 @@ pytestmark = needs("inspect")
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
     *("task_paused", "unqueued_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
-    *("worker_died", "suspect", "flags", "due", "expires", "on_failure", "told"),
+    *("worker_died", "suspect", "flags", "overdue", "due", "expires", "on_failure", "told"),
 )
 """Every code that a reason may have."""
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
@@ -249,3 +249,31 @@ async def test_a_failure_of_which_nothing_could_tell_is_not_said_to_be_told(harn
     job = await harness.add("t", on_failure=NewJob(task="notify"))
     await harness.settle(await harness.take(), judged(Fail("broken\non_failure could not be enqueued: no room")))
     assert "told" not in await reasons(harness, job.id)
+
+
+async def test_a_job_that_no_free_slot_takes_is_overdue(harness: StoreHarness) -> None:
+    """For whatever reason: of the store's own it knows none."""
+    inspect = harness.store.inspect
+    suspect = await harness.make_suspect("t")
+    await harness.add("of another")
+    busy = await harness.add(queue="busy")
+    await harness.take(tasks=("t",))
+    held = await harness.add(queue="busy")
+    paused = await harness.add(queue="paused")
+    await harness.store.operate.pause_queue("paused")
+    later = await harness.add(delay=40.0)
+    jobs = [await harness.add(), await harness.add(queue="q", priority=3), suspect]
+    await seen(harness)
+    assert list(await inspect.overdue(("t",))) == []
+    assert "overdue" not in await reasons(harness, jobs[0].id)
+    await harness.pass_time(30)
+    assert sorted(await inspect.overdue(("t",))) == sorted(job.id for job in jobs)
+    assert len(await inspect.overdue(None)) == len(jobs) + 1
+    await seen(harness)
+    overdue = (await reasons(harness, jobs[0].id))["overdue"].what
+    assert overdue.startswith("it has been due for 30s while 3 of 4 slots that could take it are free")
+    for job in (busy, held, paused, later):
+        assert "overdue" not in await reasons(harness, job.id)
+    for _ in range(3):
+        await harness.start("of another kind")
+    assert "overdue" not in await reasons(harness, jobs[0].id), "its slots are busy"

@@ -17,6 +17,7 @@ QUESTIONS: dict[str, Callable[[QueueStore], Awaitable[object]]] = {
     "counts": lambda store: store.inspect.counts(),
     "amounts": lambda store: store.inspect.amounts(),
     "oldest due": lambda store: store.inspect.oldest_due(),
+    "overdue": lambda store: store.inspect.overdue(None),
     "figures": lambda store: store.inspect.figures(),
     "queues": lambda store: store.inspect.queues(),
     "pauses": lambda store: store.inspect.pauses(),

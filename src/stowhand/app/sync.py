@@ -141,6 +141,7 @@ class Sync:
     amounts = Waited(Inspector.amounts)
     failures = Waited(Inspector.failures)
     oldest_due = Waited(Inspector.oldest_due)
+    overdue = Waited(Inspector.overdue)
     explain = Waited(Inspector.explain)
     figures = Waited(Inspector.figures)
     throughput = Waited(Inspector.throughput)

@@ -31,6 +31,7 @@ from stowhand.jobs.moments import say_span
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.protocols.figures import Amount, total_ended
+from stowhand.protocols.operating import Reason
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 from stowhand.protocols.store import RESERVED_CONNECTIONS
 from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, USAGE, exit_code
@@ -160,7 +161,8 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
                 yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
             if (damage := await store.schema.find_damage()) is not None:
                 yield _soundness(damage)
-            for finding in examine_work(await read_stats(store)):
+            found = await read_stats(store)
+            for finding in (*examine_work(found), *await examine_overdue(store, found)):
                 yield finding
             yield await _listen(store, settings)
     except SchemaError as error:
@@ -286,6 +288,21 @@ def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Fi
     orphaned = [f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number and one.name not in known]
     if orphaned:
         yield warn("tasks", f"due, and no live worker has it (or claims it: --group, --task): {_some(orphaned)}")
+
+
+async def examine_overdue(store: QueueStore, found: Stats) -> list[Finding]:
+    """Jobs that wait although a slot is free, and no reason for that is known."""
+    cards = [line.row.card for line in found.workers if line.row.alive]
+    if not cards:
+        return []
+    any_task = any(card.tasks is None for card in cards)
+    tasks = None if any_task else sorted({task for card in cards for task in card.tasks or ()})
+    overdue: list[tuple[int, Reason]] = []
+    for job_id in await store.inspect.overdue(tasks):
+        explanation = await store.inspect.explain(job_id)
+        reasons = () if explanation is None else explanation.reasons
+        overdue += [(job_id, reason) for reason in reasons if reason.code == "overdue"]
+    return [warn("overdue", f"job {job_id}: {reason.what}; {reason.todo}") for job_id, reason in overdue[:SHOWN]]
 
 
 def _some(names: list[str]) -> str:

@@ -41,6 +41,12 @@ MOST_AHEAD = 1000
 """Jobs ahead of another are counted up to this number."""
 
 
+OVERDUE_SECONDS = 20.0
+"""Two of a worker's longest polls, by default: a job that could run does not wait longer while a slot is free."""
+MAX_OVERDUE_JOBS = 20
+"""Overdue jobs that are looked at in one call."""
+
+
 class QueueChange(msgspec.Struct, frozen=True):
     """The result of a pause or a resume."""
 

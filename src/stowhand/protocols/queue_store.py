@@ -35,6 +35,7 @@ from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.operating import (
     HELD_SHOWN,
+    OVERDUE_SECONDS,
     AppVersion,
     Explanation,
     Held,
@@ -180,6 +181,13 @@ class Inspector(FailureGroups, Protocol):
         """Seconds for which the job that has been due longest has waited; 0 when none is due. Of any task.
 
         Jobs of paused queues are left out.
+        """
+
+    async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
+        """Find jobs of these tasks (``None``: any) that have been due for longer, the oldest first, twenty at most.
+
+        Of each task, priority and queue only the first is looked at. Jobs that a pause or a running job of their queue
+        holds up are left out. ``explain`` says what else may.
         """
 
     async def figures(self) -> Figures:

@@ -13,7 +13,7 @@ from stowhand.jobs.failure import UNTOLD
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import MOST_AHEAD, Explanation, Reason, WorkerCard, WorkerRow
+from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerCard, WorkerRow
 from stowhand.protocols.propagation import without
 
 NOTHING_PAUSED = Pauses()
@@ -22,6 +22,7 @@ SHOWN = 5
 """Workers named in one sentence, at most."""
 ERROR_WIDTH = 300
 """Characters of an error."""
+OVERDUE = "a limiter, a flags function or pre_claim of its workers may hold it up; else restart one, and report it"
 ENDED = "which has ended: if its worker is dead, another one takes the job back in some seconds"
 """Of a lease."""
 
@@ -149,9 +150,8 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
     elif not is_due:
         later = f"it is not due before {_say(job.run_at)}"
         yield Reason("not_due", later, f"stowhand jobs reschedule {job.id} --run-at +0s, to have it run at once")
-    yield from _paused(facts)
-    yield from _queue(facts)
-    yield from _workers(facts)
+    obstacles = [*_paused(facts), *_queue(facts), *_workers(facts)]
+    yield from obstacles
     if job.resets >= QUARANTINE_AFTER:
         died = f"its worker died {job.resets} times while running it: it is run alone, in a process of its own"
         yield Reason("suspect", f"{died}, when no other suspect is")
@@ -159,7 +159,8 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
         yield Reason("worker_died", "its worker died while running it: should that happen again, it is run alone")
     yield from _flags(facts)
     if is_due:
-        yield from _slots(facts)
+        busy = [*_slots(facts)]
+        yield from busy or (() if obstacles else _overdue(facts))
         yield Reason("due", _line(facts))
 
 
@@ -232,13 +233,28 @@ def _slots(facts: Facts) -> Iterator[Reason]:
     """All that could take it are busy."""
     able = _able(facts.job, facts.workers)
     held = [facts.busy[card.name] for card in able if card.name in facts.busy]
-    if not able or any(card.name not in facts.busy or facts.busy[card.name].jobs < card.concurrency for card in able):
+    if not able or _free_slots(facts, able):
         return
     slots, oldest = sum(card.concurrency for card in able), min(held, key=lambda busy: busy.since)
     whose = f"of {len(able)} workers are" if len(able) > 1 else "of the one worker that could take it are"
     since = say_duration(max((facts.now - oldest.since).total_seconds() // 1, 0.0))
     all_of = f"all {slots} slots {whose}" if slots > 1 else "the one slot of the one worker that could take it is"
     yield Reason("slots_busy", f"{all_of} busy, the oldest for {since} with job {oldest.oldest} ({oldest.task})")
+
+
+def _overdue(facts: Facts) -> Iterator[Reason]:
+    """Nothing that the store knows holds it up, and yet no free slot takes it."""
+    able = _able(facts.job, facts.workers)
+    late, free = (facts.now - facts.job.run_at).total_seconds(), _free_slots(facts, able)
+    if free and late > OVERDUE_SECONDS:
+        slots = f"{free} of {sum(card.concurrency for card in able)} slots that could take it are free"
+        what = f"it has been due for {say_duration(late // 1)} while {slots}, and the store knows no reason"
+        yield Reason("overdue", what, OVERDUE)
+
+
+def _free_slots(facts: Facts, able: Sequence[WorkerCard]) -> int:
+    held = {card.name: facts.busy[card.name].jobs if card.name in facts.busy else 0 for card in able}
+    return sum(max(card.concurrency - held[card.name], 0) for card in able)
 
 
 def _working(workers: Sequence[WorkerRow]) -> list[WorkerCard]:

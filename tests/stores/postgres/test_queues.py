@@ -267,7 +267,8 @@ LOSE = {
     "deleted": "delete from stowhand.live where state = 'processing'",
     "put back": "update stowhand.live set state = 'queued', token = null, worker = null, lease_until = null"
     " where state = 'processing'",
-    "claimed by hand": "update stowhand.live set token = gen_random_uuid(), queue = 'elsewhere' where state = 'processing'",
+    "claimed by hand": "update stowhand.live set token = gen_random_uuid(), queue = 'elsewhere'"
+    " where state = 'processing'",
 }
 
 
@@ -358,8 +359,8 @@ def test_two_claims_at_once_free_a_lost_queue_for_one_of_them(postgres_url: str,
         "insert into stowhand.live (task, queue) values ('t', 'new')",
         "insert into stowhand.live (task) values ('t'); update stowhand.live set queue = 'new'",
         "insert into stowhand.live (task, queue) values ('t', 'q'); update stowhand.live set queue = 'new'",
-        "insert into stowhand.live (task, queue, state, finished_at) values ('t', 'new', 'failed', now());"
-        " update stowhand.live set state = 'queued', finished_at = null",
+        """insert into stowhand.live (task, queue, state, finished_at) values ('t', 'new', 'failed', now());
+        update stowhand.live set state = 'queued', finished_at = null""",
     ],
 )
 def test_a_job_that_is_written_by_hand_into_a_queue_is_found(

@@ -1,4 +1,4 @@
-"""The view `jobs`, written by statements that people of graphile-worker type: what a function does, or an error that names it."""
+"""The view `jobs`, written as people of graphile-worker write their table: by a function, or refused with its name."""
 
 from __future__ import annotations
 

@@ -7,7 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
-from stowhand.protocols.operating import HELD_SHOWN, AppVersion, Explanation, Held, QueueRow, TaskRow, WorkerRow
+from stowhand.protocols.operating import (
+    HELD_SHOWN,
+    MAX_OVERDUE_JOBS,
+    OVERDUE_SECONDS,
+    AppVersion,
+    Explanation,
+    Held,
+    QueueRow,
+    TaskRow,
+    WorkerRow,
+)
 from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
 from stowhand.protocols.searching import ANY, NOTHING, Found, Search
 from stowhand.protocols.throughput import MINUTE, MOST_TASKS, Period
@@ -66,6 +76,17 @@ class Inspector:
             waiting = (row for row in rows.live.values() if row.waits() and not rows.is_paused(row))
             waited = [(rows.now - row.run_at).total_seconds() for row in waiting]
             return max([0.0, *waited])
+
+    async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
+        with self._transaction() as rows:
+            busy = {row.queue for row in rows.live.values() if row.state is State.PROCESSING and row.queue is not None}
+            found = sorted(
+                (row.run_at, row.id)
+                for row in rows.live.values()
+                if row.waits() and not rows.is_paused(row) and row.queue not in busy
+                if (tasks is None or row.task in tasks) and (rows.now - row.run_at).total_seconds() > seconds
+            )
+            return [job_id for _, job_id in found[:MAX_OVERDUE_JOBS]]
 
     async def pauses(self) -> Pauses:
         with self._transaction() as rows:

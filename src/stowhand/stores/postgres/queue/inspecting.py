@@ -13,7 +13,9 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import COUNTED, MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
 from stowhand.protocols.operating import (
     HELD_SHOWN,
+    MAX_OVERDUE_JOBS,
     MOST_AHEAD,
+    OVERDUE_SECONDS,
     AppVersion,
     Explanation,
     Held,
@@ -110,6 +112,12 @@ class Inspector:
         """Seconds since the job that is due longest became due."""
         ((seconds,),) = await self._ask("oldest_due", self._context.now())
         return float(seconds)
+
+    async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
+        """Ids, the oldest first."""
+        wanted = None if tasks is None else text_array(tasks)
+        found = await self._ask("overdue", wanted, seconds, MAX_OVERDUE_JOBS, self._context.now())
+        return [job_id for (job_id,) in found]
 
     async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
         """By name."""

@@ -263,6 +263,9 @@ select state, count(*) from {schema}.history group by state
 -- name: oldest_due
 select {schema}.oldest_due(%s::timestamptz)
 
+-- name: overdue
+select {schema}.overdue(%s::text[], %s::float8, %s::int, %s::timestamptz)
+
 -- name: retry
 select done, why from {schema}.retry(%s::bigint, %s::timestamptz)
 

@@ -14,7 +14,9 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import Amount, Figures, Pauses
 from stowhand.protocols.operating import (
     HELD_SHOWN,
+    MAX_OVERDUE_JOBS,
     MOST_AHEAD,
+    OVERDUE_SECONDS,
     AppVersion,
     Explanation,
     Held,
@@ -33,7 +35,7 @@ from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
 from stowhand.stores.periods import periods
 from stowhand.stores.sqlite.queue import counting, searching, throughput
 from stowhand.stores.sqlite.queue.connections import Connections
-from stowhand.stores.sqlite.queue.moment import Moment, to_datetime, to_micros
+from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 from stowhand.stores.sqlite.queue.producing import get
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -97,8 +99,23 @@ class Inspector:
 
     async def oldest_due(self) -> float:
         """Seconds for which the job that is due longest could have run."""
-        (waited,) = await self._connections.row("oldest_due")
-        return float(waited) / 1_000_000
+
+        def find(tx: Transaction) -> float:
+            first = tx.row("due_heads", before=tx.now.wall, tasks=None, held=True, limit=1)
+            return 0.0 if first is None else (tx.now.wall - first[1]) / 1_000_000
+
+        return await self._connections.read(find)
+
+    async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
+        """Ids, the oldest first."""
+        wanted = None if tasks is None else as_json(tasks)
+
+        def find(tx: Transaction) -> Sequence[int]:
+            before = tx.now.wall - micros(seconds)
+            heads = tx.run("due_heads", before=before, tasks=wanted, held=False, limit=MAX_OVERDUE_JOBS)
+            return [job_id for job_id, _ in heads]
+
+        return await self._connections.read(find)
 
     async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
         """By name."""

@@ -168,48 +168,69 @@ begin
   end loop;
 end $$;
 
--- Seconds for which the job that is due longest could have run: what is paused waits for something else. The first
--- job of each task and priority (of each queue, too) is the oldest of it, so that many a backlog costs a few steps; beyond
--- two thousand of them it is what those say.
-create or replace function {schema}.oldest_due(_now timestamptz default null) returns double precision
-language plpgsql {definer} {index_plans} as $$
-declare
-  _at timestamptz := {schema}.at(_now);
-  _oldest timestamptz;
-begin
+-- Jobs that were due before `_before` and are not paused, the oldest first. The first job of each task and priority (of
+-- each queue, too) is the oldest of it, so that many a backlog costs a few steps; beyond two thousand of them it is what those
+-- say.
+create or replace function {schema}.due_heads(_before timestamptz)
+returns table (id bigint, queue text, task text, run_at timestamptz)
+language sql stable {index_plans} as $$
   with recursive free as (
     -- The state is said as in the index live_by_task.
-    (select l.task, l.priority, l.run_at from {schema}.live l
+    (select l.task, l.priority, l.run_at, l.id from {schema}.live l
      where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
      order by l.task, l.priority, l.run_at, l.id limit 1)
     union all
-    select n.task, n.priority, n.run_at from free f cross join lateral (
-      select l.task, l.priority, l.run_at from {schema}.live l
+    select n.task, n.priority, n.run_at, n.id from free f cross join lateral (
+      select l.task, l.priority, l.run_at, l.id from {schema}.live l
       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
         and (l.task, l.priority) > (f.task, f.priority)
       order by l.task, l.priority, l.run_at, l.id limit 1) n
   ), serial as (
-    (select l.queue, l.task, l.priority, l.run_at from {schema}.live l
+    (select l.queue, l.task, l.priority, l.run_at, l.id from {schema}.live l
      where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
      order by l.queue, l.task, l.priority, l.run_at, l.id limit 1)
     union all
-    select n.queue, n.task, n.priority, n.run_at from serial s cross join lateral (
-      select l.queue, l.task, l.priority, l.run_at from {schema}.live l
+    select n.queue, n.task, n.priority, n.run_at, n.id from serial s cross join lateral (
+      select l.queue, l.task, l.priority, l.run_at, l.id from {schema}.live l
       where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
         and (l.queue, l.task, l.priority) > (s.queue, s.task, s.priority)
       order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) n
   ), suspects as (
-    select l.queue, l.task, l.run_at from {schema}.live l
+    select l.queue, l.task, l.run_at, l.id from {schema}.live l
     where l.state in ('queued', 'errored') and l.resets >= 2 order by l.priority, l.run_at, l.id limit 2000
   )
-  select min(o.run_at) into _oldest from (
-    select f.run_at, null::text as queue, f.task from (select * from free limit 2000) f
+  select o.id, o.queue, o.task, o.run_at from (
+    select f.run_at, null::text as queue, f.task, f.id from (select * from free limit 2000) f
     union all
-    select s.run_at, s.queue, s.task from (select * from serial limit 2000) s
+    select s.run_at, s.queue, s.task, s.id from (select * from serial limit 2000) s
     union all
-    select s.run_at, s.queue, s.task from suspects s
-  ) o where not exists (select from {schema}.queues q where q.name = o.queue and q.paused_at is not null)
+    select s.run_at, s.queue, s.task, s.id from suspects s
+  ) o where o.run_at < _before
+    and not exists (select from {schema}.queues q where q.name = o.queue and q.paused_at is not null)
     and not exists (select from {schema}.pauses p where p.task = case when o.queue is null then '' else o.task end)
-    and not exists (select from {schema}.pauses p where p.task = o.task);
-  return greatest(extract(epoch from _at - _oldest), 0);
+    and not exists (select from {schema}.pauses p where p.task = o.task)
+  order by o.run_at, o.id
+$$;
+
+-- Seconds for which the job that is due longest could have run: what is paused waits for something else.
+create or replace function {schema}.oldest_due(_now timestamptz default null) returns double precision
+language plpgsql {definer} {index_plans} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  return coalesce((select extract(epoch from _at - h.run_at) from {schema}.due_heads(_at) h limit 1), 0);
+end $$;
+
+-- Jobs of these tasks (NULL: any) that have been due for more than so many seconds, though no queue and no pause holds them
+-- up, the oldest first.
+create or replace function {schema}.overdue(
+  _tasks text[], _seconds double precision, _limit int, _now timestamptz default null
+) returns setof bigint
+language plpgsql {definer} {index_plans} as $$
+begin
+  return query
+    select h.id from {schema}.due_heads({schema}.at(_now) - _seconds * interval '1 second') h
+    where (_tasks is null or h.task = any(_tasks)) and not exists (
+      select from {schema}.queues q where q.name = h.queue and {schema}.holds(q.holder_id, q.holder_token))
+    order by h.run_at, h.id limit _limit;
 end $$;

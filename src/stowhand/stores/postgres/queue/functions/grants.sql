@@ -77,6 +77,7 @@ begin
       ('ended', 'worker reader admin'),
       ('count_states', 'worker reader admin'),
       ('oldest_due', 'worker reader admin'),
+      ('overdue', 'worker reader admin'),
       ('search_jobs', 'worker reader admin'),
       ('searchable', 'worker reader admin'),
       ('state_amounts', 'worker reader admin'),

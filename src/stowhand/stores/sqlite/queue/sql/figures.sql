@@ -116,15 +116,17 @@ SELECT task, count(*) FROM (
 
 -- The first job of each task and priority (of each queue, too) is the oldest of it: a backlog costs a few steps. Each step
 -- compares one column: of (a, b) > (x, y) SQLite's search uses the first alone, and reads all that has the same one.
--- name: oldest_due
-WITH RECURSIVE free (task, priority, run_at) AS (
+-- name: due_heads
+-- Jobs that were due before, and are not paused; the first of each task and priority, and of each queue. ``held``: also those
+-- whose queue is busy.
+WITH RECURSIVE free (task, priority, run_at, id) AS (
     SELECT * FROM (
-        SELECT task, priority, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
+        SELECT task, priority, run_at, id FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
         WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
         ORDER BY task, priority, run_at LIMIT 1
     )
     UNION ALL
-    SELECT job.task, job.priority, job.run_at FROM free JOIN stowhand_jobs AS job ON job.id = coalesce((
+    SELECT job.task, job.priority, job.run_at, job.id FROM free JOIN stowhand_jobs AS job ON job.id = coalesce((
         SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
         WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
             AND task = free.task AND priority > free.priority
@@ -135,14 +137,14 @@ WITH RECURSIVE free (task, priority, run_at) AS (
         ORDER BY task, priority, run_at LIMIT 1
     ))
     LIMIT 2000
-), serial (queue, task, priority, run_at) AS (
+), serial (queue, task, priority, run_at, id) AS (
     SELECT * FROM (
-        SELECT queue, task, priority, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        SELECT queue, task, priority, run_at, id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
         WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
         ORDER BY queue, task, priority, run_at LIMIT 1
     )
     UNION ALL
-    SELECT job.queue, job.task, job.priority, job.run_at FROM serial JOIN stowhand_jobs AS job ON job.id = coalesce((
+    SELECT job.queue, job.task, job.priority, job.run_at, job.id FROM serial JOIN stowhand_jobs AS job ON job.id = coalesce((
         SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
         WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
             AND queue = serial.queue AND task = serial.task AND priority > serial.priority
@@ -159,15 +161,21 @@ WITH RECURSIVE free (task, priority, run_at) AS (
     ))
     LIMIT 2000
 )
-SELECT max(coalesce(:now - min(run_at), 0), 0) FROM (
-    SELECT NULL AS queue, task, run_at FROM free
+SELECT id, run_at FROM (
+    SELECT NULL AS queue, task, run_at, id FROM free
     UNION ALL
-    SELECT queue, task, run_at FROM serial
+    SELECT queue, task, run_at, id FROM serial
     UNION ALL
     SELECT * FROM (
-        SELECT queue, task, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+        SELECT queue, task, run_at, id FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
         WHERE state IN ('queued', 'errored') AND resets >= 2 LIMIT 2000
     )
 ) WHERE (queue IS NULL OR queue NOT IN (SELECT queue FROM stowhand_paused))
     AND task NOT IN (SELECT task FROM stowhand_pauses)
     AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))
+    AND run_at < :before
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+    AND (:held OR queue IS NULL OR queue NOT IN (
+        SELECT queue FROM stowhand_jobs INDEXED BY stowhand_jobs_one_per_queue WHERE state = 'processing' AND queue IS NOT NULL
+    ))
+ORDER BY run_at, id LIMIT :limit
