@@ -163,7 +163,10 @@ class Settler:
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended))
 
     async def _record(self, batch: list[Ended], successors: Successors) -> None:
-        """Until the store has answered: after a lost reply the call is repeated, which the fence makes harmless."""
+        """Until the store has answered: after a lost reply the call is repeated, which the fence makes harmless.
+
+        What has piled up meanwhile joins the call: where one settlement is at fault, another that passes shows it.
+        """
         pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
         repeat = any(ended.repeat for ended in batch)
         queued = _queued(batch) if self.chains and not repeat else 0
@@ -186,6 +189,10 @@ class Settler:
                 await self._pause(error)
                 if is_dead is not None:
                     await is_dead.wait()
+                room = BATCH - len(batch)
+                batch += self._pile[:room]
+                self._pile = self._pile[room:]
+                pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
                 continue
             if self._failures:
                 self._events.emit(StoreRecovered(self._worker, "settle", self._failures))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.stores.table import TableStore
-from stowhand.stores.table.sifting import Refused, halving
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
@@ -167,28 +165,6 @@ def test_a_record_that_is_let_go_again_is_claimed_when_its_pause_is_over(
             assert [claim.lease.job_id for claim in await claimed(store)] == [1]
 
     run(scenario())
-
-
-def test_a_good_claim_reads_once_and_a_bad_one_by_halves() -> None:
-    tried: list[list[str]] = []
-
-    def answer(part: list[str]) -> Sequence[tuple[str]] | Refused:
-        tried.append(part)
-        return Refused("no") if "c" in part else [(key,) for key in part]
-
-    def halved() -> Iterator[Any]:
-        parts = halving(list("abcd"))
-        part = next(parts)
-        while True:
-            try:
-                part = parts.send(answer(part))
-            except StopIteration as done:
-                yield from done.value
-                return
-
-    rows, refused = halved()
-    assert (sorted(rows), refused) == (["a", "b", "d"], {"c": "no"})
-    assert tried == [list("abcd"), ["a", "b"], ["c", "d"], ["c"], ["d"]]
 
 
 def test_nothing_is_told_before_somebody_works_on_it(run: Run, place: Place) -> None:

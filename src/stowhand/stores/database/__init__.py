@@ -4,7 +4,7 @@ address     what a user may write for "where", as connection parameters; and how
 statements  named statements from .sql files, identifiers filled in
 trouble     what an error means: try again, reconnect, or the caller's values are at fault
 repeating   repeats a few times what was definitely not done
-refused_rows  finds by halves the one write that the database refuses
+refused_rows  finds by halves which rows of a write the database refuses
 link        one asynchronous connection that comes back by itself, and a pool of them
 borrower    who waits for a connection of a pool, and how long
 pool_places  how many connections of a pool are in use

@@ -1,31 +1,99 @@
-"""Writes of many rows, of which the database may refuse one: by halves, until it is alone."""
+"""Writes of many rows of which the database may refuse some: finds out which, or that the store itself is at fault.
+
+An error code does not say whose fault an error is: a trigger or a policy may raise any of them for one row. So every
+error is treated alike, unless it concerns the call as such (a connection that was cut):
+
+    again    the whole call is repeated once
+    control  it fails again: a call about no row shows whether the statement can be run at all
+    halves   it can: the halves are written apart, until each row that fails is alone
+    alone    rows that fail alone are tried again after a pause, for their trouble may pass (a deadlock)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from stowhand.stores.database import trouble
+from stowhand.clock import Clock
 
 T = TypeVar("T")
 R = TypeVar("R")
-Alone = Callable[[T, Exception], None]
-"""Called with the item that is refused, and why."""
+Write = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
+Attempt = Callable[[Sequence[T]], Awaitable[Sequence[R] | Exception]]
+
+PAUSES_SECONDS = (0.05, 0.1, 0.15)
+"""Before each further try of rows that failed alone."""
 
 
-async def halved(
+class Written(NamedTuple, Generic[T, R]):
+    """What a write of many rows came to."""
+
+    rows: list[R]
+    """The answers for all rows that are not refused."""
+    refused: list[tuple[T, Exception]]
+    """Rows that fail alone, and why."""
+
+
+async def write_each(
     items: Sequence[T],
-    write: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
-    alone: Alone[T],
-) -> list[R]:
-    """The results of ``write`` for all items. Raises every other error."""
-    try:
-        return list(await write(items))
-    except Exception as error:
-        if not trouble.is_refusal(error):
-            raise
-        if len(items) == 1:
-            alone(items[0], error)
-            return []
+    write: Write[T, R],
+    clock: Clock,
+    concerns_call: Callable[[Exception], bool],
+    pauses: Sequence[float] = PAUSES_SECONDS,
+) -> Written[T, R]:
+    """Write all items, in as few calls as their faults allow. Where all of several are refused, the caller decides
+    whether the store is at fault.
+
+    ``write`` writes all of what it is given (maybe nothing) or, when it raises, none of it. Raises an error that
+    ``concerns_call``, and the last error of the whole call where one about no item fails too.
+    """
+
+    async def attempt(part: Sequence[T]) -> Sequence[R] | Exception:
+        try:
+            return await write(part)
+        except Exception as error:
+            if concerns_call(error):
+                raise
+            return error
+
+    answer = await attempt(items)
+    if isinstance(answer, Exception):
+        answer = await attempt(items)
+    if not isinstance(answer, Exception):
+        return Written(list(answer), [])
+    if isinstance(await attempt(()), Exception):
+        raise answer
+    written = Written[T, R]([], [(items[0], answer)]) if len(items) == 1 else await _write_halves(items, attempt)
+    for pause in pauses:
+        if written.refused:
+            await clock.sleep(pause)
+            await _try_alone(written, attempt)
+    return written
+
+
+async def _try_alone(written: Written[T, R], attempt: Attempt[T, R]) -> None:
+    for item, _ in written.refused[:]:
+        answer = await attempt((item,))
+        if not isinstance(answer, Exception):
+            written.rows.extend(answer)
+            written.refused[:] = [one for one in written.refused if one[0] is not item]
+
+
+async def _write_halves(items: Sequence[T], attempt: Attempt[T, R]) -> Written[T, R]:
+    written = Written[T, R]([], [])
+    parts = _halves(items)
+    while parts:
+        part = parts.pop()
+        answer = await attempt(part)
+        if not isinstance(answer, Exception):
+            written.rows.extend(answer)
+        elif len(part) == 1:
+            written.refused.append((part[0], answer))
+        else:
+            parts += _halves(part)
+    return written
+
+
+def _halves(items: Sequence[T]) -> list[Sequence[T]]:
     middle = len(items) // 2
-    return [*await halved(items[:middle], write, alone), *await halved(items[middle:], write, alone)]
+    return [items[middle:], items[:middle]]

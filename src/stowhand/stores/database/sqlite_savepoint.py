@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-from stowhand.stores.database.sqlite_trouble import is_refusal
+from stowhand.stores.database.sqlite_trouble import concerns_call
 
 
 def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
@@ -14,8 +14,8 @@ def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exce
     try:
         write()
     except (sqlite3.Error, ValueError, OverflowError) as error:
-        # After a full disk, or an I/O error, the whole transaction is gone already; the caller gets that error.
-        if not is_refusal(error) or not connection.in_transaction:
+        # After a full disk, or a trigger's RAISE(ROLLBACK), the whole transaction is gone; the caller gets that error.
+        if concerns_call(error) or not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO stowhand_one")
         connection.execute("RELEASE stowhand_one")

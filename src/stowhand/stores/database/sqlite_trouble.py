@@ -22,6 +22,15 @@ _REFUSED = (
     sqlite3.SQLITE_MISMATCH,
 )
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_OF_THE_FILE = (
+    *_WHAT_TO_DO,
+    *DAMAGED,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+)
 
 
 def code(error: sqlite3.Error) -> int:
@@ -58,9 +67,27 @@ def is_refused_data(error: BaseException) -> bool:
     return isinstance(error, ValueError | OverflowError)
 
 
-def is_refusal(error: BaseException) -> bool:
-    """The file's own rules refuse to write just this row: values that do not fit, a CHECK, an application's trigger."""
+def is_refused(error: BaseException) -> bool:
+    """The file's own rules refuse this row: values that do not fit, a CHECK, an application's trigger."""
     return isinstance(error, sqlite3.IntegrityError) or is_refused_data(error)
+
+
+def concerns_call(error: Exception) -> bool:
+    """It says nothing about a row: the file itself is in trouble, or it is no error of SQLite or of the values.
+
+    No trigger of an application's can raise what the file raises. A text that is no UTF-8 is read in another way, by
+    the connection (sqlite_connection.py). ``error``: of SQLite, or of ours with that as its
+    cause.
+    """
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    if isinstance(cause, sqlite3.Error):
+        return code(cause) in _OF_THE_FILE or is_undecodable(cause)
+    return not isinstance(cause, ValueError | OverflowError)
+
+
+def said(error: Exception) -> str:
+    """What SQLite said."""
+    return str(error.__cause__ if isinstance(error, StoreError) else error)
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:

@@ -16,36 +16,25 @@ import psycopg
 _TRANSIENT_CODES = frozenset({"40001", "40P01", "25006", "55P03", "57014"})
 _TRANSIENT_CLASSES = ("53", "57P")
 _VALUE_CLASSES = ("22", "23", "54", "GW")
-_CLASSES_OF_EVERY_ROW = (
-    "08",
-    "0B",
-    "0L",
-    "0P",
-    "25",
-    "26",
-    "28",
-    "2B",
-    "3D",
-    "3F",
-    "40",
-    "42",
-    "53",
-    "57",
-    "58",
-    "F0",
-    "HV",
-    "XX",
-)
+_ENDS_SESSION = ("FATAL", "PANIC")
 _ABSENT_CODES = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
 
 def is_cut(error: BaseException) -> bool:
-    """No reply, so no SQLSTATE; or the connection class 08; or our own deadline."""
+    """No reply, so no SQLSTATE; or the server, or a pooler, has ended the session; or our own deadline.
+
+    An error of class 08 within a session that goes on is another one's: a trigger that asks a foreign server.
+    """
     if isinstance(error, TimeoutError | OSError):
         return True
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return False
-    return error.sqlstate is None or error.sqlstate.startswith("08")
+    return error.sqlstate is None or error.diag.severity_nonlocalized in _ENDS_SESSION
+
+
+def concerns_call(error: Exception) -> bool:
+    """It says nothing about a row: the connection was cut, or it is no error of the database or of the values."""
+    return is_cut(error) or not isinstance(error, psycopg.Error | UnicodeError | OverflowError)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -62,18 +51,6 @@ def is_about_values(error: BaseException) -> bool:
     if not code:
         return isinstance(error, psycopg.DataError)
     return code.startswith(_VALUE_CLASSES)
-
-
-def is_refusal(error: BaseException) -> bool:
-    """The database refuses to write just this row, or these values: a CHECK, a trigger of the application's, a NUL.
-
-    Any SQLSTATE may be a trigger's. What concerns every row is none: a connection that is cut or has no rights, a
-    passing trouble, a schema that is not there, the server's own faults.
-    """
-    code = _code(error)
-    if not code or is_about_values(error):
-        return is_about_values(error)
-    return not (is_cut(error) or is_transient(error) or code.startswith(_CLASSES_OF_EVERY_ROW))
 
 
 def is_absent(error: BaseException) -> bool:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from stowhand.clock import SystemClock
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Refusal
+from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection
-from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.database.sqlite_trouble import concerns_call, said
 from stowhand.stores.database.sqlite_writable import WriteProbe
 
 K = TypeVar("K", bound=JobId | tuple[JobId, str])
 """A job's id, or that with its token."""
+R = TypeVar("R")
 X = TypeVar("X", bound=OnConnection)
+_CLOCK = SystemClock()
 
 
 class Leaser(Generic[X]):
@@ -39,13 +43,17 @@ class Leaser(Generic[X]):
         self._connection.close()
         self._probe.close()
 
-    def _each(self, tx: X, items: Iterable[K], doing: str, write: Callable[[K], object]) -> set[K]:
-        """Each under a savepoint: one that the file refuses (a CHECK, a trigger) keeps no other. Returns those."""
-        refused: set[K] = set()
-        for item in items:
-            error = attempt(tx.raw, lambda item=item: write(item))  # type: ignore[misc]
-            if error is not None:
-                refused.add(item)
-                job_id = item[0] if isinstance(item, tuple) else item
-                self._refused.append(Refusal(job_id, doing, clean(str(error))))
-        return refused
+    async def _write_each(
+        self, doing: str, items: Sequence[K], write: Callable[[X, Sequence[K]], Sequence[R]]
+    ) -> tuple[list[R], set[K]]:
+        """The answers, and the items that the file refuses (a CHECK, a trigger): these are reported. ``write``: in one
+        transaction."""
+
+        async def call(part: Sequence[K]) -> Sequence[R]:
+            return self._connection.write(lambda tx: write(tx, part))
+
+        written = await write_each(items, call, _CLOCK, concerns_call)
+        for item, error in written.refused:
+            job_id = item[0] if isinstance(item, tuple) else item
+            self._refused.append(Refusal(job_id, doing, clean(said(error))))
+        return written.rows, {item for item, _ in written.refused}

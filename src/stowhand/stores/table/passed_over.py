@@ -28,18 +28,12 @@ class PassedOver:
         now = stopwatch()
         return [key for key, (until, _) in self._until.items() if now < until]
 
-    def refused(self, key: str, why: str) -> None:
-        """It could not be changed. Named the first time."""
+    def refused(self, key: str, why: str, *, report: bool = True) -> None:
+        """It could not be changed. Reported the first time and every few minutes, unless the caller reports it."""
         known = self._until.pop(key, None)
         pause = FIRST if known is None else min(2 * known[1], LONGEST)
         self._until[key] = (stopwatch() + pause, pause)
         if len(self._until) > MOST:
             del self._until[next(iter(self._until))]
-        if known is None:
+        if report and (known is None or pause == LONGEST):
             self._notices.say(f"record {key} cannot be claimed: {why}. It is passed over, and tried again now and then")
-
-    def claimed(self, keys: object) -> None:
-        """These could be, after all."""
-        if self._until and isinstance(keys, list):
-            for key in keys:
-                self._until.pop(key, None)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from stowhand.errors import StoreError
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.store import Unwritten, Verdict
 from tests.conftest import Run
-from tests.stores.table.sqlite.application import Application, keys
+from tests.stores.table.sqlite.application import Application, asking, keys
 
 STALE = {"state": "processing", "last_heartbeat_at": "2024-05-01 11:00:00"}
 
@@ -85,3 +88,72 @@ def test_the_others_are_put_away(frozen: Application, run: Run) -> None:
 
     run(scenario())
     assert frozen.states() == ["queued", "canceled"]
+
+
+FAULTS = {
+    "a function of SQLite's": "SELECT json_extract(NEW.path, '$')",
+    "a rollback of the whole transaction": "SELECT RAISE(ROLLBACK, 'not this one')",
+}
+
+
+@pytest.fixture(params=FAULTS)
+def faulty(app: Application, request: pytest.FixtureRequest) -> Application:
+    """What a trigger does for records of this size fails."""
+    app.sql(f"CREATE TRIGGER faulty BEFORE UPDATE ON uploads WHEN OLD.size = 9 BEGIN {FAULTS[request.param]}; END")
+    return app
+
+
+def test_whatever_a_trigger_raises_for_one_record_the_others_run(faulty: Application, run: Run) -> None:
+    bad = faulty.add()
+    others = [faulty.add() for _ in range(5)]
+
+    async def scenario() -> None:
+        table = await faulty.served()
+        heartbeats = table.heartbeats()
+        leases = [one.lease for one in await table.claim(asking(10))]
+        await add_fault(bad)
+        pulse = await heartbeats.beat(leases, 30.0)
+        assert pulse.refused == {leases[0].pair}
+        assert pulse.lost == frozenset()
+        replies = await table.settle([(one, COMPLETED) for one in leases[:3]])
+        assert [isinstance(reply, Unwritten) for reply in replies] == [True, False, False]
+        assert [one.job_id for one in await heartbeats.reset_worker("host/1")] == others[2:]
+        assert {one.doing for one in heartbeats.refused()} == {"beat", "reset"}
+        assert await keys(table, 10) == others[2:]
+        await heartbeats.close()
+
+    async def add_fault(key: int) -> None:
+        faulty.sql("DROP TRIGGER faulty")
+        faulty.sql(f"UPDATE uploads SET size = 9, path = 'no json' WHERE id = {key}")
+        faulty.sql(fault)
+
+    (fault,) = [text for (text,) in faulty.sql("SELECT sql FROM sqlite_master WHERE name = 'faulty'")]
+    run(scenario())
+
+
+def test_a_claim_passes_over_what_a_trigger_refuses_in_any_way(faulty: Application, run: Run) -> None:
+    faulty.add(size=9, path="no json")
+    other = faulty.add()
+
+    async def scenario() -> None:
+        assert await keys(await faulty.served(), 1) == [other]
+
+    run(scenario())
+
+
+def test_when_every_end_of_several_is_refused_the_file_is_at_fault(app: Application, run: Run) -> None:
+    app.add()
+    app.add()
+
+    async def scenario() -> None:
+        table = await app.served()
+        batch = [(one.lease, COMPLETED) for one in await table.claim(asking(10))]
+        app.sql("CREATE TRIGGER audit AFTER UPDATE ON uploads BEGIN INSERT INTO log VALUES (NEW.id); END")
+        with pytest.raises(StoreError, match="no such table"):
+            await table.settle(batch)
+        with pytest.raises(StoreError, match="no such table"):
+            await table.settle(batch[:1])
+        app.sql("CREATE TABLE log (id integer)")
+        assert await table.settle(batch, repeat=True) == [Verdict.SETTLED] * 2
+
+    run(scenario())

@@ -30,7 +30,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             try:
                 ((done,),) = await self._ask("abandon", token=token)
             except psycopg.Error as error:
-                if not trouble.is_refusal(error):
+                if trouble.concerns_call(error):
                     raise
                 return True  # what it holds comes back when its leases end; there is no use in asking again
         return bool(done)

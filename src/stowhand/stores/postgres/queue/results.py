@@ -53,7 +53,7 @@ class Results:
         try:
             return await self._standings(job_ids, self.waiter)
         except psycopg.Error as error:
-            if not trouble.is_refusal(error):
+            if trouble.concerns_call(error):
                 raise
             return await self.ask(job_ids)
 

@@ -80,7 +80,7 @@ class Settlements:
             try:
                 return await self._settler.persist(lambda to: self._rows(to, "settle_completed", values))
             except psycopg.Error as error:
-                if not trouble.is_refusal(error):
+                if trouble.concerns_call(error):
                     raise
                 return []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from stowhand.clock import SystemClock
@@ -13,12 +13,13 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Link, Row
-from stowhand.stores.database.refused_rows import halved
+from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.shared.plan import Context
 from stowhand.stores.verdicts import Pair
 
 C = TypeVar("C", bound=Context)
+T = TypeVar("T")
 PAGE = 1000
 
 
@@ -39,40 +40,33 @@ class Leaser(Generic[C]):
         """Renew for ``lease`` seconds from now; a table's option says how long, whatever ``lease`` is."""
         if not leases:
             return Pulse()
-        answers: dict[str, set[Pair]] = {"lost": set(), "canceled": set(), "busy": set(), "refused": set()}
+        answers: dict[str, set[Pair]] = {"lost": set(), "canceled": set(), "busy": set()}
 
         async def beat(part: Sequence[Lease]) -> list[Row]:
-            return await self._ask("beat", **self._context.leases(part), lease=lease)
+            return await self._try("beat", **self._context.leases(part), lease=lease)
 
-        def refused(one: Lease, error: Exception) -> None:
-            answers["refused"].add((one.job_id, one.token))
-            self._refuse(one.job_id, "beat", error)
-
-        with self._context.translated():
-            for key, token, found in await halved(leases, beat, refused):
-                if found != "renewed":
-                    answers[found].add((self._context.job_id(key), token))
+        answered, refused = await self._write_each("beat", leases, beat, lambda one: one.job_id)
+        for key, token, found in answered:
+            if found != "renewed":
+                answers[found].add((self._context.job_id(key), token))
+        answers["refused"] = {one.pair for one in refused}
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Returns the leases whose rows another transaction has locked."""
         if not leases:
             return []
-        done: set[JobId] = set()
 
         async def release(part: Sequence[Lease]) -> list[Row]:
-            return await self._ask("release", **self._context.leases(part))
+            return await self._try("release", **self._context.leases(part))
 
-        def refused(one: Lease, error: Exception) -> None:
-            done.add(one.job_id)
-            self._refuse(one.job_id, "release", error)
-
+        released, refused = await self._write_each("release", leases, release, lambda one: one.job_id)
+        done = {self._context.job_id(row[0]) for row in released} | {one.job_id for one in refused}
+        missed = [lease for lease in leases if lease.job_id not in done]
+        if not missed:
+            return []
+        nothing = [""] * len(missed)
         with self._context.translated():
-            done |= {self._context.job_id(row[0]) for row in await halved(leases, release, refused)}
-            missed = [lease for lease in leases if lease.job_id not in done]
-            if not missed:
-                return []
-            nothing = [""] * len(missed)
             looked = await self._ask("look", **self._context.leases(missed), states=nothing, errors=nothing)
         found = {(self._context.job_id(key), token): what for key, token, what, *_ in looked}
         return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
@@ -123,7 +117,7 @@ class Leaser(Generic[C]):
 
         async def reset(part: Sequence[Row]) -> list[Row]:
             decided = [lifecycle.reset(resets=row[5], max_resets=row[6], max_attempts=row[7]) for row in part]
-            return await self._ask(
+            return await self._try(
                 "reset",
                 ids=[row[0] for row in part],
                 marks=[row[1] for row in part],
@@ -133,21 +127,32 @@ class Leaser(Generic[C]):
                 slack=slack,
             )
 
-        def refused(row: Row, error: Exception) -> None:
-            self._refuse(self._context.job_id(row[0]), "reset", error)
-
-        with self._context.translated():
-            became = {key: State(state) for key, state in await halved(found, reset, refused)}
+        answered, _ = await self._write_each("reset", found, reset, lambda row: self._context.job_id(row[0]))
+        became = {key: State(state) for key, state in answered}
         return [
             ResetJob(self._context.job_id(key), task, became[key], worker or None, age)
             for key, _, _, task, worker, _, _, _, age in found
             if key in became
         ]
 
-    def _refuse(self, job_id: JobId, doing: str, error: Exception) -> None:
-        self._refused.append(Refusal(job_id, doing, clean(trouble.first_line(error))))
+    async def _write_each(
+        self,
+        doing: str,
+        items: Sequence[T],
+        write: Callable[[Sequence[T]], Awaitable[Sequence[Row]]],
+        job_id: Callable[[T], JobId],
+    ) -> tuple[list[Row], list[T]]:
+        """The answers, and the items that the database refuses: these are reported."""
+        with self._context.translated():
+            written = await write_each(items, write, self._clock, trouble.concerns_call)
+        for item, error in written.refused:
+            self._refused.append(Refusal(job_id(item), doing, clean(trouble.first_line(error))))
+        return written.rows, [item for item, _ in written.refused]
 
     async def _ask(self, name: str, /, **values: object) -> list[Row]:
         """Repeated a few times after errors by which nothing was done. Raises what psycopg raises."""
+        return await repeated(lambda: self._try(name, **values), self._clock)
+
+    async def _try(self, name: str, /, **values: object) -> list[Row]:
         statement, given = self._context.statement(name), self._context.values(**values)
-        return await repeated(lambda: self._link.rows(statement, given, lambda: self._context.patience), self._clock)
+        return await self._link.rows(statement, given, lambda: self._context.patience)

@@ -14,7 +14,7 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Link, rows
-from stowhand.stores.database.refused_rows import halved
+from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.shared.plan import Context, Query, SettlePlan
 from stowhand.stores.verdicts import Entry, Pair, Replies, pair, recorded
@@ -93,17 +93,20 @@ class Settler:
                 replies.known[about] = found
 
     async def _write_each(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """All together; if the database refuses one, by halves until it is alone."""
-        known: dict[Pair, Reply] = {}
-
-        def refused(entry: Entry, error: Exception) -> None:
-            known[pair(entry)] = Unwritten(clean(trouble.first_line(error)))
+        """All together; where the database refuses some, the others. Where it refuses all of several, its error is
+        raised: the store is at fault, and the caller repeats the call."""
 
         async def write(part: Sequence[Entry]) -> Sequence[tuple[Pair, Reply]]:
-            written = await self.persist(lambda connection: self._write(connection, part))
+            written = await self.once(lambda connection: self._write(connection, part))
             return [(pair(one), recorded(one[1], written[pair(one)])) for one in part if pair(one) in written]
 
-        return known | dict(await halved(entries, write, refused)) if entries else known
+        if not entries:
+            return {}
+        answer = await write_each(entries, write, self._clock, trouble.concerns_call)
+        if len(answer.refused) == len(entries) > 1:
+            raise answer.refused[0][1]
+        refused = {pair(entry): Unwritten(clean(trouble.first_line(error))) for entry, error in answer.refused}
+        return dict(answer.rows) | refused
 
     async def _write_plan(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
         return dict(await self.run(connection, self._plan.settle(entries)))

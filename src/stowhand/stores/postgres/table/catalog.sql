@@ -137,10 +137,11 @@ select exists (select from pg_catalog.pg_trigger t
 
 -- name: heartbeat_triggers
 -- What is run for a row that a heartbeat updates (the second parameter: that column), with its text and its arguments.
--- Where it says WHEN, the condition is part of what is read: the state is mentioned there if it is asked for.
+-- Where it says WHEN, the condition is part of what is read: the state is mentioned there if it is asked for. Not by
+-- pg_get_expr, which fails where the condition names both NEW and OLD.
 select t.tgname::text,
        p.prosrc,
-       coalesce(pg_catalog.pg_get_expr(t.tgqual, t.tgrelid), ''),
+       coalesce(pg_catalog.substring(pg_catalog.pg_get_triggerdef(t.oid), 'WHEN \((.*)\) EXECUTE'), ''),
        pg_catalog.string_to_array(pg_catalog.encode(t.tgargs, 'escape'), '\000')
 from pg_catalog.pg_trigger t
 join pg_catalog.pg_proc p on p.oid = t.tgfoid

@@ -10,16 +10,16 @@ from typing import Any
 import psycopg
 
 from stowhand.clock import SystemClock, stopwatch
-from stowhand.errors import TableUnsuitable
+from stowhand.errors import StoreError, TableUnsuitable
 from stowhand.jobs.conditions import apart
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import may_make_way
 from stowhand.protocols.store import ClaimRequest
+from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Connection, Link, Row
-from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.postgres.table.sifter import Sifter, is_of_a_record
+from stowhand.stores.postgres.table.sifter import NoneMarked, Sifter
 from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.passed_over import PassedOver
@@ -83,11 +83,18 @@ class TableClaims:
         return taken
 
     async def _sweep(self) -> None:
-        """Cancel waiting records that were asked to cancel: where one was there may be more, not due for long."""
+        """Cancel waiting records that were asked to cancel: where one was there may be more, not due for long.
+
+        One that cannot be written is the heartbeats' to isolate: it delays no claim.
+        """
         began = stopwatch()
-        await self._link.rows(
-            self._context.statement("cancel_waiting"), self._context.values(page=CANCELED_AT_ONCE, ids=None)
-        )
+        try:
+            await self._link.rows(
+                self._context.statement("cancel_waiting"), self._context.values(page=CANCELED_AT_ONCE, ids=None)
+            )
+        except psycopg.Error as error:
+            if trouble.concerns_call(error):
+                raise
         self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
 
     async def _claim(self, request: ClaimRequest, limit: int) -> Round:
@@ -98,14 +105,19 @@ class TableClaims:
                 return await way(connection, request, limit)
 
         try:
-            taken, again, canceled = await repeated(lambda: by(self._take), self._clock)
+            taken, again, canceled = await by(self._take)
         except (_Unseen, psycopg.Error) as error:
-            if isinstance(error, psycopg.Error) and not is_of_a_record(error):
+            if trouble.concerns_call(error) and not isinstance(error, _Unseen):
                 raise
             try:
-                taken, again, canceled = await repeated(lambda: by(self._sift), self._clock)
+                taken, again, canceled = await by(self._sift)
             except ViewFault as fault:
                 raise TableUnsuitable(f"{self._context}: nothing is claimed from {self._view}, for {fault}") from None
+            except NoneMarked as fault:
+                # The store may be at fault; if not, the next claim finds what comes after them.
+                for key, why in fault.reasons.items():
+                    self._passed.refused(key, why, report=False)
+                raise StoreError(f"{self._context}: {fault}") from None
         if request.suspects and not taken:
             now = stopwatch()
             self._suspects_not_before = self._clock.monotonic() + SHARE * (now - began)

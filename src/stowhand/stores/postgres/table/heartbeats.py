@@ -11,7 +11,6 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row
-from stowhand.stores.database.refused_rows import halved
 from stowhand.stores.postgres.shared.leaser import PAGE, Leaser
 from stowhand.stores.postgres.table.context import TableContext
 
@@ -69,12 +68,14 @@ class TableHeartbeats(Leaser[TableContext]):
     async def _cancel_waiting(self) -> list[Row]:
         """A page of them; one that the database refuses to change does not stop the others."""
         try:
-            return await self._ask("cancel_waiting", page=PAGE, ids=None)
+            return await self._try("cancel_waiting", page=PAGE, ids=None)
         except psycopg.Error as error:
-            if not trouble.is_refusal(error):
+            if trouble.concerns_call(error):
                 raise
-        return await halved(
-            await self._ask("find_cancel_waiting", page=PAGE),
-            lambda part: self._ask("cancel_waiting", page=PAGE, ids=[row[0] for row in part]),
-            lambda row, error: self._refuse(self._context.job_id(row[0]), "cancel", error),
-        )
+        found = await self._ask("find_cancel_waiting", page=PAGE)
+
+        async def cancel(part: Sequence[Row]) -> list[Row]:
+            return await self._try("cancel_waiting", page=PAGE, ids=[row[0] for row in part])
+
+        canceled, _ = await self._write_each("cancel", found, cancel, lambda row: self._context.job_id(row[0]))
+        return canceled

@@ -29,7 +29,7 @@ class TablePlan:
         return NO_JOBS if entry[1].then else None
 
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
-        """At least one."""
+        """Any outcome."""
         values = self.settle_values(entries)
         return Query(self._context.statement("settle"), values, self.read_settled)
 
@@ -39,9 +39,9 @@ class TablePlan:
 
     def settle_values(self, entries: Sequence[Entry]) -> Mapping[str, object]:
         """Of the statement ``settle``."""
-        leases, settlements = zip(*entries, strict=True)
+        settlements = [settlement for _, settlement in entries]
         return self._context.values(
-            **self._context.leases(leases),
+            **self._context.leases([lease for lease, _ in entries]),
             states=token_array([settlement.state.value for settlement in settlements]),
             delays=plain_array([settlement.delay for settlement in settlements]),
             errors=text_array([settlement.error for settlement in settlements]),

@@ -46,7 +46,7 @@ class TableSettler:
             try:
                 return frozenset(await self._settler.persist(lambda to: self._settler.run(to, query)))
             except psycopg.Error as error:
-                if not trouble.is_refusal(error):
+                if trouble.concerns_call(error):
                     raise
                 return frozenset()
 

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import psycopg
 from psycopg.rows import TupleRow
 
+from stowhand.clock import SystemClock
 from stowhand.jobs.text import clean
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row
+from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.values import read_plainly
-from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Parts, Refused, halving, shown
+from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, shown
 
 REASON_LIMIT = 1000
-_CLASSES = ("21", "2F", "38", "39", "P0")
-"""SQLSTATE: a subquery gives several rows; a function of the user's raises."""
-Try = Callable[[list[str]], Awaitable[list[Row]]]
+Try = Callable[[Sequence[str]], Awaitable[list[Row]]]
 
 
-def is_of_a_record(error: psycopg.Error) -> bool:
-    """May one record be at fault, and not the statement?"""
-    return trouble.is_about_values(error) or (error.sqlstate or "").startswith(_CLASSES)
+class NoneMarked(Exception):
+    """The table lets none of several records be claimed; why the first one is refused."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        key, why = next(iter(reasons.items()))
+        super().__init__(f"none of {len(reasons)} records can be claimed: record {key}: {why}")
+        self.reasons = reasons
 
 
 class Sifter:
@@ -41,6 +44,7 @@ class Sifter:
         self._pick = pick
         self._picking = picking
         self._mark = mark
+        self._clock = SystemClock()
         self.unchanged: dict[str, str] = {}
         """Key -> why it could not be marked."""
         self.bad: dict[str, str] = {}
@@ -49,7 +53,7 @@ class Sifter:
         """What the view shows of the others."""
 
     async def claim(self, limit: int) -> list[Row]:
-        """Those that are marked, in order: key, canceled, epoch, failures, resets. Raises ViewFault."""
+        """Those that are marked, in order: key, canceled, epoch, failures, resets. Raises ViewFault, NoneMarked."""
         if limit == 1:
             # Is it the record's fault, or the view's? Those beside it tell. None of it stays.
             async with self._connection.transaction(force_rollback=True):
@@ -61,37 +65,35 @@ class Sifter:
         # More than are taken: a view may show the first one several times.
         found = await self._run(self._pick, {**self._picking, "limit": AT_ONCE})
         picked = list(dict.fromkeys(row[0] for row in found))[:limit]
-        marked, self.unchanged = await self._sift(halving(picked), self._marked)
+        answer, self.unchanged = await self._sift(picked, self._marked)
+        marked = {row[0]: row for row in answer}
+        if not marked and len(self.unchanged) > 1:
+            raise NoneMarked(self.unchanged)
         self.unchanged |= {key: NOT_CHANGED for key in picked if key not in marked and key not in self.unchanged}
         taken = [marked[key] for key in picked if key in marked]
         keys = [row[0] for row in taken if not row[1]]
-        self.rows, refused = await self._sift(halving(keys), self._read)
-        self.bad = shown(keys, self.rows, refused)
+        answer, refused = await self._sift(keys, self._read)
+        self.rows, self.bad = shown(keys, answer, refused)
         return taken
 
-    async def _sift(self, parts: Parts, attempt: Try) -> tuple[dict[str, Row], dict[str, str]]:
-        try:
-            part = next(parts)
-            while True:
-                part = parts.send(await self._tried(part, attempt))
-        except StopIteration as done:
-            found: tuple[dict[str, Row], dict[str, str]] = done.value
-            return found
+    async def _sift(self, keys: Sequence[str], attempt: Try) -> tuple[list[Row], dict[str, str]]:
+        """What comes of each, and why the others are refused. Each part is behind a savepoint."""
 
-    async def _tried(self, part: list[str], attempt: Try) -> Sequence[Row] | Refused:
-        try:
+        async def behind_savepoint(part: Sequence[str]) -> list[Row]:
             async with self._connection.transaction():
                 return await attempt(part)
-        except psycopg.Error as error:
-            if not is_of_a_record(error):
-                raise
-            return Refused(clean(trouble.first_line(error), REASON_LIMIT))
 
-    async def _marked(self, ids: list[str]) -> list[Row]:
-        return await self._run(self._context.statement("mark"), {**self._mark, "ids": ids})
+        if not keys:
+            return [], {}
+        answer = await write_each(keys, behind_savepoint, self._clock, trouble.concerns_call, pauses=())
+        reasons = {key: clean(trouble.first_line(error), REASON_LIMIT) for key, error in answer.refused}
+        return answer.rows, reasons
 
-    async def _read(self, ids: list[str]) -> list[Row]:
-        values = {**self._context.composer.values, **self._context.values(ids=ids)}
+    async def _marked(self, ids: Sequence[str]) -> list[Row]:
+        return await self._run(self._context.statement("mark"), {**self._mark, "ids": list(ids)})
+
+    async def _read(self, ids: Sequence[str]) -> list[Row]:
+        values = {**self._context.composer.values, **self._context.values(ids=list(ids))}
         return await self._run(self._context.statement("read"), values)
 
     async def _run(self, statement: bytes, values: Mapping[str, object]) -> list[TupleRow]:

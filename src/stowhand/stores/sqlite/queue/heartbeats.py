@@ -6,7 +6,7 @@ faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,6 @@ from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY, Foreign, Pulse
 from stowhand.protocols.throughput import HOURS_FOR, TaskMinute
 from stowhand.stores.database.sqlite_connection import SqliteConnection
-from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.queue import finish, flow_tables, schema, throughput
@@ -69,38 +68,30 @@ class SqliteHeartbeats(Leaser[Transaction]):
         if not pairs:
             return Pulse()
 
-        def renew(tx: Transaction) -> Pulse:
+        def renew(tx: Transaction, part: Sequence[Pair]) -> list[tuple[int, str, int]]:
             lease_until = tx.now.ticks + micros(lease)
-            rows: list[tuple[int, str, int]] = []
+            return tx.rows("beat", lease_until=lease_until, leases=as_json(part))
 
-            def beat(leases: Sequence[Pair]) -> None:
-                rows.extend(tx.rows("beat", lease_until=lease_until, leases=as_json(leases)))
-
-            refused: set[Pair] = set()
-            if attempt(tx.raw, lambda: beat(sorted(pairs))) is not None:
-                rows.clear()
-                refused = self._each(tx, sorted(pairs), "beat", lambda pair: beat([pair]))
-            canceled = frozenset((job_id, token) for job_id, token, cancel_requested in rows if cancel_requested)
-            lost = pairs - {(row[0], row[1]) for row in rows} - refused
-            return Pulse(lost=lost, canceled=canceled, refused=frozenset(refused))
-
-        return self._connection.write(renew)
+        rows, refused = await self._write_each("beat", sorted(pairs), renew)
+        canceled = frozenset((job_id, token) for job_id, token, cancel_requested in rows if cancel_requested)
+        lost = pairs - {(row[0], row[1]) for row in rows} - refused
+        return Pulse(lost=lost, canceled=canceled, refused=frozenset(refused))
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Return without using an attempt. None is ever busy: there is one writer at a time."""
         if leases:
-            pairs = [(one.job_id, one.token) for one in leases]
-            self._connection.write(lambda tx: self._give_back(tx, pairs))
+            await self._give_back([one.pair for one in leases])
         return ()
 
     async def abandon(self, token: str) -> bool:
         """Release all that this token holds; it claims nothing more."""
 
-        def give_up(tx: Transaction) -> None:
+        def give_up(tx: Transaction) -> list[Pair]:
             tx.run("abandon", token=token)
-            self._give_back(tx, tx.rows("held_by_token", token=token))
+            return tx.rows("held_by_token", token=token)
 
-        self._connection.write(give_up)
+        if held := self._connection.write(give_up):
+            await self._give_back(held)
         return True
 
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
@@ -114,15 +105,15 @@ class SqliteHeartbeats(Leaser[Transaction]):
         """
         if self._connection.read(lambda tx: tx.row("is_untold")) is not None:
             self._connection.write(lambda tx: tell(tx, None))
-        return self._reset(lambda tx: tx.rows("stalled", late=tx.now.ticks - micros(slack), limit=PAGE))
+        return await self._reset(lambda tx: tx.rows("stalled", late=tx.now.ticks - micros(slack), limit=PAGE))
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back a page of what this worker holds."""
-        return self._reset(lambda tx: tx.rows("held_by_worker", worker=worker, limit=PAGE))
+        return await self._reset(lambda tx: tx.rows("held_by_worker", worker=worker, limit=PAGE))
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job."""
-        return self._reset(lambda _: [(lease.job_id, lease.token)])
+        return await self._reset(lambda _: [(lease.job_id, lease.token)])
 
     async def check(self) -> None:
         """Raises SchemaTooNew once a newer, breaking migration has been applied."""
@@ -181,31 +172,29 @@ class SqliteHeartbeats(Leaser[Transaction]):
         """Write what a worker counted."""
         return self._connection.write(lambda tx: throughput.write(tx, writer, minutes))
 
-    def _give_back(self, tx: Transaction, pairs: Iterable[Pair]) -> None:
-        def give_back(pair: Pair) -> None:
-            held = finish.find_held(tx, *pair)
-            if held is not None:
-                finish.give_back(tx, held)
-
-        self._each(tx, pairs, "release", give_back)
-
-    def _reset(self, find: Callable[[Transaction], Sequence[Any]]) -> Sequence[ResetJob]:
-        # Look first, without the write lock: there is hardly ever anything to do.
-        if not self._connection.read(find):
-            return []
-
-        def take_back(tx: Transaction) -> list[ResetJob]:
-            taken: list[ResetJob] = []
-
-            def reset(pair: Pair) -> None:
+    async def _give_back(self, pairs: Sequence[Pair]) -> None:
+        def give_back(tx: Transaction, part: Sequence[Pair]) -> list[None]:
+            for pair in part:
                 held = finish.find_held(tx, *pair)
                 if held is not None:
-                    taken.append(finish.reset(tx, held))
+                    finish.give_back(tx, held)
+            return []
 
-            self._each(tx, find(tx), "reset", reset)
-            return taken
+        await self._write_each("release", pairs, give_back)
 
-        return self._connection.write(take_back)
+    async def _reset(self, find: Callable[[Transaction], Sequence[Any]]) -> Sequence[ResetJob]:
+        # Look first, without the write lock: there is hardly ever anything to do.
+        found = self._connection.read(find)
+        if not found:
+            return []
+
+        def reset(tx: Transaction, part: Sequence[Pair]) -> list[ResetJob]:
+            still = set(find(tx))  # a lease may have been renewed meanwhile
+            held = [finish.find_held(tx, *pair) for pair in part if pair in still]
+            return [finish.reset(tx, one) for one in held if one is not None]
+
+        taken, _ = await self._write_each("reset", found, reset)
+        return taken
 
     def _prune_flows(self, age: float) -> None:
         stop = stopwatch() + PRUNE_FOR

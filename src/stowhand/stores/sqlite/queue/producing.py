@@ -10,7 +10,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.tries import Try
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
-from stowhand.stores.database.sqlite_trouble import is_refusal
+from stowhand.stores.database.sqlite_trouble import is_refused
 from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.sqlite.queue import enqueue, guest, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
@@ -95,7 +95,7 @@ class Producer:
 
 def _is_divisible(error: Exception) -> bool:
     """One of the jobs may be at fault: its values, or a trigger of the application's that refuses it."""
-    return isinstance(error, InvalidJob) or (error.__cause__ is not None and is_refusal(error.__cause__))
+    return isinstance(error, InvalidJob) or (error.__cause__ is not None and is_refused(error.__cause__))
 
 
 def get(tx: Transaction, job_id: int) -> Job | None:

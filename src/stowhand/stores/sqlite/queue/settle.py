@@ -1,7 +1,6 @@
 """Recording how jobs ended: the common case for a whole batch at once, everything else one by one.
 
-One settlement that cannot be written fails alone: each is written under a savepoint, which is rolled back, and the
-reply says why.
+One settlement that cannot be written undoes its transaction: which one it is, ``sqlite/settling.py`` finds out.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.limits import check_left
-from stowhand.jobs.text import clean
-from stowhand.protocols.store import Reply, Unwritten, Verdict
-from stowhand.stores.database.sqlite_savepoint import attempt, check_written
-from stowhand.stores.sqlite.queue import enqueue, finish, trouble
+from stowhand.protocols.store import Reply, Verdict
+from stowhand.stores.database.sqlite_savepoint import check_written
+from stowhand.stores.sqlite.queue import enqueue, finish
 from stowhand.stores.sqlite.queue.rows import as_json, check_text
 from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.verdicts import recorded, recorded_before, untraced
@@ -43,36 +41,25 @@ def settle_one(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat:
     if held is None:
         return _trace(tx, lease, settlement, repeat=repeat)
 
-    def write() -> None:
-        _check(settlement)
-        finish.settle(tx, held, settlement)
-        for job in settlement.then:
-            enqueue.add(tx, job)
-
-    refused = attempt(tx.raw, write)
-    if refused is not None:
-        return Unwritten(clean(str(trouble.refusal(refused))))
+    _check(settlement)
+    finish.settle(tx, held, settlement)
+    for job in settlement.then:
+        enqueue.add(tx, job)
     return recorded(settlement, held.way_back(settlement.state))
 
 
 def _complete_plain_ones(tx: Transaction, batch: Batch) -> set[int]:
     """Complete all that only completed, in two statements; gives their places in the batch.
 
-    An id that occurs twice, or data that is refused, sends them all the slow way, one by one.
+    Of no job, it shows whether any could be written. An id that occurs twice sends them all the slow way, one by one.
     """
     plain = {lease.job_id: at for at, (lease, what) in enumerate(batch) if _is_plain(what)}
-    if len(plain) < 2 or len({lease.job_id for lease, _ in batch}) < len(batch):
+    if (batch and len(plain) < 2) or len({lease.job_id for lease, _ in batch}) < len(batch):
         return set()
-    done: list[int] = []
-
-    def write() -> None:
-        chosen = (batch[at] for at in plain.values())
-        settled = as_json([(lease.job_id, lease.token, what.result) for lease, what in chosen])
-        done.extend(tx.column("complete" if tx.keeps else "held_of", settled=settled))
-        check_written(tx.run("delete", ids=as_json(done)), len(done))
-
-    if attempt(tx.raw, write) is not None:
-        return set()
+    chosen = (batch[at] for at in plain.values())
+    settled = as_json([(lease.job_id, lease.token, what.result) for lease, what in chosen])
+    done = tx.column("complete" if tx.keeps else "held_of", settled=settled)
+    check_written(tx.run("delete", ids=as_json(done)), len(done))
     return {plain[job_id] for job_id in done}
 
 

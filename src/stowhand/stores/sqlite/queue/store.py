@@ -32,6 +32,8 @@ from stowhand.stores.sqlite.queue.producing import Producer
 from stowhand.stores.sqlite.queue.results import Results
 from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.stores.sqlite.queue.transaction import Transaction
+from stowhand.stores.sqlite.queue.trouble import reason
+from stowhand.stores.sqlite.settling import settle_each
 
 SYNCHRONOUS = ("FULL", "NORMAL")
 DEFAULTS = StoreOptions()
@@ -103,9 +105,13 @@ class SqliteStore:
         """Record how attempts ended."""
         replies: list[Reply] = []
         batch = whole_batch(batch, self._options.max_attempts)
+
+        async def write(part: Sequence[tuple[Lease, Settlement]]) -> Sequence[Reply]:
+            return await self._connections.write(partial(settle.settle, batch=part, repeat=repeat))
+
         for start in range(0, len(batch), settle.AT_ONCE):
             part = batch[start : start + settle.AT_ONCE]
-            replies += await self._connections.write(partial(settle.settle, batch=part, repeat=repeat))
+            replies += await settle_each(part, write, reason)
             self.results.settled()
         return replies
 

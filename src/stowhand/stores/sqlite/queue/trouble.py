@@ -26,6 +26,12 @@ def refusal(error: BaseException) -> InvalidJob:
     return InvalidJob(_REFUSALS.get(name, f"the store cannot write it: {error}"))
 
 
+def reason(error: Exception) -> str:
+    """Why a settlement cannot be written. ``error``: as a transaction raises it."""
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    return str(refusal(error if cause is None else cause))
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """Data that cannot be written raises InvalidJob."""

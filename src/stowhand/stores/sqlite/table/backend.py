@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stowhand.clock import SystemClock
-from stowhand.errors import ConfigurationError, LogRefused
+from stowhand.errors import ConfigurationError, LogRefused, StoreError
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import ClaimRequest, Reply
 from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.sqlite.settling import settle_each
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.asking import SqliteAsking
-from stowhand.stores.sqlite.table.claiming import Claiming, is_due
+from stowhand.stores.sqlite.table.claiming import Claiming, RolledBack, is_due
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.reading import check, read_table
@@ -33,6 +34,7 @@ from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.passed_over import PassedOver
+from stowhand.stores.table.sifting import NOT_CHANGED, Reasons
 
 AT_ONCE = 500
 """Settlements in one transaction; more are written in several, so that the application gets its turn."""
@@ -102,19 +104,44 @@ class SqliteTable:
             lambda tx: Claiming(tx, request, passed).is_worth_it()
         ):
             return ()
-        taken, refused = await self._connections.write(
-            lambda tx: ((), {}) if request.token in self._abandoned else Claiming(tx, request, passed).claim()
-        )
+        taken, refused = await self._claim(request)
+        wrong = {key: why for key, why in refused.items() if why != NOT_CHANGED}
+        none_passes = len(wrong) > 1 and not taken
         for key, why in refused.items():
-            self._passed.refused(str(key), why)
+            self._passed.refused(str(key), why, report=not none_passes)
+        if none_passes:
+            # The store may be at fault; if not, the next claim finds what comes after them.
+            key, why = next(iter(wrong.items()))
+            raise StoreError(f"{self.description}: none of {len(wrong)} records can be claimed: record {key!r}: {why}")
         return taken
+
+    async def _claim(self, request: ClaimRequest) -> tuple[Sequence[Taken], Reasons]:
+        while True:
+            passed = self._passed.keys()
+            claim = partial(self._claim_within, request=request, passed=passed)
+            try:
+                return await self._connections.write(claim)
+            except RolledBack as error:  # by the trigger of one record, with all that was claimed before it
+                if str(error.key) in passed:
+                    raise StoreError(f"{self.description}: record {error.key!r} undoes every claim: {error}") from None
+                self._passed.refused(str(error.key), str(error))
+
+    def _claim_within(
+        self, tx: TableTransaction, request: ClaimRequest, passed: Sequence[str]
+    ) -> tuple[Sequence[Taken], Reasons]:
+        if request.token in self._abandoned:
+            return (), {}
+        return Claiming(tx, request, passed).claim()
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how attempts ended."""
         replies = list[Reply]()
+
+        async def write(part: Sequence[tuple[Lease, Settlement]]) -> Sequence[Reply]:
+            return await self._connections.write(partial(finish.settle, batch=part, repeat=repeat))
+
         for start in range(0, len(batch), AT_ONCE):
-            part = batch[start : start + AT_ONCE]
-            replies += await self._connections.write(partial(finish.settle, batch=part, repeat=repeat))
+            replies += await settle_each(batch[start : start + AT_ONCE], write)
         return replies
 
     async def wait(self, timeout: float) -> bool:

@@ -15,21 +15,11 @@ from stowhand.jobs.lifecycle import may_make_way
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.sqlite_savepoint import attempt
-from stowhand.stores.sqlite.table import finish
+from stowhand.stores.database.sqlite_trouble import concerns_call
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.sifting import (
-    AT_ONCE,
-    BESIDE,
-    NOT_CHANGED,
-    Reasons,
-    Refused,
-    Rows,
-    ViewFault,
-    halving,
-    shown,
-)
+from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
 
 MANY = 1000
 """Due records; so many are sorted in about a millisecond."""
@@ -43,6 +33,14 @@ CANCELED_AT_ONCE = 500
 def is_due(tx: TableTransaction) -> bool:
     """Whether anything is due, for any worker."""
     return _due(tx, 1) > 0
+
+
+class RolledBack(Exception):
+    """A trigger undid the whole claim for one record (RAISE(ROLLBACK))."""
+
+    def __init__(self, key: JobId, why: str) -> None:
+        super().__init__(why)
+        self.key = key
 
 
 class Claiming:
@@ -79,7 +77,7 @@ class Claiming:
             raw.execute("RELEASE stowhand_claim")
             return taken, self._refused
         except (_Unseen, sqlite3.Error) as error:
-            if not raw.in_transaction or (isinstance(error, sqlite3.Error) and not finish.is_of_a_record(error)):
+            if not raw.in_transaction or (isinstance(error, sqlite3.Error) and concerns_call(error)):
                 raise
         self._undo()
         return self._sift(), self._refused
@@ -125,7 +123,12 @@ class Claiming:
                 nonlocal done
                 done = self._put_away(key) if cancel else self._take(key)
 
-            trouble = attempt(self._tx.raw, change)
+            try:
+                trouble = attempt(self._tx.raw, change)
+            except sqlite3.Error as error:
+                if concerns_call(error) or self._tx.raw.in_transaction:
+                    raise
+                raise RolledBack(key, clean(str(error), REASON_LIMIT)) from None
             if trouble is not None or not done:
                 self._refused[key] = clean(str(trouble), REASON_LIMIT) if trouble is not None else NOT_CHANGED
             elif cancel:
@@ -188,26 +191,16 @@ class Claiming:
     def _sifted(self, limit: int) -> list[Taken]:
         self._take_in_order(limit)
         keys = list(self._counts)
-        rows, unread = self._halved(keys)
-        return self._taken(self._tx.table.names, rows, shown(keys, rows, unread))
-
-    def _halved(self, keys: Sequence[JobId]) -> tuple[Rows, Reasons]:
-        parts = halving(keys)
-        try:
-            part = next(parts)
-            while True:
-                part = parts.send(self._tried(part))
-        except StopIteration as done:
-            found: tuple[Rows, Reasons] = done.value
-            return found
-
-    def _tried(self, keys: Sequence[JobId]) -> list[tuple[Any, ...]] | Refused:
-        try:
-            return self._shown(keys)[1]
-        except sqlite3.Error as error:
-            if not finish.is_of_a_record(error):
-                raise
-            return Refused(clean(str(error), REASON_LIMIT))
+        found: list[tuple[Any, ...]] = []
+        unread: Reasons = {}
+        for key in keys:
+            try:
+                found += self._shown([key])[1]
+            except sqlite3.Error as error:
+                if concerns_call(error):
+                    raise
+                unread[key] = clean(str(error), REASON_LIMIT)
+        return self._taken(self._tx.table.names, *shown(keys, found, unread))
 
 
 def within(found: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Sequence[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +11,8 @@ from stowhand.jobs import lifecycle
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement, turned
-from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
-from stowhand.stores.database.sqlite_savepoint import attempt, check_written
-from stowhand.stores.database.sqlite_trouble import code as error_code
-from stowhand.stores.database.sqlite_trouble import is_refusal
+from stowhand.stores.database.sqlite_savepoint import check_written
 from stowhand.stores.sqlite.table.moments import SECOND, after
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.verdicts import recorded, untraced
@@ -64,7 +60,9 @@ def no_lease(key: JobId) -> Lease:
 
 
 def settle(tx: TableTransaction, batch: Batch, *, repeat: bool) -> list[Reply]:
-    """Replies in the order of the batch. Nothing sinks it: each is written under a savepoint of its own."""
+    """Replies in the order of the batch. Raises where the file refuses one; of no settlement: where it refuses all."""
+    if not batch:
+        tx.run(State.COMPLETED.value, **mark(no_lease("")), error=None)
     return [_settle_one(tx, lease, what, repeat=repeat) for lease, what in batch]
 
 
@@ -76,23 +74,13 @@ def _settle_one(tx: TableTransaction, lease: Lease, settlement: Settlement, *, r
         return Unwritten(NO_JOBS)
     goal = _goal(settlement.state, record)
 
-    def write() -> None:
-        due = after(tx.now, settlement.delay)
-        check_written(tx.run(goal.value, due=due, **mark(lease), error=settlement.error))
-
-    refused = attempt(tx.raw, write)
-    if refused is not None:
-        return Unwritten(clean(str(refused)))
+    due = after(tx.now, settlement.delay)
+    check_written(tx.run(goal.value, due=due, **mark(lease), error=settlement.error))
     return recorded(settlement, goal)
 
 
 def _goal(state: State, record: CurrentRecord) -> State:
     return State.CANCELED if record.cancel and state is not State.COMPLETED else state
-
-
-def is_of_a_record(error: sqlite3.Error) -> bool:
-    """May one record be at fault, and not the statement? What a function, or JSON, makes of it is a plain error."""
-    return is_refusal(error) or error_code(error) == sqlite3.SQLITE_ERROR
 
 
 def _trace(record: CurrentRecord | None, asked: Settlement, *, repeat: bool) -> Reply:

@@ -12,6 +12,7 @@ that round, and one that did not pauses: the beats that waited come first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,7 @@ SHARE = 0.01
 
 CLOCK = SystemClock()
 Find = Callable[[TableTransaction], Iterable[JobId]]
+Pair = tuple[JobId, str]
 
 
 class TableHeartbeats(Leaser[TableTransaction]):
@@ -56,43 +58,39 @@ class TableHeartbeats(Leaser[TableTransaction]):
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew them; what is not answered for is lost. How long they last is the table's option, not ``lease``."""
-        held = {(one.job_id, one.token): one for one in leases}  # of a column without a type: numbers and texts
+        held = {one.pair: one for one in leases}  # of a column without a type: numbers and texts
         if not held:
             return Pulse()
 
-        def renew(tx: TableTransaction) -> Pulse:
-            answers: dict[tuple[JobId, str], tuple[int] | None] = {}
+        def renew(tx: TableTransaction, part: Sequence[Pair]) -> list[tuple[Pair, Any]]:
+            if not part:
+                tx.run("beat", **finish.mark(finish.no_lease("")))
+            return [(pair, tx.run("beat", **finish.mark(held[pair])).fetchone()) for pair in part]
 
-            def beat(pair: tuple[JobId, str]) -> None:
-                rows = tx.run("beat", **finish.mark(held[pair])).fetchall()
-                answers[pair] = rows[0] if rows else None
-
-            refused = frozenset(self._each(tx, held, "beat", beat))
-            return Pulse(
-                lost=frozenset(pair for pair, row in answers.items() if row is None),
-                canceled=frozenset(pair for pair, row in answers.items() if row is not None and row[0]),
-                refused=refused,
-            )
-
-        return self._connection.write(renew)
+        answers, refused = await self._write_each("beat", list(held), renew)
+        return Pulse(
+            lost=frozenset(pair for pair, row in answers if row is None),
+            canceled=frozenset(pair for pair, row in answers if row is not None and row[0]),
+            refused=frozenset(refused),
+        )
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Nothing is ever busy: there is one writer at a time."""
-
         if leases:
-            self._connection.write(lambda tx: self._give_back(tx, leases))
+            await self._give_back(leases)
         return ()
 
     async def abandon(self, token: str) -> bool:
         """Give back whatever this token holds; it claims nothing more."""
 
-        def give_up(tx: TableTransaction) -> None:
+        def give_up(tx: TableTransaction) -> list[Lease]:
             self._abandoned.add(token)
-            if self._abandoned.begun.may_hold(token):
-                held = tx.look("held_by_token", token=token).fetchall()
-                self._give_back(tx, [Lease(key, token, epoch) for key, epoch in held])
+            may_hold = self._abandoned.begun.may_hold(token)
+            held = tx.look("held_by_token", token=token).fetchall() if may_hold else []
+            return [Lease(key, token, epoch) for key, epoch in held]
 
-        self._connection.write(give_up)
+        if held := self._connection.write(give_up):
+            await self._give_back(held)
         return True
 
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
@@ -119,15 +117,15 @@ class TableHeartbeats(Leaser[TableTransaction]):
         if not self._connection.read(find) or not await self._beats_had_their_turn():
             return []
         asked = stopwatch()
-        return self._reset(lambda tx: () if stopwatch() - asked > SHORT else find(tx))
+        return await self._reset(lambda tx: () if stopwatch() - asked > SHORT else find(tx))
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back a page of what this worker holds. Another program's marks are not ours to judge."""
-        return self._reset(lambda tx: [key for (key,) in tx.look("held_by_worker", worker=worker, limit=PAGE)])
+        return await self._reset(lambda tx: [key for (key,) in tx.look("held_by_worker", worker=worker, limit=PAGE)])
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one record."""
-        return self._reset(lambda _: [lease.job_id], lease)
+        return await self._reset(lambda _: [lease.job_id], lease)
 
     async def check(self) -> None:
         """Does nothing: the table is its owner's, and what it lacks is reported where it is needed."""
@@ -141,11 +139,13 @@ class TableHeartbeats(Leaser[TableTransaction]):
         def find(tx: TableTransaction) -> list[JobId]:
             return [key for (key,) in tx.look("canceled_waiting", limit=PAGE)]
 
-        def put_away(tx: TableTransaction) -> None:
-            self._each(tx, find(tx), "cancel", lambda key: tx.run("cancel_waiting", id=key))
+        def cancel(tx: TableTransaction, part: Sequence[JobId]) -> list[None]:
+            for key in part:
+                tx.run("cancel_waiting", id=key)
+            return []
 
-        if self._connection.read(find):
-            self._connection.write(put_away)
+        if found := self._connection.read(find):
+            await self._write_each("cancel", found, cancel)
         self._rest_until = stopwatch() + (stopwatch() - began) / SHARE
 
     async def _beats_had_their_turn(self) -> bool:
@@ -160,19 +160,22 @@ class TableHeartbeats(Leaser[TableTransaction]):
         self._turns_at = stopwatch()
         return True
 
-    def _give_back(self, tx: TableTransaction, leases: Sequence[Lease]) -> None:
-        held = {(one.job_id, one.token): one for one in leases}
-        self._each(tx, held, "release", lambda pair: finish.give_back(tx, held[pair]))
+    async def _give_back(self, leases: Sequence[Lease]) -> None:
+        held = {one.pair: one for one in leases}
 
-    def _reset(self, find: Find, lease: Lease | None = None) -> Sequence[ResetJob]:
-        def take_back(tx: TableTransaction) -> list[ResetJob]:
-            done: list[ResetJob] = []
+        def give_back(tx: TableTransaction, part: Sequence[Pair]) -> list[None]:
+            for pair in part:
+                finish.give_back(tx, held[pair])
+            return []
 
-            def reset(key: JobId) -> None:
-                if (taken := finish.reset(tx, key, lease)) is not None:
-                    done.append(taken)
+        await self._write_each("release", list(held), give_back)
 
-            self._each(tx, list(find(tx)), "reset", reset)
-            return done
+    async def _reset(self, find: Find, lease: Lease | None = None) -> Sequence[ResetJob]:
+        def reset(tx: TableTransaction, part: Sequence[JobId]) -> list[ResetJob]:
+            still = set(find(tx))  # a lease may have been renewed meanwhile
+            taken = [finish.reset(tx, key, lease) for key in part if key in still]
+            return [one for one in taken if one is not None]
 
-        return self._connection.write(take_back)
+        found = list(self._connection.read(find))
+        taken, _ = await self._write_each("reset", found, reset) if found else ([], ())
+        return taken
