@@ -1,4 +1,4 @@
-"""Searching: the filters, the one order of live jobs and the history, and where a search that ended goes on."""
+"""Searching: the filters, the order (live jobs, then the history), and where a search that ended goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.figures import Amount
-from stowhand.protocols.searching import Found, Search
+from stowhand.protocols.searching import HISTORY, Found, Search
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import FAILED, STATES, StoreHarness
@@ -38,18 +38,41 @@ def ids(jobs: Sequence[Job]) -> list[int]:
     return [job.id for job in jobs]
 
 
-async def test_live_jobs_and_the_history_stand_in_one_order_the_newest_first(harness: StoreHarness) -> None:
+def in_order(jobs: Sequence[Job]) -> list[int]:
+    """The ids in the order of a search: live jobs, then the history, each with the newest first."""
+    return ids(sorted(jobs, key=lambda job: (job.state in HISTORY, -job.id)))
+
+
+async def test_live_jobs_come_before_the_history_the_newest_first(harness: StoreHarness) -> None:
     jobs = [await harness.in_state(state) for state in (*STATES, *STATES)]
     found = await search(harness)
-    assert ids(found.jobs) == ids(jobs)[::-1]
+    assert ids(found.jobs) == in_order(jobs)
     assert (found.looked_at, found.of, found.go_on) == (len(jobs), Amount(len(jobs)), None)
+    assert found.matches == len(jobs)
+
+
+async def test_waiting_jobs_of_a_queue_are_found_at_once_whatever_is_newer(harness: StoreHarness) -> None:
+    waiting = await harness.store.jobs.enqueue_many(NewJob(task="t", queue="stuck") for _ in range(3))
+    others = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(2500))
+    await harness.store.admin.complete_jobs(others[:1200])
+    if harness.backend.name != "memory":  # which has no index of queues
+        assert ids((await search(harness, queue="stuck", budget=0.0)).jobs) == sorted(waiting, reverse=True)
+    found, answers = await walk(harness, queue="stuck", budget=0.0, limit=2)
+    assert ids(found) == sorted(waiting, reverse=True)
+    assert answers[-1].matches == 3
+
+
+async def test_the_last_answer_counts_the_matches_of_all(harness: StoreHarness) -> None:
+    jobs = [await harness.in_state(state) for state in (*STATES, *STATES)]
+    _, answers = await walk(harness, limit=5)
+    assert [one.matches for one in answers] == [5, 10, len(jobs)]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 async def test_answers_follow_on_each_other_without_gap_or_repeat(harness: StoreHarness, limit: int) -> None:
     jobs = [await harness.in_state(state) for state in (*STATES, *STATES)]
     found, answers = await walk(harness, limit=limit)
-    assert ids(found) == ids(jobs)[::-1]
+    assert ids(found) == in_order(jobs)
     assert all(len(one.jobs) <= limit for one in answers)
     assert answers[-1].looked_at == len(jobs)
     assert all(one.of.number >= one.looked_at for one in answers)
@@ -128,8 +151,8 @@ async def test_a_search_keeps_to_its_span_of_time(harness: StoreHarness) -> None
     assert ids((await search(harness, since=minute)).jobs) == [late.id, done.id], "what ended: by its end"
     assert ids((await search(harness, since=begin, until=minute + timedelta(seconds=1))).jobs) == [
         late.id,
-        done.id,
         early.id,
+        done.id,
     ]
 
 
@@ -182,7 +205,7 @@ async def test_what_is_enqueued_between_two_answers_repeats_nothing(harness: Sto
     await harness.add()
     await harness.store.admin.complete_jobs([made[1]])
     rest = await search(harness, limit=3, go_on=first.go_on)
-    assert ids(first.jobs) + ids(rest.jobs) == made[::-1]
+    assert ids(first.jobs) + ids(rest.jobs) == [*made[:1:-1], made[0], made[1]]
 
 
 async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(harness: StoreHarness) -> None:
@@ -201,14 +224,15 @@ async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(har
         {"limit": 0},
         {"limit": 1001},
         {"go_on": "x"},
-        {"go_on": "1"},
-        {"go_on": "1.2.3"},
-        {"go_on": "-1.2"},
-        {"go_on": "٣.٣"},
-        {"go_on": f"{2**63}.1"},
-        {"go_on": "9" * 5000 + ".1"},
-        {"go_on": "1.2", "states": (State.FAILED,)},
-        {"go_on": f"1.2.{2**62}", "states": (State.FAILED,)},
+        {"go_on": "0.1.2"},
+        {"go_on": "0.1.2.3.4"},
+        {"go_on": "2.1.2.3"},
+        {"go_on": "0.-1.2.3"},
+        {"go_on": "٠.٣.٣.٣"},
+        {"go_on": f"0.{2**63}.1.1"},
+        {"go_on": "0." + "9" * 5000 + ".1.1"},
+        {"go_on": "0.1.2.3", "states": (State.FAILED,)},
+        {"go_on": f"0.1.2.3.{2**62}", "states": (State.FAILED,)},
         {"error": "x" * 1001},
         {"task": "x" * 129},
         {"flag": "x" * 129},

@@ -134,4 +134,4 @@ def test_dead_workers_lead_to_the_task_that_had_most_of_them_in_the_hour() -> No
 
 def test_a_task_that_no_known_worker_has_may_be_one_of_workers_over_http() -> None:
     (line,) = concerns(Facts(now=NOON, tasks=[row("a", 1, able=0)]))
-    assert (line.of, "over HTTP" in line.todo) == ({"task": "a"}, True)
+    assert (line.of, "over HTTP" in line.todo) == ({"task": "a", "state": ["queued", "errored"]}, True)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stowhand.jobs.job import Job
+from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import say_span
 from stowhand.jobs.tries import BY_HAND
 from stowhand.protocols.figures import Amount, Pauses
@@ -31,6 +31,8 @@ RATED = timedelta(minutes=5)
 """Of which the rate is."""
 EACH = 3
 """Concerns of one kind; one more leads to the others."""
+WAITING = [State.QUEUED.value, State.ERRORED.value]
+"""The states of jobs that wait, for links to them."""
 PAUSE, RESUME = "stowhand queues pause", "stowhand queues resume"
 
 
@@ -144,11 +146,12 @@ def _paused(facts: Facts) -> Iterator[Concern]:
         if row.paused_since is not None:
             what = f"Queue {_apart(row.name)} is paused; {_jobs(Amount(row.waiting))} waiting in it"
             todo = f"{RESUME} {shlex.quote(row.name)}"
-            yield Concern(what=what, of={"queue": row.name}, todo=todo, is_bad=False)
+            yield Concern(what=what, of={"queue": row.name, "state": WAITING}, todo=todo, is_bad=False)
     waiting = {row.name: row.waiting for row in facts.tasks}
     for name in facts.pauses.tasks:
         what = f"Task {_apart(name)} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
-        yield Concern(what=what, of={"task": name}, todo=f"{RESUME} --task {shlex.quote(name)}", is_bad=False)
+        of = {"task": name, "state": WAITING}
+        yield Concern(what=what, of=of, todo=f"{RESUME} --task {shlex.quote(name)}", is_bad=False)
     if facts.pauses.unqueued is not None:
         what = "Jobs without a queue are paused"
         yield Concern(what=what, page="queues", todo=f"{RESUME} --without-queue", is_bad=False)
@@ -169,7 +172,7 @@ def _orphaned(facts: Facts) -> Iterator[Concern]:
         if row.is_orphaned and row.paused_since is None:
             what = f"No worker has the task {_apart(row.name)}, of which {_jobs(row.due)} due"
             todo = "Start a worker that has it, or correct its name. Workers over HTTP are not known here."
-            yield Concern(what=what, of={"task": row.name}, todo=todo)
+            yield Concern(what=what, of={"task": row.name, "state": WAITING}, todo=todo)
 
 
 def _erring(facts: Facts) -> Iterator[Concern]:

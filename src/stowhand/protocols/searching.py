@@ -3,8 +3,8 @@
     Search    what is wanted, and where to go on
     Found     what was found so far, of how many rows, and where the next search goes on
 
-Live jobs and the history stand in one order: descending ids. Where only failed jobs are wanted it is the time at which
-they failed, the latest first.
+All live jobs come first, then the history; each with descending ids. If only failed jobs are wanted, the order is the
+time at which they failed, the latest first.
 """
 
 from __future__ import annotations
@@ -88,43 +88,57 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Sequence[Job]
     """Without payload and result, and of the last error its first line."""
     looked_at: int
-    """Rows, those of the searches included that this one goes on from."""
+    """Rows examined, including those of the searches that this one continues."""
+    matches: int
+    """Jobs found, including those of the searches that this one continues."""
     of: Amount
     """How many rows there are to look at, in all."""
     go_on: str | None
     """Where to go on; ``None``: there is no more."""
 
 
-NOTHING = Found(jobs=(), looked_at=0, of=Amount(), go_on=None)
+NOTHING = Found(jobs=(), looked_at=0, matches=0, of=Amount(), go_on=None)
 """For a search that cannot find anything."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """How far a search has come, in its order."""
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Position of a search in its order."""
 
+    in_history: bool = False
+    """All live jobs have been examined."""
     id: int = ABOVE_ALL
-    """Rows below it are left."""
+    """Rows below this id are left."""
     at: int | None = None
-    """In the order of failures: of those that failed then, in microseconds since 1970, and all that failed before."""
+    """In the order of failures: the time in microseconds since 1970. Rows that failed then, or before, are left."""
     looked_at: int = 0
-    """Rows so far."""
+    """Rows examined so far."""
+    matches: int = 0
+    """Jobs found so far."""
 
     def text(self) -> str:
-        """For ``Search.go_on``."""
-        return ".".join(map(str, (self.id, self.looked_at, *(() if self.at is None else (self.at,)))))
+        """Return the position as a text for ``Search.go_on``."""
+        numbers = (int(self.in_history), self.id, self.looked_at, self.matches)
+        return ".".join(map(str, numbers if self.at is None else (*numbers, self.at)))
 
 
 def place_of(wanted: Search) -> Place:
-    """Where to begin. Raises InvalidJob for a text that is no place in this order."""
+    """Return where the search starts. Raise InvalidJob for a text that is no position in its order."""
     if not wanted.go_on:
-        return Place(at=ABOVE_ALL if wanted.by_failure else None)
+        in_history = not wanted.wanted & set(LIVE)
+        return Place(in_history=in_history, at=ABOVE_ALL if wanted.by_failure else None)
     parts = wanted.go_on.split(".")
-    if len(parts) != 2 + wanted.by_failure or not all(part.isascii() and part.isdigit() for part in parts):
+    if len(parts) != 4 + wanted.by_failure or not all(part.isascii() and part.isdigit() for part in parts):
         raise _not_a_place(wanted.go_on)
-    numbers = [int(part[:20]) for part in parts]
-    if max(numbers[:2]) > ABOVE_ALL or numbers[-1] > (LATEST if wanted.by_failure else ABOVE_ALL):
+    table, job_id, looked_at, matches, *at = (int(part[:20]) for part in parts)
+    if max(job_id, looked_at, matches) > ABOVE_ALL or max(at, default=0) > LATEST or table > 1:
         raise _not_a_place(wanted.go_on)
-    return Place(numbers[0], numbers[2] if wanted.by_failure else None, numbers[1])
+    return Place(
+        in_history=table == 1,
+        id=job_id,
+        at=at[0] if at else None,
+        looked_at=looked_at,
+        matches=matches,
+    )
 
 
 def micros_of(moment: datetime) -> int:

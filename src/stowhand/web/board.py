@@ -17,13 +17,15 @@ from stowhand import errors
 from stowhand.app.app import App
 from stowhand.clock import wall_clock
 from stowhand.events import Events, RequestBroken
+from stowhand.jobs.job import State
 from stowhand.jobs.moments import away, iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
+from stowhand.protocols import attention
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import charts, job, jobs, lists, overview
 from stowhand.web.access import Access, page_of
-from stowhand.web.acting import ACTIONS, Acting, declared_by
-from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, short, text
+from stowhand.web.acting import ACTIONS, MATCHING, Acting, declared_by
+from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, breakable, short, text
 from stowhand.web.live import Live
 from stowhand.web.reading import Reading
 
@@ -100,6 +102,7 @@ class Board:
         self._routes = [*routes]
         if acting is not None:
             self._routes.append(Route("POST", "/act", acting.act, Right.ACT))
+            self._routes.append(Route("POST", "/act/matching", acting.act_on_matching, Right.ACT))
             self._routes.append(Route("GET", "/again", acting.again, Right.ADD))
             self._routes.append(Route("POST", "/again", acting.run_again, Right.ADD))
         self._live = Live(self.answer, reading)
@@ -159,6 +162,7 @@ class Board:
             here=asked.again().removeprefix(asked.prefix),
             back=page_of(asked.sent("back")),
             actions=ACTIONS,
+            matching=MATCHING,
             **view.values,
         )
         headers = (("content-type", HTML), ("cache-control", "no-store"))
@@ -202,8 +206,9 @@ def _templates() -> jinja2.Environment:
         auto_reload=False,
     )
     made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment}
-    made.filters |= {"head": _head, "name": short, "names": _names, "amount": "{:,}".format, "spark": charts.spark}
-    made.globals |= {"tags": TAGS}
+    made.filters |= {"head": _head, "name": breakable, "names": _names, "amount": "{:,}".format, "spark": charts.spark}
+    made.globals |= {"tags": TAGS, "waiting": attention.WAITING, "every_state": [*State]}
+    made.tests["meets"] = lambda some, others: not set(some).isdisjoint(others)
     return made
 
 

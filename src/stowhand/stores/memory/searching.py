@@ -1,31 +1,42 @@
-"""Searches the memory store's jobs, in the order and the pieces of the stores on a disk."""
+"""Searches the memory store's jobs in the order of the other stores."""
 
 from __future__ import annotations
 
 import msgspec
 
-from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job
 from stowhand.protocols.figures import Amount
-from stowhand.protocols.searching import FIRST_PIECE, HISTORY, LIVE, Found, Place, Search, micros_of, place_of, title
+from stowhand.protocols.searching import FIRST_PIECE, HISTORY, LIVE, Found, Place, Search, micros_of, title
 from stowhand.stores.memory.rows import Row, Rows
+from stowhand.stores.searching import Part, SearchProgress
 
 
 def search(rows: Rows, wanted: Search) -> Found:
-    """Piece by piece, until time is up or the answer is full."""
-    place, until = place_of(wanted), stopwatch() + wanted.budget
-    looked_at = (row for row in rows.every() if _is_looked_at(row, wanted))
-    in_order = sorted(looked_at, key=lambda row: _place(row, wanted), reverse=True)
-    left = [row for row in in_order if _place(row, wanted) < (place.at or 0, place.id)]
-    found: list[Job] = []
-    for number, row in enumerate(left, 1):
+    """Search piece by piece, until time is up or the answer is full."""
+    progress = SearchProgress(wanted)
+    searched = sorted(
+        (row for row in rows.every() if _is_searched(row, wanted)),
+        key=lambda row: _position(row, wanted),
+        reverse=True,
+    )
+    while (part := progress.next_part()) is not None:
+        found, examined, end = _piece(searched, part, wanted)
+        progress.add([head(row) for row in found], examined, end)
+    return progress.found(Amount(len(searched)))
+
+
+def _piece(searched: list[Row], part: Part, wanted: Search) -> tuple[list[Row], int, Place | None]:
+    table = HISTORY if part.place.in_history else LIVE
+    start = (part.place.at, part.place.id) if wanted.by_failure else (part.place.id,)
+    left = [row for row in searched if row.state in table and _position(row, wanted) < start]
+    found: list[Row] = []
+    for examined, row in enumerate(left[:FIRST_PIECE], 1):
         if matches(row, wanted):
-            found.append(head(row))
-        is_full = len(found) == wanted.limit or (number % FIRST_PIECE == 0 and stopwatch() >= until)
-        if is_full and number < len(left):
-            behind = Place(row.id, _place(row, wanted)[0] if wanted.by_failure else None, place.looked_at + number)
-            return Found(jobs=found, looked_at=behind.looked_at, of=Amount(len(in_order)), go_on=behind.text())
-    return Found(jobs=found, looked_at=place.looked_at + len(left), of=Amount(len(in_order)), go_on=None)
+            found.append(row)
+        if examined < len(left) and (len(found) == part.limit or examined == FIRST_PIECE):
+            at = _position(row, wanted)[0] if wanted.by_failure else None
+            return found, examined, Place(in_history=part.place.in_history, id=row.id, at=at)
+    return found, len(left), None
 
 
 def head(row: Row) -> Job:
@@ -49,12 +60,12 @@ def matches(row: Row, wanted: Search) -> bool:
     )
 
 
-def _is_looked_at(row: Row, wanted: Search) -> bool:
-    """It lies where something is looked for: in the table, or the index, of what is wanted."""
+def _is_searched(row: Row, wanted: Search) -> bool:
+    """The row is in a table, or an index, in which the search looks."""
     if wanted.is_indexed:
         return row.state in wanted.wanted
     return any(row.state in states and wanted.wanted & set(states) for states in (LIVE, HISTORY))
 
 
-def _place(row: Row, wanted: Search) -> tuple[int, int]:
-    return (micros_of(row.finished_at) if wanted.by_failure and row.finished_at is not None else 0, row.id)
+def _position(row: Row, wanted: Search) -> tuple[int, ...]:
+    return (micros_of(row.finished_at), row.id) if wanted.by_failure and row.finished_at else (row.id,)

@@ -38,7 +38,6 @@ from stowhand.protocols.searching import (
     Search,
     micros_of,
     moment_of,
-    place_of,
 )
 from stowhand.protocols.throughput import MOST_TASKS, Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
@@ -49,6 +48,7 @@ from stowhand.stores.periods import periods
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, read_job
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
+from stowhand.stores.searching import Part, SearchProgress
 
 TASK_PAGES = 400
 """Pages of the table that say how many jobs of each task there are."""
@@ -71,26 +71,38 @@ class Inspector:
         return [read_job(row) for row in found]
 
     async def search(self, wanted: Search = ANY) -> Found:
-        """Live jobs and the history in one order."""
+        """Search the live jobs, then the history."""
         valid = validate_search(wanted)
-        return NOTHING if valid is None else await self._search(valid)
+        if valid is None:
+            return NOTHING
+        progress = SearchProgress(valid)
+        while (part := progress.next_part()) is not None:
+            progress.add(*await self._search_part(valid, part))
+        if progress.is_complete:
+            return progress.found(Amount())
+        ((number, exact),) = await self._ask("searchable", sorted(valid.wanted), COUNTED)
+        return progress.found(Amount(number, exact))
 
-    async def _search(self, wanted: Search) -> Found:
-        place, states = place_of(wanted), sorted(wanted.wanted)
-        given = msgspec.structs.asdict(wanted) | {"states": states, "below": place.id, "rows": FIRST_PIECE}
-        given["at"] = None if place.at is None else "infinity" if place.at == ABOVE_ALL else moment_of(place.at)
-        rows = await self._ask_with("search", given)
-        *_, looked_at, next_id, next_at = rows[0]
-        looked_at += place.looked_at
+    async def _search_part(self, wanted: Search, part: Part) -> tuple[builtins.list[Job], int, Place | None]:
+        at = part.place.at
+        values = msgspec.structs.asdict(wanted) | {
+            "states": [*part.states],
+            "below": part.place.id,
+            "at": None if at is None else "infinity" if at == ABOVE_ALL else moment_of(at),
+            "limit": part.limit,
+            "budget": part.budget,
+            "rows": FIRST_PIECE,
+        }
+        rows = await self._ask_with("search", values)
+        *_, examined, next_id, next_at = rows[0]
         jobs = [read_job(row[:-3]) for row in rows if row[0] is not None]
         jobs.sort(key=lambda job: job.id, reverse=True)
         if wanted.by_failure:
             jobs.sort(key=lambda job: job.finished_at or job.created_at, reverse=True)
-        if next_id is None:  # all of it was looked at
-            return Found(jobs=jobs, looked_at=looked_at, of=Amount(looked_at), go_on=None)
-        ((number, exact),) = await self._ask("searchable", states, COUNTED)
-        go_on = Place(next_id, None if next_at is None else micros_of(next_at), looked_at).text()
-        return Found(jobs=jobs, looked_at=looked_at, of=Amount(max(number, looked_at), exact), go_on=go_on)
+        if next_id is None:
+            return jobs, examined, None
+        at = None if next_at is None else micros_of(next_at)
+        return jobs, examined, Place(in_history=part.place.in_history, id=next_id, at=at)
 
     async def failures(self) -> Sequence[Failures]:
         """By the last entry of each."""

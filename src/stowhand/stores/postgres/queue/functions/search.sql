@@ -31,10 +31,11 @@ begin
   return round(_all);
 end $$;
 
--- In descending order of ids, live jobs and the history in one; of failed jobs alone (`_at` is given), of the time at which they
--- failed. `_below`, `_at`: where it begins. The jobs come as lists show them; beside each, and where there is none by itself:
--- the rows that were looked at, and where to go on (NULL: there is no more). A search looks at `_rows` at least, and after
--- `_budget` seconds at no further piece; each takes about a sixth of what is left. Of a key the live job is found at once.
+-- Live jobs, or the history (`_states` are of one of them), in descending order of ids; of failed jobs alone (`_at` is given), of
+-- the time at which they failed. `_below`, `_at`: where it begins. The jobs come as lists show them; beside each, and where there
+-- is none by itself: the rows that were examined, and where to go on (NULL: there is no more). A search examines `_rows` at
+-- least, and after `_budget` seconds no further piece; each takes about a sixth of what is left. The live job of a key is
+-- found by index, and so are the live jobs of a queue that has few: by ids, they may lie behind millions of others.
 create or replace function {schema}.search_jobs(
   _states text[], _task text, _queue text, _key text, _flag text, _worker text, _error text, _since timestamptz,
   _until timestamptz, _below bigint, _at timestamptz, _limit int, _budget double precision, _rows int
@@ -66,7 +67,8 @@ declare
     || case when _since is null then '' else ' and o.finished_at >= $8' end
     || case when _until is null then '' else ' and o.finished_at < $9' end;
   _order text := case when _at is null then 'id desc' else 'at desc, id desc' end;
-  _sources text[] := '{}';
+  _is_live constant boolean := _states && array['queued', 'errored', 'processing', 'failed'];
+  _few bigint[];
   _piece text;
   _count bigint;
   _place record;
@@ -79,39 +81,47 @@ declare
   _looked bigint := 0;
   _take int;
 begin
-  if _key is not null then
-    if _states && array['queued', 'errored', 'processing', 'failed'] and _below = 9223372036854775807 then
-      execute format('select array_agg(o.id), count(*) from %I.live o where o.key = $4 and %s', {schema_text}, _live)
-        into _ids, _looked using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until;
-      _found := _found || _ids;
-      _below := _below - 1;
-    end if;
-    if not _states && array['completed', 'canceled'] then _below := null; end if;
-  elsif _states && array['queued', 'errored', 'processing', 'failed'] then
-    _sources := _sources || format(
-      '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s order by %s limit $12)', _live,
+  if _is_live and _key is not null then
+    execute format('select array_agg(o.id) from %I.live o where o.key = $1', {schema_text}) into _few using _key;
+    _few := coalesce(_few, '{}');
+  elsif _is_live and _queue is not null and _one is null then
+    select case when count(*) <= 10000 then coalesce(array_agg(f.id) filter (where f.queue = _queue), '{}') end into _few
+    from (
+      (select l.id, l.queue from {schema}.live l
+       where l.queue = _queue and l.state in ('queued', 'errored') and l.resets < 2 limit 10001)
+      union all
+      (select l.id, l.queue from {schema}.live l where l.state in ('queued', 'errored') and l.resets >= 2 limit 10001)
+      union all
+      (select l.id, l.queue from {schema}.live l where l.state = 'processing' limit 10001)
+      union all
+      (select l.id, l.queue from {schema}.live l where l.state = 'failed' limit 10001)
+    ) f;
+  end if;
+  if _is_live then
+    _piece := format(
+      '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s %s order by %s limit $12)', _live,
       {schema_text}, case when _one is null then '' else format('o.state = %L and', _one) end,
+      case when _few is null then '' else 'o.id = any($14) and' end,
       case when _at is null then 'o.id < $10' else '(o.finished_at, o.id) < ($11, $10)' end,
       case when _at is null then 'o.id desc' else 'o.finished_at desc, o.id desc' end);
-  end if;
-  if _states && array['completed', 'canceled'] then
-    _sources := _sources || format(
+  else
+    _piece := format(
       '(select o.id, o.finished_at as at, %s as hit from %I.history o where o.id < $10 order by o.id desc limit $12)', _past,
       {schema_text});
   end if;
   _piece := format(
     'with piece as (
        select p.id, p.at, p.hit is true as hit, row_number() over (order by %1$s) as n
-       from (select u.* from (%2$s) u order by %1$s limit $12) p)
+       from %2$s p)
      select count(*), (array_agg(c.id order by c.n) filter (where c.hit))[:$13],
        (array_agg(c.at order by c.n) filter (where c.hit))[:$13], (array_agg(c.n order by c.n) filter (where c.hit))[:$13],
        (array_agg(c.id order by c.n desc))[1], (array_agg(c.at order by c.n desc))[1] from piece c',
-    _order, array_to_string(_sources, ' union all '));
+    _order, _piece);
   while _below is not null and cardinality(_found) < _limit loop
     _before := clock_timestamp();
     _take := _limit - cardinality(_found);
     execute _piece into _count, _ids, _ends, _numbers, _below, _at
-      using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until, _below, _at, _rows, _take;
+      using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until, _below, _at, _rows, _take, _few;
     _found := _found || _ids;
     _times := _times || _ends;
     if cardinality(_ids) = _take and _numbers[_take] < _count then  -- what lies behind the last one is for the next answer

@@ -35,12 +35,6 @@ ORDER BY id DESC LIMIT :limit
 SELECT {head} FROM stowhand_past WHERE id >= :first AND id < :below {searched}
 ORDER BY id DESC LIMIT :limit
 
--- name: live_span
-SELECT min(id), max(id) FROM stowhand_jobs
-
--- name: past_span
-SELECT min(id), max(id) FROM stowhand_history
-
 -- name: running_piece
 SELECT id, NULL FROM stowhand_jobs INDEXED BY stowhand_jobs_running
 WHERE state = 'processing' AND id < :below ORDER BY id DESC LIMIT :rows
@@ -63,6 +57,30 @@ SELECT {head} FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: id_of_key
 SELECT id FROM stowhand_jobs WHERE key = :key
+
+-- The live jobs of a queue, by indexes: those that wait, and among suspects, running and failed jobs those of the queue. Many rows,
+-- and the search by ids finds some soon.
+-- name: ids_of_queue
+SELECT id, queue = :queue FROM (
+    SELECT * FROM (
+        SELECT id, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
+        WHERE state IN ('queued', 'errored') AND queue = :queue AND resets < 2 LIMIT :most
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT id, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
+        WHERE state IN ('queued', 'errored') AND resets >= 2 LIMIT :most
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT id, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_running WHERE state = 'processing' LIMIT :most
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT id, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_failed WHERE state = 'failed' LIMIT :most
+    )
+    LIMIT :most
+)
 
 -- name: some_failed
 SELECT count(*) FROM (

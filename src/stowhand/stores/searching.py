@@ -1,0 +1,71 @@
+"""The parts of a search: all live jobs, then the history, until time is up or the answer is full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stowhand.clock import stopwatch
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.figures import Amount
+from stowhand.protocols.searching import FIRST_PIECE, HISTORY, LIVE, Found, Place, Search, place_of
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Rows that a store examines next: of the live jobs, or of the history."""
+
+    states: tuple[State, ...]
+    place: Place
+    limit: int
+    """Jobs wanted."""
+    budget: float
+    """Seconds."""
+
+
+class SearchProgress:
+    """Progress of one search. A store asks for the next part, examines it, and adds what it found."""
+
+    def __init__(self, wanted: Search) -> None:
+        self._wanted = wanted
+        self._ends = stopwatch() + wanted.budget
+        self._jobs: list[Job] = []
+        self._next: Place | None = place_of(wanted)
+        self._examined_before = self._next.looked_at
+        self._examined, self._matches = self._next.looked_at, self._next.matches
+
+    def next_part(self) -> Part | None:
+        """Return the next part; ``None`` when the answer is full, time is up or no part is left."""
+        if self._next is None:
+            return None
+        seconds = self._ends - stopwatch()
+        is_over = seconds <= 0 and self._examined - self._examined_before >= FIRST_PIECE
+        if is_over or len(self._jobs) == self._wanted.limit:
+            return None
+        table = HISTORY if self._next.in_history else LIVE
+        states = tuple(state for state in table if state in self._wanted.wanted)
+        return Part(states, self._next, self._wanted.limit - len(self._jobs), max(seconds, 0.0))
+
+    def add(self, jobs: Sequence[Job], examined: int, end: Place | None) -> None:
+        """Add what a part has: jobs, the number of examined rows, and where it stopped (``None``: no row is left)."""
+        in_history = self._next is not None and self._next.in_history
+        if end is None and not in_history and self._wanted.wanted & set(HISTORY):
+            end = Place(in_history=True)
+        self._jobs += jobs
+        self._examined += examined
+        self._matches += len(jobs)
+        self._next = end
+
+    @property
+    def is_complete(self) -> bool:
+        """No row is left to examine."""
+        return self._next is None
+
+    def found(self, all_rows: Amount) -> Found:
+        """Return the answer. ``all_rows``: the number of rows that the whole search examines; unused when complete."""
+        if self._next is None:
+            all_rows, go_on = Amount(self._examined), None
+        else:
+            counts = {"looked_at": self._examined, "matches": self._matches}
+            go_on = msgspec.structs.replace(self._next, **counts).text()
+        return Found(jobs=self._jobs, looked_at=self._examined, matches=self._matches, of=all_rows, go_on=go_on)
