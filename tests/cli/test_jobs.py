@@ -232,7 +232,7 @@ def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_sai
     queue("add", "send")
     asked = queue("jobs", "cancel", "--task", "send")
     assert (asked.code, asked.out) == (1, "")
-    assert "Cancel 1 queued, errored, processing jobs of task send?" in asked.err
+    assert "Cancel 1 queued, errored, processing job of task send?" in asked.err
     for nothing_said in (("cancel",), ("remove", "-y"), ("cancel", "1", "--task", "send"), ("remove", "1", "--all")):
         refused = queue("jobs", *nothing_said)
         assert refused.code == 2

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from stowhand.cli.jobs import _retry
+from stowhand.cli.jobs import _retry_failed
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.moments import say_span
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.queue_store import Answer, Done, QueueStore
 from tests.cli.conftest import Stowhand
 from tests.service.processes import with_store
 
@@ -68,19 +69,24 @@ def test_failed_ones_are_counted_and_retried_all_at_once(queue: Stowhand, stowha
     denied = stowhand("jobs", "retry", "--failed", stdin="n\n")
     assert denied.code == 1
     assert "Retry 4 failed jobs? [y/N]" in denied.err
-    assert "Nothing was retried." in denied.err
-    assert queue("jobs", "retry", "--failed", "--older-than", "1h", "-y").err == "No failed jobs.\n"
-    one = stowhand("jobs", "retry", "--failed", "--queue", "q", "--task", "hello", stdin="y\n")
-    assert (one.code, one.out) == (0, "Retried: 1\n")
-    assert "Retry 1 failed job of task hello in queue q?" in one.err
-    rest = queue("jobs", "retry", "--failed", "--yes", "--json").rows()
+    assert "Nothing was changed." in denied.err
+    assert queue("jobs", "retry", "--failed", "--until", "1h", "-y").err == "No such jobs.\n"
+    assert queue("jobs", "retry", "--error", "no such text", "-y").err == "No such jobs.\n"
+    narrowed = ("--queue", "q", "--task", "hello", "--error", "KeyError", "--since", "1h")
+    one = stowhand("jobs", "retry", *narrowed, stdin="y\n")
+    assert (one.code, one.out) == (0, "4: done\n")
+    assert "Retry 1 failed job of task hello in queue q with an error that says 'KeyError' since 1h ago?" in one.err
+    rest = queue("jobs", "retry", "--all", "--yes", "--json").rows()
     assert [(row["id"], row["done"]) for row in rest] == [(1, "done"), (2, "done"), (3, "done")]
     assert len(queue("jobs", "list", "--state", "queued", "--json").rows()) == 4
 
 
-def test_ids_or_failed_and_never_both(queue: Stowhand) -> None:
-    for arguments in ((), (1, "--failed"), (1, "--task", "t"), (1, "-y"), (1, "--older-than", "1h")):
-        assert queue("jobs", "retry", *arguments).code == 2, arguments
+@pytest.mark.parametrize("verb", ["retry", "cancel", "remove", "complete", "fail"])
+def test_every_verb_takes_ids_or_the_same_filters_and_never_both(queue: Stowhand, verb: str) -> None:
+    for arguments in ((), (1, "--task", "t"), (1, "--all"), (1, "--since", "1h"), ("-y",)):
+        assert queue("jobs", verb, *arguments).code == 2, arguments
+    for narrowed in (("--task", "t"), ("--error", "x"), ("--since", "1h"), ("--state", "queued"), ("--worker", "w")):
+        assert queue("jobs", verb, *narrowed, "-y").err == "No such jobs.\n"
 
 
 def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
@@ -124,20 +130,18 @@ def test_a_span_is_said_in_two_units(seconds: float, said: str) -> None:
     assert say_span(seconds) == said
 
 
-def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path) -> None:
     """Between the count and the answer there may be an hour."""
 
-    async def act(store: QueueStore) -> tuple[int, Job | None]:
+    async def act(store: QueueStore) -> tuple[Sequence[Answer], Job | None]:
         job = await store.jobs.enqueue(NewJob(task="send"))
         await store.admin.permanently_fail_jobs([job.id])
         await store.admin.retry(job.id)
         await store.admin.cancel(job.id)
-        return await _retry(store, [job.id, job.id + 1], as_json=False), await store.jobs.get(job.id)
+        return await _retry_failed(store, [job.id, job.id + 1]), await store.jobs.get(job.id)
 
-    code, job = with_store(f"sqlite:///{tmp_path}/q.db", act)
-    assert code == 1
+    (refused, missing), job = with_store(f"sqlite:///{tmp_path}/q.db", act)
     assert job is not None
     assert job.state is State.CANCELED, "it had been canceled, and was not wanted any more"
-    said = capsys.readouterr().out
-    assert "it is canceled by now" in said
-    assert said.endswith("Retried: 0\n")
+    assert (refused.done, refused.why) == (Done.REFUSED, "it is canceled by now")
+    assert missing.done is Done.MISSING

@@ -46,6 +46,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         said += [f" in queue {escape(self.queue)}"] if self.queue is not None else []
         said += [f" held by {escape(self.worker)}"] if self.worker is not None else []
         said += [f" with an error that says {escape(self.error)!r}"] if self.error is not None else []
+        said += [f" since {self.since}"] if self.since is not None else []
+        said += [f" until {self.until}"] if self.until is not None else []
         return "".join(said)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.add import when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
@@ -21,7 +20,7 @@ from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.moments import Past, When
+from stowhand.jobs.moments import When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.answering import answer_for, answers_of, fail, reschedule
@@ -37,12 +36,12 @@ MOST = 10_000
 
 
 ID = click.IntRange(1, 2**63 - 1)
-ids_argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ID)
 some_or_ids_argument = click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID)
 CANCELABLE = (State.QUEUED, State.ERRORED, State.PROCESSING)
 REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
+RETRYABLE = (State.FAILED,)
 RESCHEDULABLE = (State.QUEUED, State.ERRORED)
-"""Where no state is given. What else may be done must be asked for: failed jobs are run again by rescheduling them."""
+"""States that each verb acts on unless --state names others."""
 
 
 many_options = with_options(
@@ -125,34 +124,24 @@ def list_failures(as_json: bool, **typed: Any) -> None:
 
 
 @command.command("retry")
-@click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID)
-@click.option("--failed", is_flag=True, help="Every job that has failed; says how many there are, and asks.")
-@click.option("--task", help="With --failed: only of this task.")
-@click.option("--queue", help="With --failed: only of this queue.")
-@age_option("--older-than", "With --failed: only those that failed longer ago than this.")
-@click.option("-y", "--yes", is_flag=True, help="With --failed: do not ask.")
+@some_or_ids_argument
+@click.option("--failed", is_flag=True, help="The same as --state failed.")
+@many_options
 @json_option
 @store_options
-def retry_jobs(
-    job_ids: tuple[int, ...],
-    failed: bool,
-    task: str | None,
-    queue: str | None,
-    older_than: float | None,
-    yes: bool,
-    as_json: bool,
-    **typed: Any,
-) -> int:
-    """Make jobs due now, with all their attempts. Not while they run, and not when they completed."""
-    if failed == bool(job_ids):
-        raise click.UsageError("name the jobs: ID..., or --failed")
-    since = None if older_than is None else Past(ago=older_than)
-    wanted = Wanted(states=(State.FAILED,), task=task, queue=queue, until=since)
+def retry_jobs(job_ids: tuple[int, ...], failed: bool, every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+    """Make jobs due now, with all their attempts. Not while they run, and not when they completed.
+
+    By id, or all that the options describe: failed jobs, unless --state names other states.
+    """
     if failed:
-        return _retry_failed(settings_of(typed).store, wanted, yes=yes, as_json=as_json)
-    if yes or wanted != Wanted(states=(State.FAILED,)):
-        raise click.UsageError("--task, --queue, --older-than and --yes go with --failed")
-    return _act(typed, lambda store, ids: store.admin.retry_jobs(ids), job_ids, as_json=as_json)
+        typed["states"] = (*typed["states"], State.FAILED)
+    states = typed["states"] or RETRYABLE
+    chosen = _chosen(typed, job_ids, "Retry", every=every, yes=yes, states=RETRYABLE)
+    if chosen is None:
+        return FAILURE
+    act = _retry_failed if not job_ids and set(states) == {State.FAILED} else _retry
+    return _act(typed, act, chosen, as_json=as_json)
 
 
 @command.command("cancel")
@@ -194,22 +183,36 @@ def remove_jobs(
 
 
 @command.command("complete")
-@ids_argument
+@some_or_ids_argument
+@many_options
 @json_option
 @store_options
-def complete_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
-    """Complete jobs, waiting or failed, as if they had been worked off. Not while they run."""
-    return _administer(typed, job_ids, lambda store, ids: store.admin.complete_jobs(ids), as_json=as_json)
+def complete_jobs(job_ids: tuple[int, ...], every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+    """Complete jobs, waiting or failed, as if they had run. Not while they run.
+
+    By id, or all that the options describe.
+    """
+    chosen = _chosen(typed, job_ids, "Complete", every=every, yes=yes, states=REMOVABLE)
+    if chosen is None:
+        return FAILURE
+    return _administer(typed, chosen, lambda store, ids: store.admin.complete_jobs(ids), as_json=as_json)
 
 
 @command.command("fail")
-@ids_argument
+@some_or_ids_argument
 @click.option("--reason", metavar="TEXT", help='Their last error.  [default: "Manually marked as failed"]')
+@many_options
 @json_option
 @store_options
-def fail_jobs(job_ids: tuple[int, ...], reason: str | None, as_json: bool, **typed: Any) -> int:
-    """Fail jobs for good: they stay, and are not tried again. Not while they run."""
-    return _act(typed, lambda store, ids: fail(store, ids, reason), job_ids, as_json=as_json)
+def fail_jobs(job_ids: tuple[int, ...], reason: str | None, every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+    """Fail jobs permanently: they stay, and are not retried. Not while they run.
+
+    By id, or all that the options describe.
+    """
+    chosen = _chosen(typed, job_ids, "Fail", every=every, yes=yes, states=RESCHEDULABLE)
+    if chosen is None:
+        return FAILURE
+    return _act(typed, lambda store, ids: fail(store, ids, reason), chosen, as_json=as_json)
 
 
 @command.command("reschedule")
@@ -299,40 +302,22 @@ def purge_jobs(
         click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {said}")
 
 
-def _retry_failed(store: StoreSettings, wanted: Wanted, *, yes: bool, as_json: bool) -> int:
-    """Count them, ask, and retry them page by page; a line for each that was not."""
-    job_ids = with_store(store, wanted.ids)
-    if not job_ids:
-        click.echo("No failed jobs.", err=True)
-        return OK
-    if not yes and not agreed(f"Retry {len(job_ids)} failed job{'' if len(job_ids) == 1 else 's'}{wanted.say()}?"):
-        click.echo("Nothing was retried.", err=True)
-        return FAILURE
-    return with_store(store, lambda store: _retry(store, job_ids, as_json=as_json))
+async def _retry(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
+    return await store.admin.retry_jobs(job_ids)
+
+
+async def _retry_failed(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
+    """Retry jobs that are still failed. Others may have been retried or canceled while the user was asked."""
+    retried = set(await store.admin.retry_failed(job_ids))
+    return [Answer(one, Done.DONE) if one in retried else await _left(store, one) for one in job_ids]
 
 
 async def _left(store: QueueStore, job_id: int) -> Answer:
-    """Why a job was not retried: it was retried or removed while the user was asked."""
+    """Explain why a job was not retried."""
     job = await store.jobs.get(job_id)
     if job is None:
         return Answer(job_id, Done.MISSING)
     return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
-
-
-async def _retry(store: QueueStore, job_ids: Sequence[int], *, as_json: bool) -> int:
-    done = 0
-    for start in range(0, len(job_ids), PAGE):
-        page = job_ids[start : start + PAGE]
-        retried = set(await store.admin.retry_failed(page))
-        done += len(retried)
-        for job_id in page:
-            if job_id not in retried:
-                show_answers([await _left(store, job_id)], as_json=as_json)
-            elif as_json:
-                show_answers([Answer(job_id, Done.DONE)], as_json=True)
-    if not as_json:
-        click.echo(f"Retried: {done}")
-    return OK if done == len(job_ids) else FAILURE
 
 
 def _chosen(
@@ -360,7 +345,9 @@ def _chosen(
     found = with_store(settings_of(typed).store, wanted.ids)
     if not found:
         click.echo("No such jobs.", err=True)
-    elif not yes and not agreed(f"{what} {len(found)} {', '.join(wanted.states)} jobs{wanted.say()}?"):
+    elif not yes and not agreed(
+        f"{what} {len(found)} {', '.join(wanted.states)} job{'' if len(found) == 1 else 's'}{wanted.say()}?"
+    ):
         click.echo("Nothing was changed.", err=True)
         return None
     return found

@@ -83,6 +83,9 @@ class Past(msgspec.Struct, frozen=True):
         """The moment. ``now``: asks that clock."""
         return self.at or await now() - timedelta(seconds=self.ago)
 
+    def __str__(self) -> str:
+        return f"{say_span(self.ago)} ago" if self.at is None else self.at.isoformat()
+
 
 def read_past(text: str) -> Past:
     """``2h`` (ago), or ``2030-01-31T09:00:00Z``; without an offset in UTC. Raises ValueError with a sentence."""
