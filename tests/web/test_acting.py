@@ -19,6 +19,7 @@ from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore
+from stowhand.web import acting
 from stowhand.web.acting import ACTIONS, Acting
 from stowhand.web.asked import Reply, Right, Who
 from stowhand.web.board import Board
@@ -516,3 +517,75 @@ def test_a_text_changed_around_its_secret_is_refused(changed: str) -> None:
 
 def test_stars_that_stood_in_a_text_stay_in_what_was_changed_around_them() -> None:
     assert restored_text('{"text":"new x://u:***@h"}', '{"text":"x://u:***@h"}') == '{"text":"new x://u:***@h"}'
+
+
+def _bulk(page: Page) -> str:
+    """The buttons for all jobs that match."""
+    return page.html.partition('aria-label="Change all jobs that match"')[2].partition("</form>")[0]
+
+
+async def test_all_jobs_that_match_are_retried_after_one_question(
+    store_at: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "JOBS_PER_CALL", 25)
+    async with desk_at(store_at) as desk:
+        failed = [await desk.add() for _ in range(60)]
+        other = [await desk.add("other"), await desk.add(run_at=datetime.now(UTC) + timedelta(hours=1))]
+        await desk.store.admin.permanently_fail_jobs([*failed, other[0]], "Boom: no disk")
+        page = await desk.browser.open("/jobs?state=failed&task=send&error=no+disk")
+        assert "that match" in _bulk(page), "60 are more than a page"
+        asked = Page(await desk.browser.send(page.form("/act/matching"), action="retry"))
+        assert "Retry 60 failed jobs with task send, error no disk?" in asked.html
+        assert {job.state for job in [await desk.job(one) for one in failed]} == {State.FAILED}, "asked first"
+        reply = await desk.browser.send(asked.form("/act/matching"))
+        assert await desk.said(reply) == ["Retry 60 jobs: done"]
+        assert [len(one.ids) for one in desk.told] == [25, 25, 10], "each call is audited"
+        assert {one for told in desk.told for one in told.ids} == set(map(str, failed))
+        assert {(await desk.job(one)).state for one in failed} == {State.QUEUED}
+        assert (await desk.job(other[0])).state is State.FAILED
+        again = await desk.browser.send(asked.form("/act/matching"))
+        assert await desk.said(again) == ["No job matches any more."]
+
+
+async def test_all_jobs_that_match_are_canceled_and_a_maximum_holds(
+    store_at: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "MAX_MATCHING_JOBS", 3)
+    monkeypatch.setattr(acting, "MOST_FOUND", 3)
+    async with desk_at(store_at) as desk:
+        ids = [await desk.add("a", queue="q") for _ in range(5)]
+        page = await desk.browser.open("/jobs?queue=q&state=queued")
+        assert "Cancel all 5" in _bulk(page)
+        assert "Retry" not in _bulk(page)
+        asked = Page(await desk.browser.send(page.form("/act/matching"), action="cancel"))
+        assert "Cancel 3 queued jobs with queue q?" in asked.html
+        assert "More jobs match" in asked.html
+        lines = await desk.said(await desk.browser.send(asked.form("/act/matching")))
+        assert lines == ["Cancel 3 jobs: done", "More jobs match: repeat this for the next."]
+        assert [(await desk.job(one)).state for one in ids].count(State.CANCELED) == 3
+
+
+async def test_a_list_without_filters_has_no_button_for_all(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        await desk.add()
+        assert _bulk(await desk.browser.open("/jobs")) == ""
+
+
+async def test_a_job_has_buttons_for_what_its_state_allows(store_at: Stores) -> None:
+    async with desk_at(store_at) as desk:
+        job_id = await desk.add()
+        buttons = {}
+        buttons["queued"] = (await desk.browser.open(f"/job?id={job_id}")).form("/act").buttons
+        assert await desk.running() == job_id
+        buttons["processing"] = (await desk.browser.open(f"/job?id={job_id}")).form("/act").buttons
+        await desk.store.admin.force_unlock_workers(["w1"])
+        await desk.store.admin.permanently_fail_jobs([job_id])
+        buttons["failed"] = (await desk.browser.open(f"/job?id={job_id}")).form("/act").buttons
+        await desk.store.admin.complete_jobs([job_id])
+        over = await desk.browser.open(f"/job?id={job_id}")
+        assert buttons == {
+            "queued": [*ACTIONS],
+            "processing": ["cancel"],
+            "failed": ["retry", "complete", "remove"],
+        }
+        assert "Change this job" not in over.html

@@ -57,7 +57,7 @@ async def test_every_filter_narrows_the_list_and_stays_in_its_links(store_at: St
         assert "No such jobs" in await visitor.page("/jobs?until=1h")
         page = await visitor.page("/jobs?error=disk")
         assert "Boom: &lt;b&gt;no&lt;/b&gt; disk" in page
-        assert "Searched 2 of 2." in page
+        assert "Searched 2 of 2 jobs; 1 found." in page
 
 
 async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
@@ -224,7 +224,7 @@ async def test_an_open_page_has_places_for_what_a_job_leaves_behind() -> None:
     after = await Visitor(store).page(f"/job?id={job.id}")
     empty = re.compile(r'<section id="(\w+)" data-region[^>]*></section>')
     assert empty.findall(before) == ["error", "result", "attempts"]
-    assert empty.findall(after) == ["why", "error"]
+    assert empty.findall(after) == ["actions", "why", "error"]
 
 
 async def test_what_was_failed_by_hand_is_said_once() -> None:

@@ -19,7 +19,7 @@ from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web import live
 from stowhand.web.asked import Asked, Reply
 from stowhand.web.board import Board
-from stowhand.web.live import LIFE, SLOW, Live
+from stowhand.web.live import LIFE, MAX_STREAMS_PER_BROWSER, SLOW, Live
 from stowhand.web.reading import Reading
 from tests.web.conftest import ADMIN, LOOKER
 
@@ -150,6 +150,23 @@ async def test_a_stream_ends_when_the_server_stops_and_after_its_life() -> None:
     theatre.live.close()
     await theatre.clock.advance(0.3)
     assert ended.done()
+
+
+async def test_a_browser_with_enough_streams_polls_in_its_other_windows() -> None:
+    """A browser opens six connections to a server: six streams would leave none for a page."""
+    theatre = Theatre()
+    streams = [await theatre.stream() for _ in range(MAX_STREAMS_PER_BROWSER)]
+    for stream in streams:
+        await theatre.next(stream)
+    reply = await theatre.live.stream(Asked(headers={"accept": "text/event-stream"}))
+    assert isinstance(reply.body, bytes), "it ends, and the browser asks again"
+    assert b"one</section>" in reply.body
+    assert b"retry: 5000\nevent: brief\n" in reply.body
+    other = await theatre.live.stream(Asked(headers={"user-agent": "another browser"}))
+    assert not isinstance(other.body, bytes)
+    assert isinstance(streams[0], AsyncGenerator)
+    await streams[0].aclose()
+    assert await theatre.next(await theatre.stream()), "a window was closed"
 
 
 async def test_each_rendering_is_a_request_of_its_own_with_the_rights_of_then() -> None:

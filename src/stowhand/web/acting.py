@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from stowhand.app.app import App
+from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
@@ -24,13 +26,26 @@ from stowhand.jobs.moments import When, read_when
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.answering import answers_of, fail, reschedule
 from stowhand.protocols.operating import Operator, QueueChange, TaskChange
-from stowhand.protocols.option import whole
+from stowhand.protocols.option import one_of, whole
 from stowhand.protocols.propagation import without
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
+from stowhand.protocols.searching import MOST_FOUND, Search
 from stowhand.web.access import page_of
-from stowhand.web.asked import Ask, Asked, Forbidden, Malformed, Reply, Right, View, Who, read, redirect
+from stowhand.web.asked import (
+    Ask,
+    Asked,
+    Forbidden,
+    Malformed,
+    Reply,
+    Right,
+    View,
+    Who,
+    fields_of,
+    read,
+    redirect,
+)
 from stowhand.web.job import job_of, read_id
-from stowhand.web.jobs import PAGE
+from stowhand.web.jobs import PAGE, wanted_of
 from stowhand.web.reading import Reading
 
 T = TypeVar("T")
@@ -49,6 +64,8 @@ class Action(msgspec.Struct, frozen=True):
 
     label: str
     act: Act
+    states: frozenset[State]
+    """The states in which it does something."""
     warning: str = ""
 
 
@@ -68,24 +85,43 @@ async def _put_off(
     return [Answer(one.job_id, of_failed, why) if (one.done, one.why) == failed else one for one in answers]
 
 
+_WAITING = frozenset({State.QUEUED, State.ERRORED})
 ACTIONS = {
     # The first is what the enter key does in a field of the form.
-    "reschedule": Action("Reschedule", _reschedule),
-    "run": Action("Run now", lambda store, ids, _: _put_off(store, ids, Reschedule(), 0.0, Done.REFUSED)),
-    "retry": Action("Retry", lambda store, ids, _: store.admin.retry_jobs(ids)),
-    "cancel": Action("Cancel", lambda store, ids, _: store.admin.cancel_jobs(ids)),
+    "reschedule": Action("Reschedule", _reschedule, _WAITING),
+    "run": Action("Run now", lambda store, ids, _: _put_off(store, ids, Reschedule(), 0.0, Done.REFUSED), _WAITING),
+    "retry": Action(
+        "Retry",
+        lambda store, ids, _: store.admin.retry_jobs(ids),
+        _WAITING | {State.FAILED, State.CANCELED},
+    ),
+    "cancel": Action("Cancel", lambda store, ids, _: store.admin.cancel_jobs(ids), _WAITING | {State.PROCESSING}),
     "complete": Action(
         "Complete",
         lambda store, ids, _: answers_of(store, ids, lambda store, ids: store.admin.complete_jobs(ids)),
-        "What is completed by hand counts as having run.",
+        _WAITING | {State.FAILED},
+        "A job that is completed by hand counts as having run.",
     ),
     "fail": Action(
         "Fail",
         lambda store, ids, asked: fail(store, ids, asked.sent("reason").strip() or None),
-        "What is failed by hand runs again only when it is retried.",
+        _WAITING,
+        "A job that is failed by hand runs again only when it is retried.",
     ),
-    "remove": Action("Remove", lambda store, ids, _: store.admin.remove_jobs(ids), "What is removed is gone for good."),
+    "remove": Action(
+        "Remove",
+        lambda store, ids, _: store.admin.remove_jobs(ids),
+        _WAITING | {State.FAILED, State.CANCELED},
+        "A removed job cannot be restored.",
+    ),
 }
+MATCHING = {"retry": frozenset({State.FAILED}), "cancel": _WAITING | {State.PROCESSING}}
+"""What can be done to all jobs that match a list's filters, and the states it then applies to."""
+MAX_MATCHING_JOBS = 10_000
+"""Jobs of one form. More that match are left for the next."""
+JOBS_PER_CALL = 1000
+SEARCH_SECONDS = 5.0
+"""Time for finding the jobs that match."""
 PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | TaskChange]]] = {
     "pause queue": lambda operate, name: operate.pause_queue(name),
     "resume queue": lambda operate, name: operate.resume_queue(name),
@@ -130,6 +166,28 @@ class Acting:
         answers = await self._done(asked, word, ids, doing)
         self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
         return _back(asked, _lines(action, answers), gone=word == "remove")
+
+    async def act_on_matching(self, asked: Asked, reading: Reading) -> View | Reply:
+        """Retry or cancel all jobs that match the filters of a list, after one question."""
+        word = read("action", asked.sent("action"), lambda word: one_of(word, MATCHING)) or "retry"
+        action, filters = ACTIONS[word], msgspec.structs.replace(asked, query=fields_of(asked.sent("matching")))
+        wanted = await wanted_of(filters, reading)
+        states = tuple(state for state in State if state in wanted.wanted & MATCHING[word])
+        if not states:
+            raise Malformed(f"{action.label}: no job on this list can be changed so; choose another state")
+        jobs, is_all = await _matching(reading, asked, msgspec.structs.replace(wanted, states=states))
+        if not jobs:
+            return _back(asked, ["No job matches any more."])
+        if not asked.sent("sure"):
+            return _ask_about_matching(asked, action, jobs, states, is_all=is_all)
+        counts: Counter[str] = Counter()
+        for start in range(0, len(jobs), JOBS_PER_CALL):
+            ids = jobs[start : start + JOBS_PER_CALL]
+            answers = await self._done(asked, word, ids, reading.act(partial(_act_on, ids=ids, word=word)))
+            self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
+            counts.update(one.done + (f" ({one.why})" if one.why else "") for one in answers)
+        lines = [f"{action.label} {number:,} {_noun(number)}: {what}" for what, number in counts.items()]
+        return _back(asked, lines if is_all else [*lines, "More jobs match: repeat this for the next."])
 
     async def again(self, asked: Asked, reading: Reading) -> View:
         """The form for a job like this one."""
@@ -224,6 +282,47 @@ async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int
     )
     values = {"words": f"{action.label} {', '.join(names)}?", "hint": action.warning, "ask": ask}
     return View(template="base.html", title="Are you sure?", values=values)
+
+
+async def _matching(reading: Reading, asked: Asked, wanted: Search) -> tuple[list[int], bool]:
+    """Return the ids of the jobs that match, up to a maximum, and whether these are all."""
+    jobs: list[int] = []
+    ends = stopwatch() + SEARCH_SECONDS
+    wanted = msgspec.structs.replace(wanted, limit=MOST_FOUND, budget=0.5, go_on="")
+    while (found := await reading.search(asked.who, wanted)) is not None:
+        jobs += [job.id for job in found.jobs]
+        if found.go_on is None:
+            return jobs, True
+        if len(jobs) >= MAX_MATCHING_JOBS or stopwatch() > ends:
+            break
+        wanted = msgspec.structs.replace(wanted, go_on=found.go_on)
+    return jobs, False
+
+
+async def _act_on(store: QueueStore, ids: Sequence[int], word: str) -> Sequence[Answer]:
+    """Retry only jobs that are still failed; cancel what is not over."""
+    if word == "cancel":
+        return await store.admin.cancel_jobs(ids)
+    retried = set(await store.admin.retry_failed(ids))
+    return [Answer(one, Done.DONE) if one in retried else Answer(one, Done.UNCHANGED, "not failed") for one in ids]
+
+
+def _ask_about_matching(
+    asked: Asked, action: Action, jobs: Sequence[int], states: Sequence[State], *, is_all: bool
+) -> View:
+    number = f"{len(jobs):,} {', '.join(states)} {_noun(len(jobs))}"
+    filters = fields_of(asked.sent("matching")).items()
+    narrowed = [f"{name} {value}" for name, values in filters if name not in ("state", "v") for value in values]
+    words = f"{action.label} {number}" + (f" with {', '.join(narrowed)}" if narrowed else "") + "?"
+    sent = [(name, asked.sent(name)) for name in ("action", "matching", "back")]
+    ask = Ask(path="/act/matching", button=f"{action.label} {number}", hidden=(*sent, ("sure", "yes")))
+    hint = "" if is_all else f"More jobs match. At most {MAX_MATCHING_JOBS:,} are changed at once."
+    values = {"words": words, "hint": hint, "ask": ask}
+    return View(template="base.html", title="Are you sure?", values=values)
+
+
+def _noun(number: int) -> str:
+    return "job" if number == 1 else "jobs"
 
 
 def _back(asked: Asked, lines: Sequence[str], *, gone: bool = False) -> Reply:

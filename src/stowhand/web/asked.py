@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ WIDTH = 36
 """Characters of a name in a list."""
 MOST_FIELDS, FORM_BYTES = 2000, 4 << 20
 """Of one form. A payload has at most a megabyte, and three where each of its bytes is quoted."""
+_BREAKS = re.compile(r"(?<=[._:/@-])(?=[^\W\d])|(?<=[a-z])(?=[A-Z])")
 Fields = Mapping[str, Sequence[str]]
 """Of a query or a form: the values of each name, in the order in which they were sent."""
 
@@ -123,7 +125,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def link(self, words: object, path: str, **query: object) -> Markup:
         """The same as an element. What it says may be a name of a user's, from right to left, and long."""
-        return Markup(f'<a href="{escape(self.href(path, **query))}"><bdi>{escape(short(words))}</bdi></a>')
+        return Markup(f'<a href="{escape(self.href(path, **query))}"><bdi>{breakable(words)}</bdi></a>')
 
     def again(self, **other: object) -> str:
         """A link to the same page, with other fields than these."""
@@ -203,6 +205,11 @@ def fields_of(encoded: str) -> Fields:
 def short(name: object) -> str:
     """For a list: the job, the queue or the worker itself has all of it."""
     return shorten(str(name), WIDTH)
+
+
+def breakable(name: object) -> Markup:
+    """Shorten and escape a name whose line may break between its words: ``shop.mail.``, ``send_``, ``bill``."""
+    return Markup("<wbr>").join(_BREAKS.split(short(name)))
 
 
 def redirect(location: str, *headers: tuple[str, str], said: Sequence[str] = ()) -> Reply:

@@ -4,12 +4,14 @@ const LATER = 10_000; // milliseconds until a stream that was refused is asked f
 const stamp = document.getElementById("stamp");
 const held = new Map(); // by id: the newest text of a region that is not to change under somebody's hand
 let stream = null;
+let isBrief = false; // the stream has ended because this browser has enough of them; it is asked for again
 let ahead = stamp ? Date.parse(stamp.dataset.now) - Date.now() : 0; // of this clock: the server's
 
 // -- Times: local ones in the text, with UTC beside it in the title.
-const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+// One form for all, the same as in logs and commands: 2030-01-31 17:04:05.
+const local = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const UNITS = [["d", 86_400], ["h", 3600], ["m", 60], ["s", 1]];
 
 function span(seconds) {
@@ -94,6 +96,8 @@ function say(state, words) {
 function listen() {
   if (stream !== null || document.hidden || !document.querySelector("[data-region]")) return;
   stream = new EventSource(location.href);
+  stream.onopen = () => (isBrief = false);
+  stream.addEventListener("brief", () => (isBrief = true));
   stream.onmessage = (event) => {
     const fresh = new DOMParser().parseFromString(event.data, "text/html");
     for (const region of fresh.querySelectorAll("[data-region]")) held.set(region.id, region);
@@ -106,6 +110,7 @@ function listen() {
   });
   stream.addEventListener("away", (event) => say("away", event.data));
   stream.onerror = async () => {
+    if (isBrief) return void (isBrief = false);
     if (stream.readyState !== EventSource.CLOSED) return say("away", "Not connected"); // it tries again by itself
     leave();
     setTimeout(listen, LATER);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 
@@ -33,6 +34,10 @@ REST, LONGEST = 40, 10.0
 """What always changes is shown again after so many times as long as it took, times the viewers; seconds at most."""
 MOST = 200
 """Viewers of one process."""
+MAX_STREAMS_PER_BROWSER = 4
+"""A browser opens six connections to a server. Streams leave two of them for pages; further windows are polled."""
+POLL_SECONDS = 5
+"""Interval at which a window without a stream of its own asks again."""
 AWAY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
 _SHOWN = (200, 503)  # a page, and one whose store is away: it comes back by itself
 _REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
@@ -50,6 +55,7 @@ class Live:
         self._reading = reading
         self._clock = clock or SystemClock()
         self._viewers = 0
+        self._of_browser: Counter[tuple[str, str]] = Counter()
         self._is_over = False
 
     def close(self) -> None:
@@ -71,10 +77,15 @@ class Live:
         if self._viewers >= MOST:
             return text(503, f"{MOST} pages are open here already.\n")
         headers = (("content-type", EVENTS), ("x-accel-buffering", "no"), ("vary", "accept"))
-        return Reply(headers=headers, body=self._pieces(page, reply, known))
+        browser = (asked.address or asked.peer, asked.headers.get("user-agent", ""))
+        if self._of_browser[browser] >= MAX_STREAMS_PER_BROWSER:
+            poll = f"retry: {POLL_SECONDS * 1000}\nevent: brief\ndata: \n\n".encode()
+            return Reply(headers=headers, body=_event(reply, {}, wall_clock()) + poll)
+        return Reply(headers=headers, body=self._pieces(page, reply, known, browser))
 
-    async def _pieces(self, page: Asked, reply: Reply, known: object) -> AsyncIterator[bytes]:
+    async def _pieces(self, page: Asked, reply: Reply, known: object, browser: tuple[str, str]) -> AsyncIterator[bytes]:
         self._viewers += 1
+        self._of_browser[browser] += 1
         try:
             sent: dict[bytes, bytes] = {}
             rest, rested, ends = 0.0, 0.0, self._clock.monotonic() + LIFE
@@ -96,6 +107,7 @@ class Live:
                 rested = rested if is_due else began + rest
         finally:
             self._viewers -= 1
+            self._of_browser -= Counter([browser])  # keeps no zero
 
     async def _goes_on(self, ends: float) -> bool:
         """After a second, or when the server is to stop."""
