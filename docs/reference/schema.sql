@@ -4273,7 +4273,7 @@ begin
   delete from "stowhand".workers w where w.name = _name;
 end $$;
 
-CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[], _app_version text DEFAULT NULL::text) RETURNS void
+CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[], _app_version text DEFAULT NULL::text, _abandoned_threads integer DEFAULT 0, _blocked boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -4282,10 +4282,13 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into "stowhand".workers
-      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version)
-    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version)
+      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version,
+        abandoned_threads, blocked)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version,
+        _abandoned_threads, _blocked)
     on conflict (name) do update
-      set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
+      set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at,
+        abandoned_threads = _abandoned_threads, blocked = _blocked;
   if _app_version is not null then perform "stowhand".note_app_version(_app_version, _at); end if;
 end $$;
 
@@ -4566,7 +4569,9 @@ CREATE TABLE stowhand.workers (
     started_at timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL,
     forbidden_flags text[] DEFAULT ARRAY[]::text[],
-    app_version text
+    app_version text,
+    abandoned_threads integer DEFAULT 0 NOT NULL,
+    blocked boolean DEFAULT false NOT NULL
 );
 
 ALTER TABLE ONLY stowhand.history ATTACH PARTITION stowhand.history_default DEFAULT;

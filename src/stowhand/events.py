@@ -199,6 +199,23 @@ class ThreadAbandoned(Event, frozen=True):
     task: str
 
 
+class ThreadEnded(Event, frozen=True):
+    """A thread that outlived its attempt has ended. ``left``: such threads of this worker that still run."""
+
+    worker: str
+    job_id: JobId
+    task: str
+    left: int
+
+
+class ThreadsExhausted(Event, frozen=True):
+    """As many threads have outlived their attempts as jobs may run at once. The worker claims nothing until one of them
+    ends; the process of ``stowhand worker`` ends with exit code 5."""
+
+    worker: str
+    threads: int
+
+
 class ConnectionAwaited(Event, frozen=True):
     """The pool had no connection for an attempt that needed its first one: the job goes back unspent, due in ``later``
     seconds. This is the ``times``-th time; after ``most`` it is an error of the attempt."""

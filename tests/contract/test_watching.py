@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
@@ -26,7 +27,7 @@ async def test_a_worker_that_was_seen_is_in_the_roll(harness: StoreHarness) -> N
     started = harness.now
     await roll(harness).worker_seen(CARD)
     await harness.pass_time(30)
-    stopping = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=None, concurrency=4, stopping=True)
+    stopping = msgspec.structs.replace(CARD, tasks=None, stopping=True, abandoned_threads=3, blocked=True)
     await roll(harness).worker_seen(stopping)
     (row,) = await harness.store.inspect.workers()
     assert (row.card, row.started_at, row.seen_at, row.alive) == (stopping, started, harness.now, True)

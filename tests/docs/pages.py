@@ -32,6 +32,7 @@ _DIFFERS = (
     (re.compile(r"\d+\.\d\dms|\b\d+ ms\b"), "TOOK"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"), "TIME"),
     (re.compile(r"postgresql://\S+"), "DATABASE"),
+    (re.compile(r"the schema, number \d+"), "the schema, number N"),
     (re.compile(r"\[100%\]"), ""),
     (re.compile(r"[ \t]+"), " "),
 )

@@ -14,6 +14,7 @@ import pytest
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
+from tests.service.pages import Pages
 from tests.service.processes import Workers, add, children_of, wait_until_done, with_store
 
 INNOCENT = 1000
@@ -145,3 +146,34 @@ def test_a_handler_that_ends_its_process_ends_nothing_else_whatever_code_it_leav
         workers.destroy()
     counts = with_store(url, lambda store: store.inspect.counts())
     assert {state: number for state, number in counts.items() if number} == {State.COMPLETED: 1, State.FAILED: 3}
+
+
+def _add_two_hung_threads(url: str, gate: Path) -> None:
+    job = NewJob(task="hung_thread", payload=f'{{"gate": "{gate}"}}', max_attempts=1)
+    with_store(url, lambda store: store.jobs.enqueue_many([job, job]))
+
+
+def test_a_process_whose_threads_are_used_up_is_not_ready_and_ends_with_code_5(
+    sqlite_workers: Workers, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    add(sqlite_workers.url, "gated", f'{{"gate": "{gate}"}}')
+    _add_two_hung_threads(sqlite_workers.url, tmp_path / "never")
+    process = sqlite_workers.start("-j", "2", "--http", "0", "--grace", "300")
+    pages = Pages(sqlite_workers)
+    reason = "threads: 2 outlived their timeouts and still run, as many as jobs may run at once"
+    pages.wait(lambda pages: reason in pages.json("/readyz")[1].get("reasons", ()))
+    assert "stowhand_worker_abandoned_threads 2.0" in pages.ask("/metrics")[1].decode()
+    gate.touch()
+    assert process.wait(60) == 5
+    assert "Stopped" in sqlite_workers.said()
+
+
+def test_a_child_whose_threads_are_used_up_is_replaced(sqlite_workers: Workers, tmp_path: Path) -> None:
+    _add_two_hung_threads(sqlite_workers.url, tmp_path / "never")
+    process = sqlite_workers.start("-j", "1", "--processes", "2", "--http", "0")
+    sqlite_workers.wait_for("ended with code 5: too many threads outlived their timeouts", times=2)
+    job_id = add(sqlite_workers.url, "innocent", '{"number": 1}')
+    sqlite_workers.wait_for(f"Completed task {job_id}")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0

@@ -57,6 +57,13 @@ def slow_thread(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@app.task(name="hung_thread", timeout=0.2)
+def hung_thread(gate: str) -> None:
+    """A thread that outlives its timeout, until that file is there."""
+    while not Path(gate).exists():
+        time.sleep(0.02)
+
+
 @app.task(name="blocker")
 async def blocker(seconds: float) -> None:
     """Block the event loop."""

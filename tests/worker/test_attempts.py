@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -163,7 +164,7 @@ async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
         try:
             await clock.sleep(100)
         except asyncio.CancelledError:
-            control_of(attempt).detached = True
+            control_of(attempt).abandoned_thread = threading.Event()
             raise
 
     async with at_work(act, clock=clock, job_timeout=5.0) as harness:

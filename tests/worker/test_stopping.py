@@ -117,7 +117,7 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_the_end() 
         while not released.is_set():
             with suppress(asyncio.CancelledError):
                 await released.wait()
-        control_of(attempt).detached = True  # which a worker that still listened would have something to say about
+        control_of(attempt).abandoned_thread = threading.Event()  # reported by a worker that still runs
 
     released = asyncio.Event()
     async with at_work({"act": taking(clock, 1000), "stubborn": stubborn}, clock=clock, grace=20.0) as harness:
@@ -147,7 +147,7 @@ async def test_the_lease_of_a_thread_that_goes_on_is_kept_and_listed() -> None:
         try:
             await clock.sleep(1000)
         except asyncio.CancelledError:
-            control_of(attempt).detached = True
+            control_of(attempt).abandoned_thread = threading.Event()
             raise
 
     async with at_work(threaded, clock=clock, grace=3.0) as harness:

@@ -278,6 +278,12 @@ def _workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
             yield ok("workers", "none is alive, and nothing is due")
         return
     busy, slots = sum(line.busy for line in alive), sum(line.row.card.concurrency for line in alive)
+    if blocked := [line.row.card.name for line in alive if line.row.card.blocked]:
+        yield warn("workers", f"a handler blocks the event loop of {_some(blocked)}; the worker's log names it")
+    cards = [line.row.card for line in alive if line.row.card.abandoned_threads]
+    if cards:
+        threads = _some([f"{card.name} ({card.abandoned_threads})" for card in cards])
+        yield warn("workers", f"threads that outlived their attempts, and cannot be stopped: {threads}")
     yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
 
 

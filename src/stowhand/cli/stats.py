@@ -20,6 +20,8 @@ from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts,
 from stowhand.protocols.operating import WorkerRow
 from stowhand.protocols.queue_store import QueueStore
 
+WORKER_HEADS = ("WORKER", "STATE", "BUSY", "AHEAD", "ABANDONED", "VERSION", "UP", "SEEN", "TASKS")
+
 
 class TaskLine(msgspec.Struct, frozen=True):
     """What is known of one task: its live jobs, what its history keeps, and what ended in the last minute."""
@@ -51,11 +53,6 @@ class WorkerLine(msgspec.Struct, frozen=True):
     def ahead(self) -> int:
         """Jobs that it has claimed and not begun."""
         return self.held - self.busy
-
-    @property
-    def state(self) -> str:
-        """``alive``, ``stopping`` or ``lost``."""
-        return "lost" if not self.row.alive else "stopping" if self.row.card.stopping else "alive"
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +158,8 @@ def _lines(found: Stats) -> Iterator[str]:
     yield from counted_lines(found.counted)
     yield ""
     if found.workers:
-        heads = ("WORKER", "STATE", "BUSY", "AHEAD", "VERSION", "UP", "SEEN", "TASKS")
-        yield from table(heads, [_worker(line, found.now) for line in found.workers], right=("BUSY", "AHEAD"))
+        workers = [_worker(line, found.now) for line in found.workers]
+        yield from table(WORKER_HEADS, workers, right=("BUSY", "AHEAD", "ABANDONED"))
     else:
         yield "No workers."
 
@@ -183,7 +180,8 @@ def _worker(line: WorkerLine, now: datetime) -> tuple[str, ...]:
     tasks = "any" if card.tasks is None else ", ".join(card.tasks)
     busy, up = f"{line.busy}/{card.concurrency}", say_span((now - line.row.started_at).total_seconds())
     version = card.version if card.app_version is None else f"{card.version}, app {card.app_version}"
-    return (card.name, line.state, busy, str(line.ahead), version, up, ago(line.row.seen_at, now), tasks)
+    threads = str(card.abandoned_threads)
+    return (card.name, line.row.state, busy, str(line.ahead), threads, version, up, ago(line.row.seen_at, now), tasks)
 
 
 def stats_json(found: Stats) -> str:

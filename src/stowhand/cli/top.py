@@ -195,7 +195,7 @@ def _workers(stats: Stats, width: int | None) -> Iterator[str]:
     heads = ("WORKER", "BUSY", "AHEAD", "UP", "SEEN", "TASKS")
     rows = [
         (
-            line.row.card.name + (" (stopping)" if line.row.card.stopping else ""),
+            line.row.card.name + ("" if line.row.state == "alive" else f" ({line.row.state})"),
             f"{line.busy}/{line.row.card.concurrency}",
             str(line.ahead),
             say_span((stats.now - line.row.started_at).total_seconds()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -127,8 +128,8 @@ class StepHandler:
         if self._threads is None:
             self._threads = Threads()
 
-        def on_abandoned() -> None:
-            control_of(job.ctx).detached = True
+        def on_abandoned(ended: threading.Event) -> None:
+            control_of(job.ctx).abandoned_thread = ended
 
         result = await self._threads.run(partial(function, job), left_behind=on_abandoned)
         return await result if inspect.isawaitable(result) else result

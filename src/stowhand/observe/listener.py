@@ -43,6 +43,8 @@ from stowhand.events import (
     StoreWarned,
     TasksReloaded,
     ThreadAbandoned,
+    ThreadEnded,
+    ThreadsExhausted,
     WorkerQuieted,
     WorkerStarted,
     WorkerStopped,
@@ -65,6 +67,7 @@ OF_A_JOB = (
     JobLost,
     JobUnknown,
     ThreadAbandoned,
+    ThreadEnded,
     HookFailed,
     ResultDropped,
     LoopBlocked,
@@ -120,6 +123,8 @@ class LogListener:
             LeaseEnding: ("error", self._lease_ending),
             LoopBlocked: ("warning", self._blocked),
             ThreadAbandoned: ("warning", self._thread_abandoned),
+            ThreadEnded: ("info", self._thread_ended),
+            ThreadsExhausted: ("error", self._threads_exhausted),
             ConnectionAwaited: ("warning", self._connection_awaited),
             ChildDied: ("error", self._child_died),
             TasksReloaded: ("error", self._reloaded),
@@ -271,6 +276,17 @@ class LogListener:
             f"Task {job(event)} was told to stop, but its thread cannot be ended; its result will be ignored"
         )
 
+    def _thread_ended(self, event: ThreadEnded) -> None:
+        self._worker(event.worker).info(
+            f"The abandoned thread of task {job(event)} has ended; still running: {event.left}"
+        )
+
+    def _threads_exhausted(self, event: ThreadsExhausted) -> None:
+        self._worker(event.worker).error(
+            f"{count(event.threads, 'thread')} outlived their attempts and cannot be stopped, as many as jobs may run"
+            " at once; claiming nothing until one of them ends"
+        )
+
     def _connection_awaited(self, event: ConnectionAwaited) -> None:
         none = f"No connection of the pool fell free for task {job(event)}"
         if event.times > event.most:
@@ -378,6 +394,7 @@ AboutAJob = (
     | JobUnknown
     | ResultDropped
     | ThreadAbandoned
+    | ThreadEnded
     | ConnectionAwaited
     | DrainStarted
     | DrainEnded

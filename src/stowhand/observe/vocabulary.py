@@ -62,6 +62,12 @@ WORKER_WAIT_SECONDS = partial(
     buckets=WAIT_SECONDS,
 )
 WORKER_RUNNING = partial(Gauge, "stowhand_worker_in_flight", "Handlers at work", ("kind",), multiprocess_mode="livesum")
+WORKER_ABANDONED = partial(
+    Gauge,
+    "stowhand_worker_abandoned_threads",
+    "Threads that still run a handler whose attempt has ended",
+    multiprocess_mode="livesum",
+)
 WORKER_CLAIMS, WORKER_SETTLES = _calls("claim", "jobs"), _calls("settle", "jobs")
 WORKER_BEATS = _calls("heartbeat", "leases")
 WORKER_LAG = partial(

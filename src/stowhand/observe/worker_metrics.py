@@ -25,6 +25,8 @@ from stowhand.events import (
     JobUnknown,
     Settled,
     TasksReloaded,
+    ThreadAbandoned,
+    ThreadEnded,
     WorkerStarted,
 )
 from stowhand.jobs.job import State
@@ -50,6 +52,7 @@ class WorkerMetrics:
         self._seconds = vocabulary.WORKER_JOB_SECONDS(registry=registry)
         self._waits = vocabulary.WORKER_WAIT_SECONDS(registry=registry)
         self._running = vocabulary.WORKER_RUNNING(registry=registry)
+        self._abandoned = vocabulary.WORKER_ABANDONED(registry=registry)
         self._claim = _Calls(vocabulary.WORKER_CLAIMS, registry)
         self._settle = _Calls(vocabulary.WORKER_SETTLES, registry)
         self._beat = _Calls(vocabulary.WORKER_BEATS, registry)
@@ -74,6 +77,8 @@ class WorkerMetrics:
         events.on(Settled, lambda event: self._settle.count(event.jobs, event.seconds))
         events.on(Beaten, lambda event: self._beat.count(event.jobs, event.seconds))
         events.on(JobsReset, self._reset)
+        events.on(ThreadAbandoned, lambda _: self._abandoned.inc())
+        events.on(ThreadEnded, lambda _: self._abandoned.dec())
         events.on(CronScheduled, self._scheduled)
         return events
 

@@ -76,6 +76,8 @@ def concerns(facts: Facts) -> list[Concern]:
         (_orphaned, "tasks"),
         (_erring, "tasks"),
         (_failing, "failures"),
+        (_blocked, "workers"),
+        (_hung, "workers"),
         (_lost, "workers"),
         (_died, "tasks"),
     )
@@ -210,6 +212,22 @@ def _failing(facts: Facts) -> Iterator[Concern]:
         what = f"{_apart(one.task)}: {jobs}, the first{' before' * one.is_cut}"
         of = {"task": one.task, "state": "failed"}
         yield Concern(what=what, since=one.since, of=of, todo="Mend the cause, then retry them.")
+
+
+def _blocked(facts: Facts) -> Iterator[Concern]:
+    for row in facts.workers:
+        if row.state == "blocked":
+            what = f"A handler blocks the event loop of worker {row.card.name}; its other jobs stand still"
+            yield Concern(what=what, page="workers", todo="The worker's log names the task and the line.")
+
+
+def _hung(facts: Facts) -> Iterator[Concern]:
+    for row in facts.workers:
+        if row.alive and (number := row.card.abandoned_threads):
+            threads = "1 thread has" if number == 1 else f"{number} threads have"
+            what = f"{threads} outlived their attempts in worker {row.card.name}, and cannot be stopped"
+            todo = f"With {row.card.concurrency} it claims nothing more. Give what the tasks call timeouts of its own."
+            yield Concern(what=what, page="workers", todo=todo, is_bad=number >= row.card.concurrency)
 
 
 def _lost(facts: Facts) -> Iterator[Concern]:

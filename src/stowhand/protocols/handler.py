@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
@@ -77,8 +78,8 @@ class AttemptControl(msgspec.Struct, eq=False):
     """The handler has ended: nothing can be decided any more."""
     lost: bool = False
     """The lease is gone: nothing that this attempt does will be recorded."""
-    detached: bool = False
-    """Something that cannot be stopped (a thread) still runs for this attempt."""
+    abandoned_thread: threading.Event | None = None
+    """A thread, which cannot be stopped, still runs for this attempt. The event is set when it ends."""
 
     def bind(self, store: Any, connection: Any = None) -> None:
         """Called by the store before the handler runs: what ``ctx.store`` and ``ctx.connection`` are."""

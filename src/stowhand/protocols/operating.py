@@ -131,6 +131,10 @@ class WorkerCard(msgspec.Struct, frozen=True):
     """It leaves jobs with one of these alone; ``None``: a function returns them before each claim."""
     app_version: str | None = None
     """The version of the application (``STOWHAND_APP_VERSION``); ``None``: it does not say."""
+    abandoned_threads: int = 0
+    """Threads that still run a handler whose attempt has ended: they cannot be stopped."""
+    blocked: bool = False
+    """Its event loop does not run: a handler blocks it."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +145,15 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
     alive: bool
     """It was seen within ``ALIVE_FOR``; one that was killed stays in the list for a day."""
+
+    @property
+    def state(self) -> str:
+        """``alive``, ``blocked``, ``stopping`` or ``lost``."""
+        if not self.alive:
+            return "lost"
+        if self.card.blocked:
+            return "blocked"
+        return "stopping" if self.card.stopping else "alive"
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

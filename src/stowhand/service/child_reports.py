@@ -70,6 +70,7 @@ def write(folder: Path | None, liveness: Liveness, clock: Clock) -> None:
         heard=liveness.heard,
         claimed=liveness.claimed,
         refused=liveness.refused(),
+        unready=liveness.unready(),
     )
     with suppress(OSError):
         new = folder / f"{os.getpid()}.new"

@@ -13,6 +13,8 @@ USAGE = 2
 STORE_UNREACHABLE = 3
 SCHEMA_UNSUITABLE = 4
 """Nothing is installed, or it is too old or too new."""
+REPLACE = 5
+"""``stowhand worker`` must be started anew: as many threads as it may run jobs at once cannot be ended."""
 INTERRUPTED = 130
 """Ctrl-C, as a shell counts it: 128 + SIGINT."""
 BROKEN_PIPE = 141

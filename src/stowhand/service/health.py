@@ -36,6 +36,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A claim has been answered: it can take jobs."""
     refused: dict[str, float] = {}
     """Seconds for which the store has answered with errors alone, by loop."""
+    unready: str | None = None
+    """Why the worker claims nothing new, if it does not."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -102,6 +104,7 @@ def unready_processes(processes: Sequence[Process], now: float) -> list[str]:
             age = age_of(one, now)
             found += [f"{one.name}: nothing for {age:.0f} s"] if age > SILENT else []
             found += refusals(one.report.refused, f"{one.name}, ")
+            found += [f"{one.name}, {one.report.unready}"] if one.report.unready else []
     return found
 
 

@@ -206,8 +206,10 @@ class HealthReporter(ProcessObserver):
         )
 
     def _refusals(self) -> list[str]:
-        """Calls that the store refuses, of this worker and of the other processes."""
+        """Calls that the store refuses, and why nothing is claimed, of this worker and of the other processes."""
         found = [] if self._liveness is None else refusals(self._liveness.refused())
+        if self._liveness is not None and (reason := self._liveness.unready()) is not None:
+            found.append(reason)
         return found + unready_processes(self._processes(), self._clock.monotonic())
 
     def _starting(self) -> list[str]:

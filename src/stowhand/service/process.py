@@ -93,6 +93,7 @@ class Stopper:
         self.loop = asyncio.get_running_loop()
         self.code_offset = 0
         """Added to the exit code of a process that ends in order."""
+        self.must_be_replaced = False
         self.code: int | None = None
         """The exit code, once the work is over: a forced exit after that does not change it."""
 
@@ -111,6 +112,12 @@ class Stopper:
         if self._stop_requests.count == 0:
             self.request_stop()
 
+    def replace(self) -> None:
+        """Drain, and exit with the code that asks the supervisor for a new process."""
+        self.must_be_replaced = True
+        self._stop(now=False)
+        self._bounded(self._worker.options.grace)
+
     def toggle(self) -> None:
         """Pause claiming; called again: resume."""
         self.quiet(on=not self._quiet)
@@ -127,8 +134,15 @@ class Stopper:
         self._stop_requests.count = max(self._stop_requests.count, 2)
         self._stop(now=True)
 
+    @property
+    def unfinished_code(self) -> int:
+        """The exit code of a process that leaves handlers unfinished."""
+        return self.code_offset + exit_codes.REPLACE if self.must_be_replaced else exit_codes.FAILURE
+
     def over(self, code: int) -> int:
         """Note the exit code: the work is over."""
+        if self.must_be_replaced and code == exit_codes.OK:
+            code = exit_codes.REPLACE
         self.code = self.code_offset + code
         return code
 
@@ -164,7 +178,7 @@ async def _work(
         around = loaded.registry.around.handler(handler)
         isolate = Quarantine(settings, name, handler.is_program, around).run
         tasks = loaded.claimed(settings)
-        host = Host(isolate, _leave_when_hung(settings.worker.grace), settings.timings)
+        host = Host(isolate, _leave_when_hung(settings.worker.grace), lambda: stopper.replace(), settings.timings)
         worker = Worker(store, around, settings.worker_options(tasks, name), events=events, host=host)
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
@@ -179,7 +193,7 @@ async def _work(
         await _run(worker, changes, reloader, recurring, once=settings.worker.once)
         if worker.unfinished:
             _last_write(store, worker.unfinished)
-            hard_exit(exit_codes.FAILURE)
+            hard_exit(stopper.unfinished_code)
         return stopper.over(exit_codes.FAILURE if unrecorded else exit_codes.OK)
     finally:
         handler.close()

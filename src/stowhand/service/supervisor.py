@@ -24,6 +24,7 @@ from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.protocols.operating import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
+from stowhand.service.exit_codes import REPLACE
 from stowhand.service.process import LAST_WRITE, hard_exit
 from stowhand.service.stop_requests import StopRequests
 from stowhand.worker.worker import new_identity
@@ -35,7 +36,8 @@ UNOPENED = 9
 """Between a child and its supervisor: what its tasks ask for could not be opened. At the start that ends all."""
 IN_ORDER_OFFSET = 200
 """Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
-IN_ORDER = {IN_ORDER_OFFSET + code: code for code in (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, UNOPENED)}
+_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, REPLACE, UNOPENED)
+IN_ORDER = {IN_ORDER_OFFSET + code: code for code in _CHILD_CODES}
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -196,10 +198,7 @@ class Supervisor:
         jobs = await asyncio.to_thread(lambda: asyncio.run(self._reset(child.name)))
         if self.stopping and ended == -signal.SIGTERM and not jobs:
             return False
-        how = (
-            f"was killed by {_named(-ended)}" if ended < 0 else f"ended with code {_shown(IN_ORDER.get(ended, ended))}"
-        )
-        self._events.emit(ChildDied(child.name, child.process.pid, how, jobs))
+        self._events.emit(ChildDied(child.name, child.process.pid, _how(ended), jobs))
         return True
 
     async def _reset(self, name: str) -> int:
@@ -223,6 +222,15 @@ class Supervisor:
             return 0.0
         child.quick_deaths += 1
         return min(0.1 * 2.0 ** (child.quick_deaths - 1), self._timings.slowest_restart)
+
+
+def _how(ended: int) -> str:
+    """How a child ended, in words, from what ``wait`` gave."""
+    if ended < 0:
+        return f"was killed by {_named(-ended)}"
+    code = _shown(IN_ORDER.get(ended, ended))
+    reason = ": too many threads outlived their timeouts" if IN_ORDER.get(ended) == REPLACE else ""
+    return f"ended with code {code}{reason}"
 
 
 def _shown(code: int) -> int:

@@ -112,7 +112,9 @@ async def _work(options: TableRunOptions) -> int:
 def _unready(worker: Worker) -> list[str]:
     if not worker.internals.liveness.claimed:
         return ["it is starting: the table has answered no claim yet"]
-    return refusals(worker.internals.liveness.refused())
+    liveness = worker.internals.liveness
+    reason = liveness.unready()
+    return refusals(liveness.refused()) + ([reason] if reason else [])
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -183,8 +184,8 @@ class TaskHandler:
         return arguments
 
     async def _in_thread(self, attempt: Attempt[Job], call: Callable[[], object]) -> object:
-        def left_behind() -> None:
-            control_of(attempt).detached = True
+        def left_behind(ended: threading.Event) -> None:
+            control_of(attempt).abandoned_thread = ended
 
         if (around := self._registry.around.thread) is not None:
             call = partial(_within, around, call)

@@ -161,7 +161,7 @@ class _Open:
                 closing.wait()
 
         try:
-            await threads.run(hold, left_behind=closing.set)
+            await threads.run(hold, left_behind=lambda _: closing.set())
         finally:
             threads.close()
 

@@ -26,11 +26,11 @@ class Threads:
         self._closed = False
         self._lock = threading.Lock()
 
-    async def run(self, call: Callable[[], T], *, left_behind: Callable[[], None]) -> T:
+    async def run(self, call: Callable[[], T], *, left_behind: Callable[[threading.Event], None]) -> T:
         """Call it in a thread, under a copy of the current context variables, and wait for what it returns.
 
-        When the waiting is cancelled, the call goes on (a thread cannot be stopped), ``left_behind`` is called, and
-        its result or error is ignored.
+        When the waiting is cancelled, the call goes on (a thread cannot be stopped), and its result or error is
+        ignored. ``left_behind`` is then called with an event that is set when the call ends.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -50,7 +50,7 @@ class Threads:
             return await future
         except asyncio.CancelledError:
             if not ended.is_set():
-                left_behind()
+                left_behind(ended)
             raise
 
     def close(self) -> None:

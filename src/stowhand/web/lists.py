@@ -74,7 +74,7 @@ async def failures(asked: Asked, reading: Reading) -> View:
 async def workers(asked: Asked, reading: Reading) -> View:
     """Who works, and on what; those that were lost within a day, too."""
     held = {one.worker: one for one in await reading.held(asked.who) or ()}
-    rows = _sorted(await reading.workers(), lambda row: (row.alive, not row.card.stopping, row.card.name))
+    rows = _sorted(await reading.workers(), lambda row: (row.alive, row.state == "alive", row.card.name))
     return _view(asked, "workers", rows, held=held)
 
 

@@ -92,8 +92,10 @@ class Claimer:
 
     @property
     def _is_full(self) -> bool:
-        """Nothing may be claimed: the worker is quiet, a suspect runs alone, or too much waits to be recorded."""
-        return self._duty.is_quiet or self._suspects.runs_alone or self._load.is_backed_up
+        """Nothing may be claimed: the worker is quiet, a suspect runs alone, too much waits to be recorded, or too many
+        threads have outlived their attempts."""
+        load = self._load
+        return self._duty.is_quiet or self._suspects.runs_alone or load.is_backed_up or load.is_out_of_threads
 
     # -- claim -----------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Claimer:
     @property
     def _suspect_is_next(self) -> bool:
         """It is time to ask for a suspect before anything else, and there is a slot for it."""
-        if self._duty.is_quiet or self._is_spent or not self._found_jobs:
+        if self._duty.is_quiet or self._is_spent or self._load.is_out_of_threads or not self._found_jobs:
             return False
         return self._suspects.wait <= 0 and self._load.free > 0
 

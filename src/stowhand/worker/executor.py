@@ -14,13 +14,14 @@ from functools import partial
 from typing import Any
 
 from stowhand.errors import StoreError
-from stowhand.events import JobLeft, JobLost, JobSaid, JobStarted, ThreadAbandoned
+from stowhand.events import JobLeft, JobLost, JobSaid, JobStarted
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Attempt, Stop, Transaction, control_of, known_control_of
 from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.store import Claim
+from stowhand.worker.abandoned_threads import AbandonedThreads
 from stowhand.worker.basis import Basis
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
@@ -39,6 +40,7 @@ class Executor:
         leases: Leases,
         settler: Settler,
         heartbeater: Heartbeater,
+        abandoned: AbandonedThreads,
         isolate: Isolate | None,
         basis: Basis,
     ) -> None:
@@ -47,6 +49,7 @@ class Executor:
         self._leases = leases
         self._settler = settler
         self._heartbeater = heartbeater
+        self._abandoned = abandoned
         self._supervisor = basis.supervisor
         self._changes = basis.changes
         self._duty = basis.duty
@@ -106,8 +109,8 @@ class Executor:
         control, transaction = known_control_of(attempt), None
         if control is not None:
             control.ended = True
-            if control.detached:
-                self._events.emit(ThreadAbandoned(self._worker, held.claim.lease.job_id, held.claim.task))
+            if control.abandoned_thread is not None:
+                self._abandoned.add(held, control.abandoned_thread)
             transaction = control.transaction
             if control.hooked is not None or _holds_slot(transaction):
                 self.occupying.add(attempt)
@@ -143,7 +146,7 @@ class Executor:
     def _leave(self, held: Held, attempt: Attempt[Any], why: Stop) -> None:
         """Nothing is recorded: it is lost, returned, or its child process died or never started it."""
         lease = held.claim.lease
-        if why is Stop.RETURNED and control_of(attempt).detached:
+        if why is Stop.RETURNED and control_of(attempt).abandoned_thread is not None:
             self.unfinished.append(lease)  # a thread still runs for it: its lease is kept until the last moment
             return
         self._leases.drop([held])

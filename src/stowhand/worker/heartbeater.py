@@ -24,6 +24,7 @@ from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.progress import ProgressKeeper
 from stowhand.protocols.store import Foreign, Heartbeats
+from stowhand.worker.abandoned_threads import AbandonedThreads
 from stowhand.worker.basis import Basis
 from stowhand.worker.leases import Held, Leases, leases_of
 from stowhand.worker.minute_book import MinuteBook
@@ -59,12 +60,13 @@ class Heartbeater:
         leases: Leases,
         watchdog: LoopWatchdog,
         book: MinuteBook,
+        abandoned: AbandonedThreads,
         basis: Basis,
     ) -> None:
         self._heartbeats = heartbeats
         self._leases = leases
         self._watchdog = watchdog
-        self._registration = Registration(heartbeats, basis)
+        self._registration = Registration(heartbeats, watchdog, abandoned, basis)
         self._throughput = ThroughputWriter(basis.worker, book, basis.events)
         self._duty = basis.duty
         self._changes = basis.changes

@@ -19,6 +19,8 @@ class Host(msgspec.Struct, frozen=True):
     """Runs suspects in a child process; without it they run alone."""
     on_hang: Callable[[], None] = lambda: None
     """Called from the heartbeat thread when the loop is blocked beyond all patience, once per hang."""
+    on_threads_exhausted: Callable[[], None] = lambda: None
+    """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
     timings: Timings = Timings()
 
 

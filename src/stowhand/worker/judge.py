@@ -57,8 +57,8 @@ class Judge:
             case None:
                 return outcome_of(error, held.claim, self._policy_of)
             case Stop.TIMEOUT:
-                detached = held.attempt is not None and control_of(held.attempt).detached
-                thread = "; its thread cannot be stopped and its result will be ignored" if detached else ""
+                runs_on = held.attempt is not None and control_of(held.attempt).abandoned_thread is not None
+                thread = "; its thread cannot be stopped and its result will be ignored" if runs_on else ""
                 said = f"timed out: the attempt took longer than {held.timeout:g} s{thread}"
                 return Retry(said, error_class=TIMED_OUT)
             case Stop.CANCELED:

@@ -52,6 +52,9 @@ class Liveness:
     lag: Callable[[], float]
     """Seconds by which the loop was late, the most since the last call of this; 0 or less: it was not."""
 
+    unready: Callable[[], str | None]
+    """Why the worker claims nothing new, if it does not. From any thread."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
@@ -61,6 +64,7 @@ class Liveness:
         calls: Mapping[str, Call],
         lag: Callable[[], float] = lambda: 0.0,
         refused_since: Callable[[], float | None] = lambda: None,
+        unready: Callable[[], str | None] = lambda: None,
     ) -> None:
         """By loop: ``moments``, when it last moved; ``calls``, its calls to the store. ``refused_since``: since when
         the store refuses what the heartbeater writes."""
@@ -68,6 +72,7 @@ class Liveness:
         self._calls = calls
         self._heartbeat_refused_since = refused_since
         self.lag = lag
+        self.unready = unready
 
     def ages(self) -> dict[str, float]:
         """By loop: seconds since it moved, or that its call to the store has taken so far; 0 when it rests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stowhand.worker.abandoned_threads import AbandonedThreads
 from stowhand.worker.basis import Basis
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
@@ -16,13 +17,20 @@ class Load:
     """Of one worker. Everything but ``is_idle`` and ``returned`` is signalled in ``Changes``."""
 
     def __init__(
-        self, slots: Slots, executor: Executor, settler: Settler, heartbeater: Heartbeater, basis: Basis
+        self,
+        slots: Slots,
+        executor: Executor,
+        settler: Settler,
+        heartbeater: Heartbeater,
+        abandoned: AbandonedThreads,
+        basis: Basis,
     ) -> None:
         self._slots = slots
         self._executor = executor
         self._settler = settler
         self._supervisor = basis.supervisor
         self._heartbeater = heartbeater
+        self._abandoned = abandoned
 
     @property
     def free(self) -> int:
@@ -48,6 +56,11 @@ class Load:
     def is_unrecorded(self) -> bool:
         """Something has ended, and its end is not recorded yet."""
         return bool(self._settler.backlog or self._supervisor.pending)
+
+    @property
+    def is_out_of_threads(self) -> bool:
+        """Too many threads have outlived their attempts."""
+        return self._abandoned.are_exhausted
 
     @property
     def is_backed_up(self) -> bool:

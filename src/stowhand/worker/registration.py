@@ -7,7 +7,9 @@ import socket
 
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList, own_version
 from stowhand.protocols.store import Heartbeats
+from stowhand.worker.abandoned_threads import AbandonedThreads
 from stowhand.worker.basis import Basis
+from stowhand.worker.watchdog import LoopWatchdog
 
 RETRY_AFTER = 2.0
 """Seconds until an entry is written again that the store has not accepted."""
@@ -16,7 +18,11 @@ RETRY_AFTER = 2.0
 class Registration:
     """Used by the heartbeat thread. With a store that keeps no list of workers it does nothing."""
 
-    def __init__(self, heartbeats: Heartbeats, basis: Basis) -> None:
+    def __init__(
+        self, heartbeats: Heartbeats, watchdog: LoopWatchdog, abandoned: AbandonedThreads, basis: Basis
+    ) -> None:
+        self._watchdog = watchdog
+        self._abandoned = abandoned
         self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
         self._duty = basis.duty
         self._worker = basis.worker
@@ -63,4 +69,6 @@ class Registration:
             stopping=self._duty.is_stopping or self._duty.is_quiet,
             app_version=self._options.app_version,
             forbidden_flags=flags if isinstance(flags := self._options.forbidden_flags, tuple) else None,
+            abandoned_threads=self._abandoned.number,
+            blocked=self._watchdog.is_blocked,
         )

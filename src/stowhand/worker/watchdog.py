@@ -57,6 +57,11 @@ class LoopWatchdog:
         self.hangs = False
         self._doubted = False
 
+    @property
+    def is_blocked(self) -> bool:
+        """The loop has not run for a second. From any thread."""
+        return self._clock.monotonic() - self.last_alive >= self._blocked_after
+
     def lag(self) -> float:
         """Seconds by which ``alive`` was called late, the most since the last call of this. From any thread."""
         lag, self._lag = self._lag, 0.0

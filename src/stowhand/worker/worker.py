@@ -36,6 +36,7 @@ from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Store
 from stowhand.protocols.throughput import ThroughputKeeper
+from stowhand.worker.abandoned_threads import AbandonedThreads
 from stowhand.worker.admission import Admission
 from stowhand.worker.basis import Basis
 from stowhand.worker.changes import Changes
@@ -120,16 +121,17 @@ class Worker:
         self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, basis)
         book = MinuteBook(self._clock.monotonic, self._counted_as)
         count = book.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
-        self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, book, basis)
+        self._abandoned = abandoned = AbandonedThreads(host.on_threads_exhausted, basis)
+        self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, book, abandoned, basis)
 
         hooks = Hooks(handler, store, basis)
         admission = Admission(handler, basis)
         decides = admission.one_by_one or hooks.holds_slots or options.fair
         chain = None if decides else store.capabilities.settle_and_claim
         self._settler = settler = Settler(store, leases, judge, count, basis, chains=chain is not None)
-        self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, host.isolate, basis)
+        self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, abandoned, host.isolate, basis)
         self._slots = slots = Slots(executor, leases, executing, basis)
-        self._load = load = Load(slots, executor, settler, heartbeater, basis)
+        self._load = load = Load(slots, executor, settler, heartbeater, abandoned, basis)
 
         claims = Claims(store, leases, heartbeater, load, basis)
         claim_size = ClaimSize(slots, load, hooks, basis, one_by_one=admission.one_by_one)
@@ -143,7 +145,7 @@ class Worker:
         beating = (lambda: heartbeater.ticked) if openings is None else lambda: max(heartbeater.ticked, openings.moved)
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": beating}
-        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since)
+        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since, abandoned.why_exhausted)
         self.internals = Internals(self._liveness, self._quiet, self._duty.retask, leases.list_all, settler.give_up)
 
     # -- run and stop ----------------------------------------------------------------------------
@@ -209,6 +211,7 @@ class Worker:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
         while True:
             self._watchdog.alive()
+            self._abandoned.look()
             for held in self._leases.expired(self._clock.monotonic()):
                 if held.phase is Phase.RUNNING:
                     self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))

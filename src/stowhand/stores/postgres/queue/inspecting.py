@@ -269,8 +269,8 @@ def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[
 
 
 def _worker(row: Row) -> WorkerRow:
-    name, host, pid, version, tasks, concurrency, stopping, flags, app_version, started_at, seen_at, now = row
-    card = WorkerCard(name, host, pid, version, _tuple(tasks), concurrency, stopping, _tuple(flags), app_version)
+    name, host, pid, version, tasks, concurrency, stopping, flags, *more, started_at, seen_at, now = row
+    card = WorkerCard(name, host, pid, version, _tuple(tasks), concurrency, stopping, _tuple(flags), *more)
     return worker_row(card, started_at, seen_at, now)
 
 

@@ -568,13 +568,15 @@ select state, jobs from {schema}.count_states(%s::int)
 select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"
 
 -- name: workers
-select name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, started_at, seen_at,
+select name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads,
+  blocked, started_at, seen_at,
   coalesce(%s::timestamptz, now())
 from {schema}.workers order by name collate "C"
 
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
-  %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[], %(app_version)s),
+  %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[], %(app_version)s, %(abandoned_threads)s::int,
+  %(blocked)s),
   (select coalesce(max(id), 0) from {schema}.applied_migrations where breaking)
 
 -- name: worker_gone

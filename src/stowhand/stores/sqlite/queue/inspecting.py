@@ -232,8 +232,13 @@ def _workers(tx: Transaction) -> list[WorkerRow]:
 
 
 def _worker(row: Sequence[Any], now: Moment) -> WorkerRow:
-    name, host, pid, version, tasks, concurrency, stopping, flags, app_version, started_at, seen_at = row
-    card = WorkerCard(name, host, pid, version, _names(tasks), concurrency, bool(stopping), _names(flags), app_version)
+    name, host, pid, version, tasks, concurrency, stopping, flags, app_version, threads, blocked, *moments = row
+    card = WorkerCard(
+        *(name, host, pid, version, _names(tasks), concurrency, bool(stopping), _names(flags), app_version),
+        abandoned_threads=threads,
+        blocked=bool(blocked),
+    )
+    started_at, seen_at = moments
     return worker_row(card, to_datetime(started_at), to_datetime(seen_at), to_datetime(now.wall))
 
 

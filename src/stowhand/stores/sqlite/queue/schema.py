@@ -12,7 +12,9 @@ from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, S
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
-VERSION = 17
+_MIGRATIONS = files("stowhand.stores.sqlite.queue").joinpath("migrations")
+VERSIONS = sorted(int(file.name[:4]) for file in _MIGRATIONS.iterdir() if file.name.endswith(".sql"))
+VERSION = VERSIONS[-1]
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
 
@@ -73,9 +75,9 @@ def install(tx: Transaction) -> SchemaStatus:
     return status(tx.raw)
 
 
-def missing(found: SchemaStatus) -> range:
+def missing(found: SchemaStatus) -> list[int]:
     """The migrations yet to be applied."""
-    return range((found.installed or 0) + 1, VERSION + 1)
+    return [version for version in VERSIONS if version > (found.installed or 0)]
 
 
 def migration(version: int) -> Iterator[str]:
@@ -89,7 +91,7 @@ def migration(version: int) -> Iterator[str]:
 
 
 def _text(version: int) -> str:
-    return files("stowhand.stores.sqlite.queue").joinpath("migrations", f"{version:04}.sql").read_text("utf-8")
+    return _MIGRATIONS.joinpath(f"{version:04}.sql").read_text("utf-8")
 
 
 def plan(found: SchemaStatus) -> str:

@@ -84,7 +84,8 @@ end $$;
 
 create or replace function {schema}.worker_seen(
   _name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency int, _stopping boolean,
-  _now timestamptz default null, _forbidden text[] default array[]::text[], _app_version text default null
+  _now timestamptz default null, _forbidden text[] default array[]::text[], _app_version text default null,
+  _abandoned_threads int default 0, _blocked boolean default false
 ) returns void
 language plpgsql {definer} as $$
 declare
@@ -92,10 +93,13 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into {schema}.workers
-      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version)
-    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version)
+      (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version,
+        abandoned_threads, blocked)
+    values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version,
+        _abandoned_threads, _blocked)
     on conflict (name) do update
-      set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at;
+      set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at,
+        abandoned_threads = _abandoned_threads, blocked = _blocked;
   if _app_version is not null then perform {schema}.note_app_version(_app_version, _at); end if;
 end $$;
 

@@ -43,14 +43,18 @@ SELECT queue, max(since), max(held_by), sum(waiting), sum(due), sum(running), su
 ) GROUP BY queue ORDER BY queue
 
 -- name: workers
-SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, started_at, seen_at
+SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads, blocked,
+    started_at, seen_at
 FROM stowhand_workers ORDER BY name
 
 -- name: worker_seen
 INSERT INTO stowhand_workers
-    (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, started_at, seen_at)
-VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :forbidden_flags, :app_version, :now, :now)
-ON CONFLICT (name) DO UPDATE SET tasks = excluded.tasks, stopping = excluded.stopping, seen_at = excluded.seen_at
+    (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads, blocked,
+    started_at, seen_at)
+VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :forbidden_flags, :app_version,
+    :abandoned_threads, :blocked, :now, :now)
+ON CONFLICT (name) DO UPDATE SET tasks = excluded.tasks, stopping = excluded.stopping, seen_at = excluded.seen_at,
+    abandoned_threads = excluded.abandoned_threads, blocked = excluded.blocked
 
 -- name: worker_gone
 DELETE FROM stowhand_workers WHERE name = :name
