@@ -171,7 +171,7 @@ def test_who_stands_in_a_queue_in_the_order_of_service(run: Run, call: Stowhand,
     assert listed[2].split() == ["first", "waiting", "2", "-", ids[1]]
     assert listed[3].split()[-1] == ids[2]
     shown = call("flows", "show", program, ids[1])
-    assert "stands            waiting in first, priority 1, position 2\n" in shown.out
+    assert "state             waiting in first, priority 1, position 2\n" in shown.out
     assert 'text              "two"\n' in shown.out
     empty = call("flows", "jobs", program, "--queue", "third")
     assert (empty.code, empty.out, empty.err) == (0, "", "No jobs.\n")
@@ -190,7 +190,7 @@ def test_what_has_failed_where_it_went_and_what_it_left(run: Run, call: Stowhand
     assert listed.err == f"There may be more: --after {bad}\n"
     assert [row["id"] for row in call("flows", "jobs", program, "--failed", "--after", bad, "--json").rows()] == [worse]
     shown = call("flows", "show", program, bad)
-    assert "stands            failed in first\n" in shown.out
+    assert "state             failed in first\n" in shown.out
     assert "\x1b" not in shown.out
     job = call("flows", "show", program, good, "--children", "--json").rows()[0]
     assert (job["stands"]["queue"], job["stands"]["state"]) == ("third", "waiting")
@@ -199,8 +199,21 @@ def test_what_has_failed_where_it_went_and_what_it_left(run: Run, call: Stowhand
     assert len(nested) == 2
     for child, twice in zip(nested, (2, 4), strict=True):
         assert f"\n    twice             {twice}\n" in child
-    names = call("flows", "show", program, good).out.partition("\nchildren:second:jobs")[2].splitlines()[0]
-    assert names.count("second:kid:") == 2
+    assert "\nchildren:second   2 done (--children shows them)\n" in call("flows", "show", program, good).out
+    heading, first, *_ = [line.split() for line in call("flows", "list", program).out.splitlines()]
+    assert dict(zip(heading, first, strict=True))["FAILED"] == "2"
+    sums = call("flows", "monitor", program, "--once").out.splitlines()[-1]
+    assert sums.split()[-1] == "2"
+
+
+def test_a_job_of_many_children_is_shown_as_a_summary(run: Run, call: Stowhand, program: str) -> None:
+    (job,) = add(run, program, "child")
+    work(run, program)
+    shown = call("flows", "show", program, job).out
+    assert "\nchildren:second   2 done, 1 failed (--children shows them)\n" in shown
+    assert "second:kid:" not in shown
+    row = call("flows", "show", program, job, "--json").rows()[0]
+    assert row["children"] == {"second": {"done": 2, "failed": 1}}
 
 
 def test_a_job_is_found_however_far_behind_or_it_is_said_where_nobody_looked(

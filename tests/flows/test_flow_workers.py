@@ -108,7 +108,7 @@ def test_what_outlasts_the_grace_is_handed_back_unspent(run: Run, redis_server: 
         with redis_server.client() as client:
             assert client.lrange("queue:only:waiting", 0, -1) == [job]
             assert client.keys("lock:*") == []
-            assert client.hkeys(f"job:demo:{job}") == ["correlationId"]
+            assert client.hkeys(f"job:demo:{job}") == ["flow:state", "correlationId"]
 
     run(story())
 

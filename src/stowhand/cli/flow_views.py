@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,13 +14,13 @@ import msgspec
 from stowhand.cli.screen import output_width
 from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
-from stowhand.flows import Position, QueueCount
+from stowhand.flows import FlowJobView, Position, QueueCount, Stage
 from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
 Job = dict[str, Any]
-STATES = ("waiting", "processing", "delayed", "parked")
-NUMBERS = frozenset({"SLOTS", "PRIO", "POSITION", "FAILED", *(state.upper() for state in STATES)})
+STATES = ("waiting", "processing", "delayed", "parked", "failed")
+NUMBERS = frozenset({"SLOTS", "PRIO", "POSITION", *(state.upper() for state in STATES)})
 NAME_WIDE = 18
 CHILDREN = re.compile(r"children:.*:jobs")
 """The attributes under which a parent keeps its children: their names, or all of each where that was asked for."""
@@ -53,8 +54,7 @@ def look_table(shape: FlowShape, counts: Sequence[QueueCount]) -> list[str]:
             rows.append([name, *_numbers(count)])
             name = ""
     sums = {state: sum(getattr(count, state) for count in counts) for state in STATES}
-    failed = sum(count.failed or 0 for count in counts)
-    rows.append(["all", "", *(str(each) for each in sums.values()), str(failed)])
+    rows.append(["all", "", *(str(each) for each in sums.values())])
     return _counted(("QUEUE",), rows, counts)
 
 
@@ -111,24 +111,55 @@ def plain_json(value: object) -> str:
     return json.dumps(value, default=_plain)
 
 
-def position_text(job: Job, position: Position | None) -> str:
+class Shown(msgspec.Struct, frozen=True):
+    """One job as ``show`` prints it."""
+
+    view: FlowJobView
+    job: Job
+    position: Position | None
+    """``None``: no worker will run it, or it was not found among the first ones."""
+    children: dict[str, Counter[str]]
+    """By parent's queue: how many of its children are in each state; these are shown instead of their attributes."""
+
+
+def state_text(shown: Shown) -> str:
     """The job's state and position, in a sentence."""
+    view, position = shown.view, shown.position
+    words = f"{view.state} in {_text(view.queue)}"
     if position is not None:
-        words = f"{position.state} in {position.queue}, priority {position.priority}, position {position.position}"
-        return words if position.ready_at is None else f"{words}, ready at {_moment(position.ready_at)}"
-    if job.get("failed"):
-        return f"failed in {_text(job.get('failedQueue'))}"
-    completed = job.get("completed-queue")
-    return "in no queue" + (f"; completed {completed}" if completed else "")
+        words += f", priority {position.priority}, position {position.position}"
+    if view.ready_at is not None:
+        words += f", ready at {_moment(view.ready_at.timestamp())}"
+    return f"{words}: {view.failure}" if view.state is Stage.LOST else words
 
 
-def job_page(job: Job, position: Position | None) -> str:
+def child_state(child: Job) -> str:
+    """What a child has come to, from its attributes."""
+    if child.get("failed"):
+        return "canceled" if child.get("canceled") else "failed"
+    return "done" if child.get("done") else "not ended"
+
+
+def shown_json(shown: Shown) -> str:
+    """One line. ``job``: all attributes; ``stands``: its position, ``null`` if it has none."""
+    view = shown.view
+    about = {"state": view.state, "queue": view.queue, "failure": view.failure, "key": view.key}
+    return plain_json({"job": shown.job, **about, "stands": shown.position, "children": shown.children})
+
+
+def job_page(shown: Shown) -> str:
     """Every attribute on a line of its own, as JSON; children below."""
     lines = [
-        f"{'id':<{NAME_WIDE}}{escape(str(job['id']))}",
-        f"{'stands':<{NAME_WIDE}}{escape(position_text(job, position))}",
+        f"{'id':<{NAME_WIDE}}{escape(str(shown.job['id']))}",
+        f"{'state':<{NAME_WIDE}}{escape(state_text(shown))}",
     ]
-    return "\n".join([*lines, *_attributes(job, "")])
+    if shown.view.key is not None:
+        lines.append(f"{'key':<{NAME_WIDE}}{escape(shown.view.key)}")
+    hidden = {f"children:{queue}:{kind}" for queue in shown.children for kind in ("jobs", "params", "results")}
+    for queue, states in shown.children.items():
+        counted = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+        lines.append(f"{escape(f'children:{queue}'):<{NAME_WIDE - 1}} {counted} (--children shows them)")
+    return "\n".join([*lines, *_attributes({k: v for k, v in shown.job.items() if k not in hidden}, "")])
 
 
 def _attributes(job: Job, indent: str) -> list[str]:
@@ -158,18 +189,13 @@ def _shown(queue: FlowQueue) -> str:
 
 
 def _numbers(count: QueueCount) -> list[str]:
-    figures = [str(count.priority), *(str(getattr(count, state)) for state in STATES)]
-    return [*figures, "-" if count.failed is None else str(count.failed)]
+    return [str(count.priority), *(str(getattr(count, state)) for state in STATES)]
 
 
 def _counted(names: tuple[str, ...], rows: list[list[str]], counts: Sequence[QueueCount]) -> list[str]:
-    """With a column for priorities only where there are several, and for failed ones only where they are counted."""
-    headings = [*names, "PRIO", *(state.upper() for state in STATES), "FAILED"]
-    hidden = {
-        *(() if any(count.priority != 1 for count in counts) else ("PRIO",)),
-        *(() if any(count.failed is not None for count in counts) else ("FAILED",)),
-    }
-    return _without(hidden, headings, rows)
+    """With a column for priorities only where there are several."""
+    headings = [*names, "PRIO", *(state.upper() for state in STATES)]
+    return _without(() if any(count.priority != 1 for count in counts) else ("PRIO",), headings, rows)
 
 
 def _without(hidden: Collection[str], headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

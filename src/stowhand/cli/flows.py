@@ -12,6 +12,8 @@ import click
 
 from stowhand.cli.flow_views import (
     Job,
+    Shown,
+    child_state,
     ended_table,
     job_page,
     look_heading,
@@ -21,6 +23,7 @@ from stowhand.cli.flow_views import (
     position_table,
     queue_json,
     queue_table,
+    shown_json,
 )
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option, log_options, otel_option, settings_of
@@ -29,7 +32,8 @@ from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import Screen
 from stowhand.errors import ConfigurationError
 from stowhand.events import WorkerStopped
-from stowhand.flows import Flow, Position, QueueCount
+from stowhand.flows import Flow, Position, QueueCount, Stage
+from stowhand.flows.flow import MOST_CHILDREN
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.safe_text import escape
 from stowhand.observe.traces import Traces
@@ -87,21 +91,24 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
 @command.command("show")
 @target_argument
 @click.argument("job_id", metavar="JOB_ID")
-@click.option("--children", is_flag=True, help="Each child with all of its own.")
+@click.option("--children", is_flag=True, help="Each child with all its attributes, instead of a summary.")
 @json_option
 @log_options
 def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: Any) -> int:
-    """Show everything about one job, and its position."""
+    """Show a job's state, position and attributes; of its children how many have ended, and how."""
 
-    async def look(flow: Flow) -> tuple[Job | None, Position | None]:
+    async def look(flow: Flow) -> Shown | None:
+        view = await flow.get_job(job_id)
         (job,) = await flow.get_jobs([job_id], resolve_children=children)
-        return job, None if job is None else await _find(flow, job_id)
+        if view is None or job is None:
+            return None
+        position = None if view.state.has_ended or view.state is Stage.LOST else await _find(flow, job_id)
+        return Shown(view, job, position, {} if children else await _families(flow, job))
 
-    job, position = with_flow(read_flow(target, typed), look)
     return show_one(
-        job,
+        with_flow(read_flow(target, typed), look),
         f"job {escape(job_id)}",
-        lambda job: plain_json({"job": job, "stands": position}) if as_json else job_page(job, position),
+        shown_json if as_json else job_page,
     )
 
 
@@ -286,6 +293,20 @@ async def _find(flow: Flow, job_id: str) -> Position | None:
     if beyond:
         click.echo(f"Only the first {FAR[-1]} of {', '.join(beyond)} were looked at: it may be behind them.", err=True)
     return None
+
+
+async def _families(flow: Flow, job: Job) -> dict[str, Counter[str]]:
+    """How many children a job has in each parent's queue, by state."""
+    found: dict[str, Counter[str]] = {}
+    for queue in flow.shape.all_queues():
+        names = job.get(f"children:{queue.name}:jobs")
+        if queue.is_parent and isinstance(names, list) and names:
+            states: Counter[str] = Counter()
+            found[queue.name] = states
+            for start in range(0, len(names), MOST_CHILDREN):
+                page = await flow.get_children(str(job["id"]), queue.name, start=start, limit=MOST_CHILDREN)
+                states.update(child_state(child) for child in page)
+    return found
 
 
 async def _positions(flow: Flow, queue: str | None, limit: int) -> list[Position]:

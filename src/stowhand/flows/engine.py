@@ -36,6 +36,8 @@ class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     delay: float | None = None
     """Seconds until the job may start."""
+    key: str | None = None
+    """While a job of the flow with this key has not ended, its id is returned and nothing is created."""
     carried: Mapping[str, str | None] = {}
     """The creator's trace context, where it is traced (propagation.py)."""
 
@@ -50,8 +52,8 @@ class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
     delayed: int = 0
     parked: int = 0
     """Parents that wait for their children."""
-    failed: int | None = None
-    """``None``: the engine cannot count them without reading every job."""
+    failed: int = 0
+    """Redis: those that our workers have recorded, all of them at the first priority."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,10 +126,7 @@ class Engine(Protocol):
         """
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Ids of failed jobs, children included, in id order, after ``after``.
-
-        In Redis a scan of all keys: for people, not for programs.
-        """
+        """Ids of failed jobs, children included, in id order, after ``after``."""
 
     # -- looking
 

@@ -20,6 +20,8 @@ class Stage(StrEnum):
     DELAYED = "delayed"
     PARKED = "parked"
     """A parent that waits for its children."""
+    LOST = "lost"
+    """Redis: no list of its queue has it, so no worker will run it. ``retry`` puts it back."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -40,7 +42,9 @@ class FlowJobView(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Any]
     """The job's attributes and the results of its steps, decoded."""
     failure: str | None = None
-    """Why it failed, or was canceled."""
+    """Why it failed, was canceled or is lost."""
+    key: str | None = None
+    """The key of an idempotent creation."""
     created_at: datetime | None = None
     ready_at: datetime | None = None
     """When a delayed job may start."""

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob, SchemaMissing
+from stowhand.flows.ids import Ids
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import new_job
 from stowhand.flows.queue import QueueEngine
-from stowhand.flows.queue.ids import Ids
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.flow_tables import NewFlow

@@ -51,7 +51,7 @@ def shape_of(variant: str) -> FlowShape:
     )
 
 
-GIVEN = ("flowName", "priority", "correlationId", "endedAtTimestamp")
+GIVEN = ("flowName", "priority", "correlationId", "endedAtTimestamp", "flow:state", "flow:passed")
 
 
 class Blocking:

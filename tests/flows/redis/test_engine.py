@@ -168,7 +168,7 @@ def test_a_failure_says_where_and_why(run: Run, redis_url: str, look: redis.Redi
             await bench.work("first", refuse)
             failed = {"done": "true", "failed": "true", "failedQueue": '"first"', "failedErrorMsg": '"ten is bad"'}
             assert bench.hash(job) | failed == bench.hash(job)
-            assert bench.all_keys() == {bench.hash_key(job)}
+            assert bench.all_keys() == {bench.hash_key(job), bench.queue("first", "failed")}
 
     run(check())
 
@@ -241,7 +241,7 @@ def test_children_are_created_once_with_what_they_are_given(
             assert bench.members("parent:other", "waiting") == [listed[1]]
             facts = {} if layout == "classic" else {"flowName": '"parent:kid"', "priority": "1"}
             assert bench.hash(children[2]) == {
-                "n": "3", "parent": f'"{job}"', "correlationId": '"corr-1"'
+                "n": "3", "parent": f'"{job}"', "correlationId": '"corr-1"', "flow:state": '"waiting:parent:kid"'
             } | facts  # fmt: skip
             assert bench.lives(bench.hash_key(children[2]))
             assert bench.members("parent", "parked") == [job]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from stowhand.errors import InvalidJob, OutcomeUnknown, StoreUnreachable
+from stowhand.errors import InvalidJob, OutcomeUnknown, QueueFull, StoreUnreachable
 from stowhand.flows.new_job import new_job
 from stowhand.flows.redis import RedisEngine
 from tests.conftest import Run
@@ -44,7 +44,8 @@ def test_a_classic_job_looks_as_the_original_leaves_it(run: Run, redis_url: str,
                 "job:demo:userId:1", "job:demo:roleIds:4", "job:demo:roleIds:5",
             }  # fmt: skip
             assert look.hgetall(f"job:demo:{job}") == {
-                "userId": "1", "roleIds": "[4,5]", "n": "3", "text": '"a \\"b\\""', "correlationId": '"corr-1"'
+                "userId": "1", "roleIds": "[4,5]", "n": "3", "text": '"a \\"b\\""', "correlationId": '"corr-1"',
+                "flow:state": '"waiting:first"',
             }  # fmt: skip
             for key in bench.all_keys() - {"queue:first:waiting"}:
                 assert 86_390 < look.ttl(key) <= 86_400
@@ -72,6 +73,7 @@ def test_a_job_of_the_priority_layout_says_where_it_belongs(run: Run, redis_url:
             assert bench.hash(job) == {
                 "userId": '"x:y"', "correlationId": '"corr-1"', "flowName": '"demo"', "priority": "2",
                 "createdAtTimestamp": str(made), "lookups:lists": '["{demo}:job:demo:userId:x:y"]',
+                "flow:state": '"waiting:first"',
             }  # fmt: skip
             with pytest.raises(InvalidJob, match="has 1 to 2"):
                 await bench.create({}, priority=3)
@@ -104,7 +106,7 @@ def test_lookups_are_texts_and_numbers(
             for text in found:
                 assert await bench.engine.ids("k", text) == [job]
             assert await bench.engine.delete(job) is True
-            assert bench.all_keys() == {"queue:first:waiting"}
+            assert bench.all_keys() == set()
 
     run(check())
 
@@ -158,10 +160,10 @@ def test_a_job_of_many_attributes_fits_through_a_script(run: Run, redis_url: str
         values = {f"a{number}": number for number in range(5000)}
         async with flow_bench(redis_url, shape(PLAIN, lookup=("k",)), look) as bench:
             job = await bench.create({**values, "k": list(range(3000))})
-            assert look.hlen(f"job:demo:{job}") == 5002
+            assert look.hlen(f"job:demo:{job}") == 5003
             assert await bench.engine.ids("k", "2999") == [job]
             assert await bench.engine.delete(job)
-            assert bench.all_keys() == {"queue:first:waiting"}
+            assert bench.all_keys() == set()
 
     run(check())
 
@@ -265,16 +267,41 @@ def test_deleting_takes_everything_of_a_job_and_nothing_of_another(
 
 
 @every_layout
-def test_what_waits_is_left_as_a_ghost_that_workers_pass_over(
+def test_a_deleted_job_is_neither_counted_nor_listed_nor_in_the_way_of_new_ones(
     run: Run, redis_url: str, look: redis.Redis, layout: str
 ) -> None:
     async def check() -> None:
-        async with flow_bench(redis_url, shape(PLAIN, layout), look) as bench:
-            ghost, job = [await bench.create({"n": n}) for n in (1, 2)]
-            await bench.engine.delete(ghost)
-            assert bench.members("first", "waiting") == [ghost, job]
-            assert [claim.lease.job_id for claim in await bench.claim("first")] == [job]
-            assert bench.members("first", "waiting") == []
+        flow = shape([Queue("first", max_length=3)], layout)
+        async with flow_bench(redis_url, flow, look) as bench:
+            jobs = [await bench.create({"n": n}) for n in range(3)]
+            assert await bench.engine.delete(jobs[1])
+            assert (await bench.engine.counts())[0].waiting == 2
+            assert [each.job_id for each in await bench.engine.positions("first", 9)] == [jobs[0], jobs[2]]
+            new = await bench.create({"n": 3})
+            with pytest.raises(QueueFull):
+                await bench.create({"n": 4})
+            assert [claim.lease.job_id for claim in await bench.claim("first")] == [jobs[0], jobs[2], new]
+
+    run(check())
+
+
+@every_layout
+def test_the_many_children_of_a_deleted_parent_leave_their_queue_and_the_others_keep_their_order(
+    run: Run, redis_url: str, look: redis.Redis, layout: str
+) -> None:
+    async def check() -> None:
+        flow = shape([Queue("parent", children=(Queue("kid"),))], layout)
+        async with flow_bench(redis_url, flow, look) as bench:
+            gone, kept = [
+                await bench.create({"children:parent:params": [{"childName": "kid"}] * number}) for number in (1200, 3)
+            ]
+            await bench.work("parent")
+            before = bench.members("parent:kid", "waiting")
+            assert await bench.engine.delete(gone)
+            left = [key.removeprefix(bench.key("job:")) for key in bench.value(kept, "children:parent:jobs")]
+            listed = [child if bench.ranked else child.rpartition(":")[2] for child in left]
+            assert bench.members("parent:kid", "waiting") == listed
+            assert before[-3:] == listed
 
     run(check())
 

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from stowhand.flows.job import FlowJob
+from stowhand.flows.view import Stage
 from stowhand.jobs.lifecycle import Cancel
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Claim
@@ -64,7 +65,7 @@ def test_a_failed_job_begins_anew_in_its_queue(run: Run, redis_url: str, look: r
             assert bench.members("first", "waiting") == [behind, job]
             for key in (bench.hash_key(job), bench.key("job:demo:k:1")):
                 assert bench.lives(key)
-            assert await retried(bench, job) == (Done.REFUSED, "it has not failed")
+            assert await retried(bench, job) == (Done.REFUSED, "it has not failed: it is waiting")
             for _ in range(2):
                 await bench.work("first", refuse)
             assert bench.value(job, "failed") is True
@@ -91,7 +92,9 @@ def test_what_the_original_wrote_in_quotes_has_failed_too(run: Run, redis_url: s
             job = await bench.create({})
             look.delete("queue:first:waiting")
             look.hset(f"job:demo:{job}", mapping={"done": '"true"', "failed": '"true"', "failedQueue": '"last"'})
-            assert await bench.engine.failed("last", after=None, limit=1) == [job]
+            known = await bench.engine.view(job)
+            assert known is not None
+            assert (known.state, known.queue) == (Stage.FAILED, "last")
             assert await retried(bench, job) == (Done.DONE, "")
             assert bench.members("last", "waiting") == [job]
 
@@ -124,8 +127,9 @@ def test_of_two_who_put_it_back_one_does(run: Run, redis_url: str, look: redis.R
             retrying, queue = bench.engine._retrying, bench.engine.shape.find_queue("first")
             spot = bench.engine._naming.spot(job)
             assert spot is not None
-            known = bench.hash(job)  # both have read the same
-            answers = [await retrying._send(spot, queue, known) for _ in range(2)]
+            known = await bench.engine._looking.find(spot)  # both have read the same
+            assert known is not None
+            answers = [await retrying._send(spot, queue, known, is_lost=False) for _ in range(2)]
             assert [answer.done for answer in answers] == [Done.DONE, Done.REFUSED]
             assert bench.members("first", "waiting") == [job]
 

@@ -164,11 +164,11 @@ def test_every_queue_is_counted(run: Run, redis_url: str, look: redis.Redis, lay
             look.lrem(bench.queue("first", "waiting"), 1, job)
             look.rpush(bench.queue("first", "suspects"), job)
             assert await bench.engine.counts() == [
-                QueueCount(queue="first", priority=1, waiting=3, processing=1, delayed=1),
-                QueueCount(queue="parent", priority=1, parked=1),
-                QueueCount(queue="parent:kid", priority=1, waiting=1),
-                QueueCount(queue="parent:other", priority=1, waiting=1),
-                QueueCount(queue="last", priority=1),
+                QueueCount(queue="first", priority=1, waiting=3, processing=1, delayed=1, failed=0),
+                QueueCount(queue="parent", priority=1, parked=1, failed=0),
+                QueueCount(queue="parent:kid", priority=1, waiting=1, failed=0),
+                QueueCount(queue="parent:other", priority=1, waiting=1, failed=0),
+                QueueCount(queue="last", priority=1, failed=0),
             ]
             (parked,) = await bench.engine.positions("parent", 10)
             assert (parked.state, parked.position) == ("parked", 1)
@@ -218,7 +218,7 @@ def test_a_look_over_a_broken_connection_is_repeated(run: Run, redis_url: str, l
             assert await bench.engine.ids("k", "needle") == [job]
             proxy.cut("middle", job.encode())
             assert (await bench.engine.read([job], resolve_children=False))[0] is not None
-            proxy.cut("request", b"SCAN")
+            proxy.cut("request", b"ZRANGEBYLEX")
             assert await bench.engine.failed(None, after=None, limit=1) == []
             proxy.cut("reply", b"queue:first")
             assert (await bench.engine.counts())[0].waiting == 1

@@ -12,8 +12,8 @@ import msgspec
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, UndecodablePayload, a_type
 from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
+from stowhand.flows.ids import Ids
 from stowhand.flows.job import FlowJob
-from stowhand.flows.queue.ids import Ids
 from stowhand.flows.queue.lists import long_apart, read_lists
 from stowhand.flows.queue.parents import Children
 from stowhand.flows.queue.queues import FlowQueueStore, SharedListener

@@ -15,8 +15,8 @@ import msgspec
 
 from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, StoreError, UndecodablePayload
+from stowhand.flows.ids import Ids, numbered
 from stowhand.flows.new_job import children_of
-from stowhand.flows.queue.ids import Ids, numbered
 from stowhand.flows.queue.lists import read_lists
 from stowhand.flows.queue.reading import gathered
 from stowhand.flows.queue.step import Above, Brood, Step, StepJob, children_at, key_of, new_step, too_much

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import UndecodablePayload
+from stowhand.flows.ids import MOST_TOGETHER, numbered
 from stowhand.flows.job import FlowJob
-from stowhand.flows.queue.ids import MOST_TOGETHER, numbered
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail

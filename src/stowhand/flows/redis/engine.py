@@ -26,7 +26,7 @@ from stowhand.flows.redis.retrying import Retrying
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.flows.redis.trouble import translated
-from stowhand.flows.redis.values import readable, view_of, wanted
+from stowhand.flows.redis.values import NOTES, readable, view_of, wanted
 from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
@@ -105,17 +105,10 @@ class RedisEngine:
         return spot is not None and await self._jobs.delete(spot)
 
     async def view(self, job_id: str) -> FlowJobView | None:
-        """Searched in its queues. The classic layout does not record when a job ended."""
+        """As its hash says. The classic layout does not record when a job ended."""
         spot = self._naming.spot(job_id)
-        (known,) = await self._looking.read([job_id], resolve_children=False)
-        if spot is None or known is None:
-            return None
-        queue, how, ready = await self._positions.place(spot)
-        if queue is None:  # it may have moved to the next queue in between
-            (known,) = await self._looking.read([job_id], resolve_children=False)
-            if known is None:
-                return None
-        return view_of(known, None if queue is None else queue.name, how, ready)
+        found = None if spot is None else await self._looking.find(spot)
+        return None if found is None else view_of(self.shape, job_id, found)
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """Some hundreds in a round trip."""
@@ -168,7 +161,7 @@ class RedisEngine:
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
         """The claimed job. A parent's attributes are decoded only when they are needed."""
         known: FlowRecord = record
-        values = {} if queue.is_parent else wanted(self._without_context(queue, known.values))
+        values = {} if queue.is_parent else wanted(self._without_notes(queue, known.values))
         job_id = self._naming.shown(queue, known.id)
         correlation_id = readable(known.correlation_id)
         flow = self.shape.name if queue.parent is not None else known.flow
@@ -187,13 +180,16 @@ class RedisEngine:
             retries=known.retries,
         )
 
-    def _without_context(self, queue: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
-        """Without the trace context, unless requested by name: a function that returns all its attributes must not pass
-        it on.
+    def _without_notes(self, queue: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
+        """Without our scripts' own fields and the trace context, unless requested by name: a function that returns all
+        its attributes must not write them.
         """
-        if not self.carries or TRACE_PARENT in (queue.declared.attributes_to_get or ()):
+        if queue.declared.attributes_to_get is not None and (
+            not self.carries or TRACE_PARENT in queue.declared.attributes_to_get
+        ):
             return values
-        return {name: text for name, text in values.items() if name != TRACE_PARENT}
+        hidden = (*NOTES, TRACE_PARENT) if self.carries else NOTES
+        return {name: text for name, text in values.items() if name not in hidden}
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
         """``None``: a claimed job may run, since limiters are applied by the claim."""

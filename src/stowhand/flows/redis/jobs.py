@@ -16,6 +16,7 @@ from stowhand.flows.redis.queues import QueueAt
 from stowhand.flows.redis.scripts import SCRIPTS, run
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.trouble import NoReply, translated
+from stowhand.flows.redis.values import KEY
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue, Layout
 from stowhand.protocols.propagation import TRACE_PARENT
@@ -53,21 +54,20 @@ class RedisJobs:
         made: list[str] = []
         for batch in _batches([(self._keys.new_id(), job) for job in jobs]):
             try:
-                await self._create(batch)
+                made += await self._create(batch)
             except StoreError as error:
                 if made:
                     raise OutcomeUnknown(
                         f"the first {len(made)} of {len(jobs)} jobs were created, then: {error}"
                     ) from error
                 raise
-            made += [job_id for job_id, _ in batch]
         return made
 
-    async def _create(self, batch: Sequence[tuple[str, NewFlowJob]]) -> None:
+    async def _create(self, batch: Sequence[tuple[str, NewFlowJob]]) -> Sequence[str]:
         entry, lasting = self._shape.entry.name, self._keys.lasting
         keys = [self._keys.job(batch[0][0]), *([] if self._ranked else [self._keys.flow(entry)])]
         args: list[Any] = [self._keys.jobs, self._life, "1" if lasting else "", self._shape.name]
-        args += [self._keys.prefix, self._keys.root(entry), self._most]
+        args += [self._keys.prefix, self._keys.root(entry), self._most, entry]
         for job_id, job in batch:
             args += self._words(job_id, job)
         unanswered = False
@@ -82,7 +82,7 @@ class RedisJobs:
                 raise
 
         try:
-            made = await self._server.ask(attempt)
+            made, *ids = await self._server.ask(attempt)
         except StoreError as error:
             if unanswered:
                 raise OutcomeUnknown(f"it is not known whether the jobs were created: {error}") from error
@@ -95,6 +95,7 @@ class RedisJobs:
         if not made:
             await take_queues(self._keys, self._server)  # says whose it is by now
             raise StoreUnreachable(f"{self._server.address}: queue {entry!r} has changed hands; try again")
+        return list(ids)
 
     def _words(self, job_id: str, job: NewFlowJob) -> Iterator[Any]:
         """As ``create.lua`` reads them."""
@@ -106,8 +107,12 @@ class RedisJobs:
         if self._ranked:
             fields |= {"flowName": strict_json.encode(self._shape.name), "priority": str(job.priority)}
         lists = dict.fromkeys(self._keys.lookup(attribute, value) for attribute, value in job.lookups)
+        key = "" if job.key is None else self._keys.key(job.key)
+        if job.key is not None:
+            fields[KEY] = strict_json.encode(job.key, what="key")
+            lists[key] = None
         delay = 0 if job.delay is None else round(job.delay * 1000)
-        yield from (job_id, self._entry.bases[job.priority - 1], delay, 2 * len(fields))
+        yield from (job_id, self._entry.bases[job.priority - 1], delay, key, 2 * len(fields))
         for name, text in fields.items():
             yield from (name, text)
         yield len(lists)
@@ -116,15 +121,14 @@ class RedisJobs:
     # -- delete ----------------------------------------------------------------------------------
 
     async def delete(self, spot: Spot) -> bool:
-        """Forget it, its children and its lookups. What runs is not interrupted, and leaves nothing behind."""
+        """Delete it, its children and its lookups. What runs is not interrupted, and leaves nothing behind."""
         (known,) = await self._looking.hashes([spot.hash])
         queues = [queue for queue in self._shape.all_queues() if queue.parent is None]
-        if spot.child is not None:
-            queues = [spot.child]
         job = {
-            "lookups": [] if spot.child is not None else self._naming.lookups(known),
-            "queues": [self._described[queue.name] for queue in queues],
+            "lookups": self._naming.lookups(known),
+            "queues": {queue.name: self._described[queue.name] for queue in queues},
             "parents": [queue.name for queue in queues if queue.is_parent],
+            "classic": not self._ranked,
             "children": [self._described[queue.name] for queue in self._naming.children],
             "prefix": self._keys.prefix,
             "life": self._life,

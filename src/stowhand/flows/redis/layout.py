@@ -16,10 +16,7 @@ With a hash tag every key begins with ``{tag}:``.
 
 from __future__ import annotations
 
-import uuid
-from uuid import UUID
-
-from stowhand.clock import wall_clock
+from stowhand.flows.ids import Ids
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 
 
@@ -31,6 +28,8 @@ class Keys:
         self.prefix = "" if shape.hash_tag is None else f"{{{shape.hash_tag}}}:"
         """What every key begins with."""
         self._ranked = shape.layout is Layout.PRIORITY
+        self.new_uuid = Ids().new
+        """A uuid as text; later ones sort behind earlier ones."""
         self.lasting = self._ranked
         """Every worker is ours: so a job's keys have no time to live before it has ended, and a lock lives as long as
         the lease. Beside the original a job has one from its creation, and a lock lives as long as the lock time."""
@@ -61,9 +60,13 @@ class Keys:
         """The list of ids with that value of a lookup attribute."""
         return f"{self.prefix}job:{self.shape.name}:{attribute}:{value}"
 
+    def key(self, key: str) -> str:
+        """List: the id of the job created with this key, as if looked up by an attribute without a name."""
+        return self.lookup("", key)
+
     def new_id(self) -> str:
         """The id of a new job without a parent; ids grow with time."""
-        return f"{self.shape.name}:{uuid7()}" if self._ranked else str(uuid7())
+        return f"{self.shape.name}:{self.new_uuid()}" if self._ranked else self.new_uuid()
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -121,10 +124,3 @@ class Keys:
     def settled(self, digest: str) -> str:
         """Mark: this call of ``settle`` was executed; its value is what became of each."""
         return f"{self.prefix}settled:{digest}"
-
-
-def uuid7() -> UUID:
-    """A uuid that begins with the time in milliseconds (RFC 9562)."""
-    made = int.from_bytes(uuid.uuid4().bytes[6:], "big")  # version and variant bits are set below
-    milliseconds = int(wall_clock().timestamp() * 1000)
-    return UUID(int=milliseconds << 80 | 0x7 << 76 | (made >> 64 & 0xFFF) << 64 | 0b10 << 62 | made & (1 << 62) - 1)

@@ -1,21 +1,18 @@
-"""Reading a flow's jobs in Redis: found by a lookup attribute, by their ids, or because they have failed."""
+"""Reading a flow's jobs in Redis: by a lookup attribute, by their ids, or those that have failed."""
 
 from __future__ import annotations
 
-import heapq
-import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-import redis.asyncio
 from redis import exceptions as redis_errors
 
-from stowhand.flows.redis.dialing import Client
-from stowhand.flows.redis.naming import Naming
+from stowhand.flows.redis.naming import Naming, Spot
+from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.values import decoded, has_ended, has_failed, readable
+from stowhand.flows.redis.values import Found, decoded, has_ended
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue
 
@@ -23,8 +20,8 @@ PAGE = 200
 """Hashes read in one round trip."""
 CHILD_KEYS_LIMIT = 64 * 1024 * 1024
 """Bytes of the list of a parent's children."""
-SCANNED = 1000
-"""Keys that the server looks at in one step of a scan."""
+CHECKED = 1000
+"""Children whose end is checked in one round trip."""
 
 
 _keys: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
@@ -36,6 +33,11 @@ class Looking:
     def __init__(self, naming: Naming, server: Server) -> None:
         self._naming, self._keys = naming, naming.keys
         self._server = server
+        places = {
+            queue.name: {"root": self._keys.root(queue.name), "bases": bases_of(self._keys, queue)}
+            for queue in naming.keys.shape.all_queues()
+        }
+        self._places = msgspec.json.encode(places).decode()
 
     # -- jobs ------------------------------------------------------------------------------------
 
@@ -60,6 +62,14 @@ class Looking:
             await self._resolve([job for job in jobs if job is not None])
         return jobs
 
+    async def find(self, spot: Spot) -> Found | None:
+        """Its hash, and where the lists have it, in one moment; ``None``: there is no such job."""
+        classic = "" if self._keys.lasting else "1"
+        reply = await self._server.run("view", (spot.hash,), spot.listed, self._places, classic, unanswered=True)
+        flat, queue, state, ready = reply
+        raw = dict(zip(flat[::2], flat[1::2], strict=True))
+        return Found(raw, queue, state, float(ready) / 1000 if ready else None) if raw else None
+
     async def children(self, keys: Sequence[str]) -> list[tuple[dict[str, str], dict[str, Any]]]:
         """Of each child, by its hash's key: its fields as they are, and as people read them with its ``id``."""
         found = await self.hashes(keys)
@@ -74,8 +84,8 @@ class Looking:
 
     async def have_ended(self, keys: Sequence[str]) -> bool:
         """All of these children; no more than that is read of them."""
-        for start in range(0, len(keys), SCANNED):
-            page = [("HMGET", key, "done", "failed", "parent") for key in keys[start : start + SCANNED]]
+        for start in range(0, len(keys), CHECKED):
+            page = [("HMGET", key, "done", "failed", "parent") for key in keys[start : start + CHECKED]]
             for done, failed, parent in [reply or (None, None, None) for reply in await self._pipelined(page)]:
                 known = {"done": done, "failed": failed, "parent": parent}
                 if not has_ended({name: text for name, text in known.items() if text is not None}):
@@ -105,29 +115,26 @@ class Looking:
     # -- failed ----------------------------------------------------------------------------------
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> list[str]:
-        """Ids of failed jobs, in id order, from behind ``after``; children among them. Looks at every key there is."""
-        found: set[str] = set()
-        async for keys in self._scan(None if queue is None else self._keys.shape.find_queue(queue)):
-            shown = {key: job_id for key in keys if (job_id := self._naming.shown_of_hash(key)) is not None}
-            behind = [key for key, job_id in shown.items() if after is None or job_id > after]
-            replies = await self._pipelined([("HMGET", key, "failed", "failedQueue") for key in behind])
-            for key, reply in zip(behind, replies, strict=True):
-                if reply and has_failed({"failed": reply[0] or ""}) and queue in (None, readable(reply[1])):
-                    found.add(shown[key])
-            found = set(heapq.nsmallest(limit, found))
-        return sorted(found)
+        """Ids of failed jobs, in id order, after ``after``; children among them. As our workers have recorded them."""
+        shape = self._keys.shape
+        queues = list(shape.all_queues()) if queue is None else [shape.find_queue(queue)]
+        found = [job_id for each in queues for job_id in await self._failed_in(each, after, limit)]
+        return sorted(found)[:limit]
 
-    async def _scan(self, queue: FlowQueue | None) -> AsyncIterator[list[str]]:
-        """Keys of hashes, some of them twice, that may be jobs of this queue; ``None``: of any."""
-        begin = f"{self._keys.prefix}job:" if queue is None and self._naming.children else self._naming.hashes
-        if queue is not None and queue.parent is not None:
-            begin = self._naming.hashes_of(queue)
-        cursor = 0
-        while True:
-            cursor, keys = await self._server.ask(partial(_scan_step, self._server.client, begin, cursor))
-            yield list(dict.fromkeys(keys))
-            if not cursor:
-                return
+    async def _failed_in(self, queue: FlowQueue, after: str | None, limit: int) -> list[str]:
+        """A job that is not kept any more is passed over; the sweep removes it."""
+        found: list[str] = []
+        begin = "-" if after is None else self._naming.listed_after(queue, after)
+        while begin is not None and len(found) < limit:
+            words = ("ZRANGEBYLEX", f"{self._keys.root(queue.name)}:failed", begin, "+", "LIMIT", 0, PAGE)
+            listed = await self._server.ask(partial(self._server.client.execute_command, *words))
+            hashes = [f"{self._keys.hashes(queue)}{one}" for one in listed]
+            states = await self._pipelined([("HMGET", key, "failed") for key in hashes])
+            found += [
+                self._naming.shown(queue, one) for one, state in zip(listed, states, strict=True) if state and state[0]
+            ]
+            begin = f"({listed[-1]}" if len(listed) == PAGE else None
+        return found
 
     async def _pipelined(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
         """The reply to each; ``None`` where the key is something else than a hash."""
@@ -139,19 +146,6 @@ class Looking:
                 return [_hash_or_none(reply) for reply in await pipe.execute(raise_on_error=False)]
 
         return await self._server.ask(attempt) if commands else []
-
-
-async def _scan_step(client: Client, begin: str, cursor: int) -> tuple[int, list[str]]:
-    """Where to go on (0: nowhere), and some hashes whose keys begin so; of a cluster on the node that has them."""
-    pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", begin) + "*"
-    target: dict[str, Any] = {}
-    if isinstance(client, redis.asyncio.RedisCluster):
-        await client.initialize()
-        target["target_nodes"] = client.get_node_from_key(begin)
-    after, keys = await client.execute_command(
-        "SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED, "TYPE", "hash", **target
-    )
-    return int(next(iter(after.values())) if target else after), keys  # a cluster's client answers by node
 
 
 def _hash_or_none(reply: Any) -> Any:

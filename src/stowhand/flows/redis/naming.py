@@ -12,7 +12,7 @@ import msgspec
 
 from stowhand.flows.new_job import lookup_values
 from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.values import readable
+from stowhand.flows.redis.values import KEY, readable
 from stowhand.protocols.flow_shape import FlowQueue, Layout
 
 
@@ -66,17 +66,26 @@ class Naming:
 
     def lookups(self, values: Mapping[str, str]) -> list[str]:
         """The lookup lists of a job with these fields and without a parent."""
-        return [
+        lists = [
             self.keys.lookup(name, text)
             for name in self.keys.shape.lookup_attributes
             for text in dict.fromkeys(lookup_values(readable(values.get(name))))
         ]
+        key = readable(values.get(KEY))
+        return [*lists, self.keys.key(key)] if isinstance(key, str) else lists
 
     def shown(self, queue: FlowQueue, listed: str) -> str:
         """The id that people see of one that stands in the lists of a queue."""
         if queue.parent is None or self._own:
             return listed
         return f"{queue.name}:{listed}"
+
+    def listed_after(self, queue: FlowQueue, job_id: str) -> str | None:
+        """Where a range of the queue's ids in lists begins that is after this id; ``None``: none is after it."""
+        begin = f"{queue.name}:" if queue.parent is not None and not self._own else ""
+        if job_id.startswith(begin):
+            return f"({job_id.removeprefix(begin)}"
+        return "-" if job_id < begin else None
 
     def shown_of_hash(self, key: str) -> str | None:
         """The id that people see of the job with this hash; ``None``: it is no job of this flow."""

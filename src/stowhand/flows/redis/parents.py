@@ -12,10 +12,9 @@ from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import children_of
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.ending import NewChild, StepEnd
-from stowhand.flows.redis.layout import uuid7
 from stowhand.flows.redis.looking import CHILD_KEYS_LIMIT, Looking
 from stowhand.flows.redis.naming import Naming
-from stowhand.flows.redis.values import has_ended, readable, wanted
+from stowhand.flows.redis.values import COMPLETED, has_ended, readable, wanted
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Fail, Outcome
 from stowhand.protocols.flow_shape import FlowQueue, Layout
@@ -23,7 +22,6 @@ from stowhand.protocols.flow_shape import FlowQueue, Layout
 MOST_TOGETHER = 20_000
 """Children whose results are looked at to be put together: more would hardly fit in one attribute."""
 EXPIRED = "its hash expired"
-COMPLETED = "completed-queue"
 
 
 class Parents:
@@ -79,7 +77,7 @@ class Parents:
                 if name != "done"
             }
             values |= self._facts(job, f"{queue.name}:{kind.name}", min(max(rank, 1), kind.priorities))
-            child_id, key = self._keys.child(queue.name, kind.name, str(uuid7()))
+            child_id, key = self._keys.child(queue.name, kind.name, self._keys.new_uuid())
             yield key, NewChild(f"{queue.name}:{kind.name}", child_id, values)
 
     def _facts(self, job: FlowJob, queue: str, priority: int) -> dict[str, msgspec.Raw]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stowhand.flows.engine import Position, QueueCount
-from stowhand.flows.redis.naming import Naming, Spot
+from stowhand.flows.redis.naming import Naming
 from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.server import Server
 from stowhand.protocols.flow_shape import FlowQueue
@@ -38,23 +38,10 @@ class Positions:
                 processing=next(found),
                 delayed=next(found),
                 parked=next(found),
+                failed=next(found),
             )
             for queue, rank in places
         ]
-
-    async def place(self, spot: Spot) -> tuple[FlowQueue | None, str, float | None]:
-        """The queue that one job stands in, how, and when it is ready; no queue: it stands nowhere."""
-        queues = (
-            [spot.child] if spot.child else [queue for queue in self._keys.shape.all_queues() if queue.parent is None]
-        )
-        args: list[Any] = [spot.listed]
-        for queue in queues:
-            bases = bases_of(self._keys, queue)
-            args += (self._keys.root(queue.name), len(bases), *bases)
-        place, *how = await self._ask("stand", self._keys.shape.entry, args)
-        if not place:
-            return None, "", None
-        return queues[place - 1], how[0], float(how[1]) / 1000 if len(how) > 1 else None
 
     async def positions(self, queue: FlowQueue, limit: int) -> list[Position]:
         """Up to ``limit`` of each state: those that wait in the order in which they will be served."""

@@ -1,4 +1,4 @@
-"""Failed jobs of a flow in Redis, put back into the queue in which they failed."""
+"""Failed and lost jobs of a flow in Redis, put back into their queue."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.values import has_failed, key_list, readable
+from stowhand.flows.redis.values import STATE, Found, key_list, readable, state_of
+from stowhand.flows.view import Stage
 from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.queue_store import Answer, Done
 
 _WHY = {
     "changed": "it has changed just now; look again",
     "orphan": "the job that waited for it is gone",
+    "parent failed": "its parent has failed; retry the parent",
     "gathered": "the job that waited for it has gone on with what there was; create that one anew",
     "gathering": "the job that waits for it is at work just now; try again",
 }
@@ -33,22 +35,22 @@ class Retrying:
         self._life = 0 if naming.keys.lasting else round(naming.keys.shape.key_life * 1000)
 
     async def retry(self, job_id: str) -> Answer:
-        """To the end of the queue in which it failed, with all its retries and its life renewed."""
+        """To the end of the queue in which it failed or was lost, with all its retries and its life renewed."""
         spot = self._naming.spot(job_id)
-        known = (await self._looking.hashes([spot.hash]))[0] if spot is not None else {}
-        if spot is None or not known:
+        found = None if spot is None else await self._looking.find(spot)
+        if spot is None or found is None:
             return Answer(job_id, Done.MISSING, "there is no such job, or it has expired")
-        if not has_failed(known):
-            return Answer(job_id, Done.REFUSED, "it has not failed")
-        failed_in = readable(known.get("failedQueue"))
-        queue = self._queue_of(spot, failed_in)
+        stage, name = state_of(self._keys.shape, found)
+        if stage not in (Stage.FAILED, Stage.CANCELED, Stage.LOST):
+            return Answer(job_id, Done.REFUSED, f"it has not failed: it is {stage}")
+        queue = self._queue_of(spot, name)
         if queue is None:
             return Answer(
-                job_id, Done.REFUSED, f"it failed in {failed_in!r}, which is no queue of this flow that it can be in"
+                job_id, Done.REFUSED, f"it failed in {name!r}, which is no queue of this flow that it can be in"
             )
-        if queue.parent is not None and not isinstance(readable(known.get("parent")), str):
+        if queue.parent is not None and not isinstance(readable(found.raw.get("parent")), str):
             return Answer(job_id, Done.REFUSED, "it is not known which job waits for it: not ours has created it")
-        return await self._send(spot, queue, known)
+        return await self._send(spot, queue, found, is_lost=stage is Stage.LOST)
 
     def _queue_of(self, spot: Spot, name: object) -> FlowQueue | None:
         if spot.child is not None:
@@ -59,15 +61,20 @@ class Retrying:
             return None
         return None if queue is None or queue.parent is not None else queue
 
-    async def _send(self, spot: Spot, queue: FlowQueue, known: dict[str, str]) -> Answer:
+    async def _send(self, spot: Spot, queue: FlowQueue, found: Found, *, is_lost: bool) -> Answer:
+        known = found.raw
         bases = bases_of(self._keys, queue)
         rank = readable(known.get("priority"))
         base = bases[max(1, min(rank, len(bases))) - 1 if type(rank) is int else 0]
         job: dict[str, Any] = {
             "failed": known.get("failed"),
             "failed_queue": known.get("failedQueue"),
+            "state": known.get(STATE),
+            "lost": is_lost,
             "queue": queue.name,
             "waiting": f"{base}:waiting",
+            "root": self._keys.root(queue.name),
+            "bases": bases,
             "life": self._life,
             "kept": [*self._lookups(spot, known), *self._children(known)],
             "prefix": self._keys.prefix,

@@ -14,6 +14,7 @@ from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.queues import QueueAt, bases_of
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.trouble import NoReply
+from stowhand.flows.redis.values import STATE
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement, turned
@@ -170,7 +171,8 @@ class Settlements:
         priority = child.fields.get("priority")
         rank = int(text) if priority is not None and (text := bytes(priority).decode()).isdigit() else 1
         base = self._keys.base(child.queue, max(1, min(rank, under.declared.priorities)))
-        return child.id, f"{self._keys.hashes(under)}{child.id}", f"{base}:waiting", _flat(child.fields)
+        fields = [*_flat(child.fields), STATE, _quoted(f"waiting:{child.queue}")]
+        return child.id, f"{self._keys.hashes(under)}{child.id}", f"{base}:waiting", fields
 
 
 def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None) -> Reply:

@@ -11,10 +11,14 @@ import msgspec
 from stowhand.errors import UndecodablePayload
 from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs import strict_json
+from stowhand.protocols.flow_shape import FlowShape, Layout
 
 ENDED_AT = "endedAtTimestamp"
-NOTES = ("lookups:lists", "children:queues")
-"""What ends with a job (``lua/_life.lua``)."""
+STATE, PASSED, KEY = "flow:state", "flow:passed", "flow:key"
+NOTES = ("lookups:lists", "children:queues", STATE, PASSED, KEY)
+"""Fields for our scripts: what ends with a job (``lua/_life.lua``), its state (``lua/_queue.lua``), its key."""
+COMPLETED = "completed-queue"
+_STAGES = {stage.value for stage in Stage}
 _decode = msgspec.json.Decoder().decode
 
 
@@ -31,31 +35,76 @@ def readable(text: str | None) -> Any:
         return None
 
 
-def view_of(known: Mapping[str, Any], queue: str | None, how: str, ready: float | None) -> FlowJobView:
-    """``queue``: where it stands, ``None``: nowhere, so it has ended. ``ready``: epoch seconds."""
-    job_id = str(known["id"])
-    failed = known.get("failed") in (True, "true")
-    if failed:
-        stage, queue = Stage.CANCELED if known.get("canceled") is True else Stage.FAILED, _text(known, "failedQueue")
-    elif queue is None:
-        stage, queue = Stage.COMPLETED, _text(known, "completed-queue")
-    else:
-        stage = Stage(how)
+class Found(msgspec.Struct, frozen=True):
+    """A job's hash, and where the lists of its queue have it."""
+
+    raw: dict[str, str]
+    queue: str
+    """The queue whose lists have it; empty: none has it."""
+    state: str
+    ready: float | None
+    """When it may start, if it is delayed: epoch seconds."""
+
+
+def state_of(shape: FlowShape, found: Found) -> tuple[Stage, str | None]:
+    """The state of a job and its queue, as our scripts have written them.
+
+    A job that no list has is never taken for completed, unless the original has moved it on (``classic``) and its queue
+    is declared to be the last one.
+    """
+    raw = found.raw
+    written, _, queue = (_text(raw, STATE) or "").partition(":")
+    written = written if written in _STAGES else ""
+    if has_failed(raw):
+        canceled = readable(raw.get("canceled")) is True
+        return Stage.CANCELED if canceled else Stage.FAILED, _text(raw, "failedQueue")
+    if found.queue:
+        return Stage(found.state), found.queue
+    completed = _text(raw, COMPLETED)
+    if not written or (shape.layout is Layout.CLASSIC and completed != _text(raw, PASSED)):
+        return _moved_by_others(shape, completed)
+    declared = {each.name for each in shape.all_queues()}
+    if written == Stage.COMPLETED or queue not in declared:
+        return Stage(written), queue
+    return Stage.LOST, queue
+
+
+def _moved_by_others(shape: FlowShape, completed: str | None) -> tuple[Stage, str | None]:
+    """No list has it."""
+    if completed is None:
+        return Stage.LOST, shape.entry.name
+    queue = next((each for each in shape.all_queues() if each.name == completed), None)
+    following = None if queue is None else queue.declared.next_for(shape.name)
+    if queue is None or following is not None:
+        return Stage.LOST, following
+    return Stage.COMPLETED, completed
+
+
+def view_of(shape: FlowShape, job_id: str, found: Found) -> FlowJobView:
+    """The job as its creator sees it."""
+    stage, queue = state_of(shape, found)
+    known = decoded(found.raw)
     ended = known.get(ENDED_AT)
+    failure = None
+    if stage in (Stage.FAILED, Stage.CANCELED):
+        failure = str(known.get("failedErrorMsg"))
+    elif stage is Stage.LOST:
+        failure = "no list of its queue has it: the list was deleted, or Redis has lost it; retry puts the job back"
     return FlowJobView(
         id=job_id,
         state=stage,
         queue=queue,
         attributes={name: value for name, value in known.items() if name != "id"},
-        failure=str(known.get("failedErrorMsg")) if failed else None,
+        failure=failure,
+        key=_text(found.raw, KEY),
         created_at=created_at(job_id),
-        ready_at=None if ready is None else datetime.fromtimestamp(ready, UTC),
+        ready_at=None if found.ready is None else datetime.fromtimestamp(found.ready, UTC),
         ended_at=datetime.fromtimestamp(ended / 1000, UTC) if stage.has_ended and type(ended) is int else None,
     )
 
 
-def _text(known: Mapping[str, Any], name: str) -> str | None:
-    value = known.get(name)
+def _text(raw: Mapping[str, str], name: str) -> str | None:
+    value = readable(raw.get(name))
     return value if isinstance(value, str) else None
 
 

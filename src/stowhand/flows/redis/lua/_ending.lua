@@ -2,7 +2,6 @@
 
 -- A child has ended: it is one less to wait for. The last one brings its parent back to the front of its queue.
 local function tell_parent(hash, quoted)
-  redis.call('HSET', hash, 'done', 'true')
   local sound, id = pcall(cjson.decode, quoted or '')
   if not queue.parent or not sound or type(id) ~= 'string' then
     return
@@ -23,18 +22,24 @@ local function tell_parent(hash, quoted)
     if redis.call('ZSCORE', base .. ':parked', id) then
       if type(redis.pcall('LPUSH', base .. ':waiting', id)) == 'number' then
         redis.call('ZREM', base .. ':parked', id) -- else the sweep tries it again
+        redis.call('HSET', key, STATE, cjson.encode('waiting:' .. queue.parent.name))
       end
       return
     end
   end
 end
 
--- ``message`` is JSON text; ``parent``, ``lists`` and ``queues`` are fields of its hash.
-local function fail(id, message, parent, lists, queues)
+-- ``message`` is JSON text; ``parent``, ``lists`` and ``queues`` are fields of its hash; ``state``: failed or canceled.
+local function fail(id, message, parent, lists, queues, state)
   local hash = queue.hashes .. id
+  state = state or 'failed'
   redis.call(
-    'HSET', hash, 'done', 'true', 'failed', 'true', 'failedQueue', cjson.encode(queue.name), 'failedErrorMsg', message
+    'HSET', hash, 'done', 'true', 'failed', 'true', 'failedQueue', cjson.encode(queue.name), 'failedErrorMsg', message,
+    STATE, state_of(state)
   )
+  if state == 'failed' then
+    redis.call('ZADD', queue.root .. ':failed', 0, id) -- one score: they are listed in the order of their ids
+  end
   redis.call('HDEL', hash, RESETS, SINCE)
   if queue.parent then
     tell_parent(hash, parent)
@@ -87,6 +92,6 @@ local LOOK_AGAIN = 10000 -- milliseconds until the sweep counts a parent's child
 
 -- Until its children have ended.
 local function park(id, base, open, now)
-  redis.call('HSET', queue.hashes .. id, 'children:' .. queue.name .. ':open', open)
+  redis.call('HSET', queue.hashes .. id, 'children:' .. queue.name .. ':open', open, STATE, state_of('parked'))
   redis.call('ZADD', base .. ':parked', now + LOOK_AGAIN, id)
 end

@@ -140,6 +140,11 @@ local function renew_job(id)
   for _, list in ipairs(row.err and {} or lookup_lists(row)) do
     renew_key(list)
   end
+  local key = redis.pcall('HGET', hash, 'flow:key')
+  local sound, text = pcall(cjson.decode, type(key) == 'string' and key or '')
+  if sound then
+    renew_key(queue.found .. ':' .. text)
+  end
   local children = 0
   for _, name in ipairs(queue.parents) do
     for _, key in ipairs(children_of(hash, name)) do

@@ -3,6 +3,8 @@ local queue = cjson.decode(ARGV[1])
 local RETRIES, RESETS = 'retries:' .. queue.name, 'resets:' .. queue.name
 local SINCE = 'suspect:' .. queue.name -- of a suspect: since when it could run, in milliseconds
 local LISTS, QUEUES = 'lookups:lists', 'children:queues' -- what ends with a job: see _life.lua
+local STATE = 'flow:state' -- JSON text "<state>:<queue>", written by every script that moves the job
+local PASSED = 'flow:passed' -- classic: "completed-queue" as we wrote it; they differ where the original has moved the job on
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
 local SUSPECT = 2 -- a job reset this often runs apart
 local LEASED = '+:' -- in a lock that outlives its lease, between worker and token
@@ -15,6 +17,16 @@ local function now_ms()
     moment = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   return moment
+end
+
+local written = {} -- by state: its text for a job of this queue
+local function state_of(state)
+  written[state] = written[state] or cjson.encode(state .. ':' .. queue.name)
+  return written[state]
+end
+
+local function set_state(id, state)
+  redis.call('HSET', queue.hashes .. id, STATE, state_of(state))
 end
 
 -- A value that may be anything, as a number from 0.
@@ -135,7 +147,9 @@ local function give_back(id, base, resets, order)
   else
     sound = type(redis.pcall('LPUSH', base .. ':waiting', id)) == 'number'
   end
-  if not sound then
+  if sound then
+    set_state(id, 'waiting')
+  else
     redis.call('RPUSH', base .. ':processing', id)
   end
   return sound
@@ -153,6 +167,7 @@ end
 local function delay_until(ready, base, id, now)
   local hash, delay = queue.hashes .. id, ready - now
   redis.call('ZADD', base .. ':delayed', string.format('%d', ready), id)
+  set_state(id, 'delayed')
   if redis.call('ZRANGE', base .. ':delayed', 0, 0)[1] == id then
     ring()
   end

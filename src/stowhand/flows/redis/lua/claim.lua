@@ -132,6 +132,7 @@ local function take_one(rank, base, id)
     end
     redis.call('SET', lock, owner, 'PX', life)
   end
+  set_state(id, 'processing')
   if value('delay') then
     redis.call('HDEL', queue.hashes .. id, 'delay', 'delayReason', 'delayReadyTimestamp')
   end

@@ -1,14 +1,14 @@
 -- Keep new jobs, make them findable, and put them into their queue: all of them in this one step.
 -- KEYS: any of the flow; classic: the mark whose the queue is. ARGV: what the flow's hashes begin with, their life in
 -- ms, '1' where every worker is ours (then they tell when they were made, and live until they have ended), the flow,
--- what every key begins with, the root of the queue, how many may wait there, then for each job: id, address of its
--- list, milliseconds until it may start (0: at once), number of values, field, value, …, number of lookup lists,
--- list, …
--- A job that is there already was made by an earlier try, whose reply was lost: it is left as it is. Where one cannot be
--- made (a key of a wrong type, a missing permission), none is.
--- Gives 1; or, and then none is made, 0: the queue is another flow's; -1: it is full.
+-- what every key begins with, the root of the queue, how many may wait there, the queue's name, then for each job: id,
+-- address of its list, milliseconds until it may start (0: at once), address of the list of its key ('': it has none),
+-- number of values, field, value, …, number of lookup lists (that of its key among them), list, …
+-- A job that is there already was made by an earlier try, whose reply was lost: it is left as it is. Where a job with the
+-- same key has not ended, none is made. Where one cannot be made (a key of a wrong type, a missing permission), none is.
+-- Gives {1, the id of each}; or, and then none is made, {0}: the queue is another flow's; {-1}: it is full.
 local hashes, life, lasting = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local prefix, root, most = ARGV[5], ARGV[6], tonumber(ARGV[7])
+local prefix, root, most, queue = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
 local FULL = 'FULL'
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
 local LONG = 32 -- a lookup list of this length may begin with jobs that have expired
@@ -80,16 +80,28 @@ local function enqueue(base, id)
   table.insert(pushes[base], id)
 end
 
--- When it was made; in which lists it can be found, for the script that ends it. A hash without fields would be none.
-local function facts_of(values, first, last)
-  if not lasting and values > 0 then
-    return {}
+-- Its state; when it was made; in which lists it can be found, for the script that ends it.
+local function facts_of(state, first, last)
+  local facts = { 'flow:state', cjson.encode(state .. ':' .. queue) }
+  if lasting then
+    facts[3], facts[4] = 'createdAtTimestamp', string.format('%d', now_ms())
   end
-  local facts = { 'createdAtTimestamp', string.format('%d', now_ms()) }
   if lasting and last >= first then
-    facts[3], facts[4] = 'lookups:lists', cjson.encode({ unpack(ARGV, first, math.min(first + CHUNK - 1, last)) })
+    facts[5], facts[6] = 'lookups:lists', cjson.encode({ unpack(ARGV, first, math.min(first + CHUNK - 1, last)) })
   end
   return facts
+end
+
+-- The job of this key that has not ended. A key without one begins anew.
+local function holder_of(list)
+  for _, id in ipairs(redis.call('LRANGE', list, 0, -1)) do
+    local row = redis.call('HMGET', hashes .. id, 'flow:state', 'failed')
+    local state = row[1] and string.match(row[1], '^"(%a+):')
+    if state and not row[2] and state ~= 'completed' and state ~= 'failed' and state ~= 'canceled' then
+      return id
+    end
+  end
+  redis.call('DEL', list)
 end
 
 -- Wakes the timekeeper where this job is the first that falls due (_queue.lua: ring).
@@ -107,15 +119,18 @@ local function postpone(hash, base, id, ready)
 end
 
 local made = {} -- id, base of its list, places of its lookup lists: from, to
+local reply = { 1 }
 
 -- Gives where the next one begins.
 local function make(place)
-  local id, base, delay, values = ARGV[place], ARGV[place + 1], tonumber(ARGV[place + 2]), tonumber(ARGV[place + 3])
-  local found = place + 4 + values -- the number of lookup lists stands here
+  local id, base, delay, key = ARGV[place], ARGV[place + 1], tonumber(ARGV[place + 2]), ARGV[place + 3]
+  local found = place + 5 + tonumber(ARGV[place + 4]) -- the number of lookup lists stands here
   local hash, last = hashes .. id, found + tonumber(ARGV[found])
-  if redis.call('EXISTS', hash) == 0 then
+  local holder = key ~= '' and holder_of(key)
+  reply[#reply + 1] = holder or id
+  if not holder and redis.call('EXISTS', hash) == 0 then
     made[#made + 1] = { id, base, found + 1, last }
-    put(hash, place + 4, found - 1, facts_of(values, found + 1, last))
+    put(hash, place + 5, found - 1, facts_of(delay > 0 and 'delayed' or 'waiting', found + 1, last))
     if delay > 0 then
       postpone(hash, base, id, now_ms() + delay)
     else
@@ -130,7 +145,7 @@ local function make(place)
 end
 
 local function make_all()
-  local place = 8
+  local place = 9
   while ARGV[place] do
     place = make(place)
   end
@@ -158,16 +173,16 @@ end
 
 local owner = KEYS[2] and redis.call('GET', KEYS[2])
 if owner and owner ~= ARGV[4] then
-  return 0
+  return { 0 }
 end
 local sound, trouble = pcall(make_all)
 if sound then
-  return 1
+  return reply
 end
 for _, one in ipairs(made) do
   unmake(unpack(one))
 end
 if trouble == FULL then
-  return -1
+  return { -1 }
 end
 return { err = type(trouble) == 'table' and trouble.err or tostring(trouble) }

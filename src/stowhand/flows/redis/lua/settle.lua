@@ -49,15 +49,29 @@ local function change_for(flow)
   return queue.change[sound and type(name) == 'string' and name or queue.flow] or 0
 end
 
+local arrivals = {} -- by queue: the state of a job that goes on to it
+local function arrival_at(name)
+  arrivals[name] = arrivals[name] or cjson.encode('waiting:' .. name)
+  return arrivals[name]
+end
+
 local outcomes = {}
 
 function outcomes.complete(index, entry, hash, base, row)
-  local target = targets[entry[4]]
-  if not target and not queue.parent and #entry[5] < CHUNK then
-    ended(hash, row[8], row[9], entry[5])
+  local target, fields = targets[entry[4]], entry[5]
+  fields[#fields + 1] = STATE
+  fields[#fields + 1] = target and arrival_at(target[1]) or state_of('completed')
+  if not queue.lasting then
+    fields[#fields + 1], fields[#fields + 2] = PASSED, cjson.encode(queue.name)
+  end
+  if not target and not queue.parent and #fields < CHUNK then
+    ended(hash, row[8], row[9], fields)
     return
   end
-  put(hash, entry[5])
+  if not target and queue.parent then
+    fields[#fields + 1], fields[#fields + 2] = 'done', 'true'
+  end
+  put(hash, fields)
   if target then
     local name, bases = unpack(target)
     local before = queue.ranked and math.floor(tonumber(row[2] or 1) or 1) or 1
@@ -101,12 +115,13 @@ function outcomes.park(index, entry, hash, base, row)
     park(id, base, open, now_ms())
   else
     redis.call('LPUSH', base .. ':waiting', id)
+    set_state(id, 'waiting')
   end
 end
 
 function outcomes.error(index, entry, hash, base, row)
   local id, delay = ids[index], entry[4]
-  redis.call('HSET', hash, RETRIES, count(row[5]) + 1)
+  redis.call('HSET', hash, RETRIES, count(row[5]) + 1, STATE, state_of('waiting'))
   if delay > 0 then
     local now = now_ms()
     delay_until(now + delay, base, id, now)
@@ -119,6 +134,7 @@ function outcomes.snooze(index, entry, hash, base)
   local id, delay, reason = ids[index], entry[4], entry[5]
   if delay <= 0 then
     push(base .. ':waiting', index)
+    set_state(id, 'waiting')
     return
   end
   local now = now_ms()
@@ -135,7 +151,7 @@ end
 
 function outcomes.cancel(index, entry, hash, base, row)
   redis.call('HSET', hash, 'canceled', 'true')
-  fail(ids[index], entry[4], row[4], row[8], row[9])
+  fail(ids[index], entry[4], row[4], row[8], row[9], 'canceled')
 end
 
 local known, freed, left = {}, {}, {}

@@ -6,6 +6,7 @@
 --   delayed, ready for long        to the front
 --   parked                         their children looked at anew, for those that end without a word
 --   not ended                      their time to live renewed (_life.lua: renew)
+--   failed                         those not kept any more are removed from the set of failed ones
 -- Gives {where to go on, or -1: all was seen; how many have asked in this second, 0: it was this one's turn; id, state,
 -- …}.
 local SECOND = 1000
@@ -124,8 +125,26 @@ local function look_at_parents(base)
         redis.call('LPUSH', base .. ':waiting', id) -- first: where it is refused, it stays
         redis.call('ZREM', base .. ':parked', id)
         redis.call('HDEL', hash, 'children:' .. queue.name .. ':open')
+        set_state(id, 'waiting')
       end
     end
+  end
+end
+
+-- One page after the other, in the order of the ids. A child may be kept longer than what failed after it.
+local function forget_failed()
+  local set, seen = queue.root .. ':failed', queue.root .. ':failed:seen'
+  local after = redis.call('GET', seen)
+  local page = redis.call('ZRANGEBYLEX', set, after and '(' .. after or '-', '+', 'LIMIT', 0, CHUNK)
+  for _, id in ipairs(page) do
+    if redis.call('EXISTS', queue.hashes .. id) == 0 then
+      redis.call('ZREM', set, id)
+    end
+  end
+  if #page == CHUNK then
+    redis.call('SET', seen, page[#page], 'PX', 3600 * SECOND)
+  elseif after then
+    redis.call('DEL', seen)
   end
 end
 
@@ -153,6 +172,7 @@ for _, base in ipairs(queue.bases) do
   end
 end
 if begin == 0 then
+  try(forget_failed)
   if queue.lasting then
     try(release_more, queue.root)
   else
