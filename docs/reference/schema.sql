@@ -1051,11 +1051,25 @@ begin
   end loop;
 end $$;
 
+CREATE FUNCTION stowhand.cron_forget(_identifier text, _scheduled_for interval, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+  delete from "stowhand".crontab c
+    where c.identifier = _identifier
+      and (c.scheduled_at is null or c.scheduled_at <= "stowhand".at(_now) - _scheduled_for);
+  return found;
+end $$;
+
 CREATE TABLE stowhand.crontab (
     identifier text NOT NULL,
     known_since timestamp with time zone NOT NULL,
     last_tick timestamp with time zone,
     spec text DEFAULT ''::text NOT NULL,
+    scheduled_by text,
+    scheduled_at timestamp with time zone,
+    spec_since timestamp with time zone,
     CONSTRAINT identifier_length CHECK (((length(identifier) >= 1) AND (length(identifier) <= 256)))
 );
 
@@ -1075,7 +1089,7 @@ CREATE FUNCTION stowhand.cron_note(_identifiers text[], _ticks timestamp with ti
     where t.identifier = n.name and t.tick = n.tick and t.job_id = 0
 $$;
 
-CREATE FUNCTION stowhand.cron_register(_identifiers text[], _specs text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(identifier text, known_since timestamp with time zone, last_tick timestamp with time zone, spec text)
+CREATE FUNCTION stowhand.cron_register(_identifiers text[], _specs text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.crontab
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1094,14 +1108,29 @@ begin
       on conflict (identifier) do nothing returning * into _item;
     if not found then
       select c.* into _item from "stowhand".crontab c where c.identifier = _one.name for update;
-      update "stowhand".crontab c set spec = _one.spec where c.identifier = _one.name and c.spec <> _one.spec;
+      update "stowhand".crontab c set spec = _one.spec, spec_since = _at
+        where c.identifier = _one.name and c.spec <> _one.spec;
     end if;
     _items[_one.place] := _item;
   end loop;
   foreach _item in array coalesce(_items, '{}') loop
-    identifier := _item.identifier; known_since := _item.known_since; last_tick := _item.last_tick; spec := _item.spec;
-    return next;
+    return next _item;
   end loop;
+end $$;
+
+CREATE FUNCTION stowhand.cron_report(_identifiers text[], _scheduler text, _interval interval, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+  _at timestamptz := "stowhand".at(_now);
+begin
+  update "stowhand".crontab c set scheduled_by = _scheduler, scheduled_at = _at
+    where c.ctid = any(array(
+      select k.ctid from "stowhand".crontab k
+      where k.identifier = any(_identifiers)
+        and (k.scheduled_at is null or k.scheduled_at <= _at - _interval or k.scheduled_at > _at)
+      for update skip locked));
 end $$;
 
 CREATE FUNCTION stowhand.cron_ticks(_identifier text, _since timestamp with time zone) RETURNS SETOF timestamp with time zone
@@ -3621,7 +3650,8 @@ declare
     || case when _since is null then '' else ' and o.finished_at >= $8' end
     || case when _until is null then '' else ' and o.finished_at < $9' end;
   _order text := case when _at is null then 'id desc' else 'at desc, id desc' end;
-  _sources text[] := '{}';
+  _is_live constant boolean := _states && array['queued', 'errored', 'processing', 'failed'];
+  _few bigint[];
   _piece text;
   _count bigint;
   _place record;
@@ -3634,39 +3664,47 @@ declare
   _looked bigint := 0;
   _take int;
 begin
-  if _key is not null then
-    if _states && array['queued', 'errored', 'processing', 'failed'] and _below = 9223372036854775807 then
-      execute format('select array_agg(o.id), count(*) from %I.live o where o.key = $4 and %s', 'stowhand', _live)
-        into _ids, _looked using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until;
-      _found := _found || _ids;
-      _below := _below - 1;
-    end if;
-    if not _states && array['completed', 'canceled'] then _below := null; end if;
-  elsif _states && array['queued', 'errored', 'processing', 'failed'] then
-    _sources := _sources || format(
-      '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s order by %s limit $12)', _live,
+  if _is_live and _key is not null then
+    execute format('select array_agg(o.id) from %I.live o where o.key = $1', 'stowhand') into _few using _key;
+    _few := coalesce(_few, '{}');
+  elsif _is_live and _queue is not null and _one is null then
+    select case when count(*) <= 10000 then coalesce(array_agg(f.id) filter (where f.queue = _queue), '{}') end into _few
+    from (
+      (select l.id, l.queue from "stowhand".live l
+       where l.queue = _queue and l.state in ('queued', 'errored') and l.resets < 2 limit 10001)
+      union all
+      (select l.id, l.queue from "stowhand".live l where l.state in ('queued', 'errored') and l.resets >= 2 limit 10001)
+      union all
+      (select l.id, l.queue from "stowhand".live l where l.state = 'processing' limit 10001)
+      union all
+      (select l.id, l.queue from "stowhand".live l where l.state = 'failed' limit 10001)
+    ) f;
+  end if;
+  if _is_live then
+    _piece := format(
+      '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s %s order by %s limit $12)', _live,
       'stowhand', case when _one is null then '' else format('o.state = %L and', _one) end,
+      case when _few is null then '' else 'o.id = any($14) and' end,
       case when _at is null then 'o.id < $10' else '(o.finished_at, o.id) < ($11, $10)' end,
       case when _at is null then 'o.id desc' else 'o.finished_at desc, o.id desc' end);
-  end if;
-  if _states && array['completed', 'canceled'] then
-    _sources := _sources || format(
+  else
+    _piece := format(
       '(select o.id, o.finished_at as at, %s as hit from %I.history o where o.id < $10 order by o.id desc limit $12)', _past,
       'stowhand');
   end if;
   _piece := format(
     'with piece as (
        select p.id, p.at, p.hit is true as hit, row_number() over (order by %1$s) as n
-       from (select u.* from (%2$s) u order by %1$s limit $12) p)
+       from %2$s p)
      select count(*), (array_agg(c.id order by c.n) filter (where c.hit))[:$13],
        (array_agg(c.at order by c.n) filter (where c.hit))[:$13], (array_agg(c.n order by c.n) filter (where c.hit))[:$13],
        (array_agg(c.id order by c.n desc))[1], (array_agg(c.at order by c.n desc))[1] from piece c',
-    _order, array_to_string(_sources, ' union all '));
+    _order, _piece);
   while _below is not null and cardinality(_found) < _limit loop
     _before := clock_timestamp();
     _take := _limit - cardinality(_found);
     execute _piece into _count, _ids, _ends, _numbers, _below, _at
-      using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until, _below, _at, _rows, _take;
+      using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until, _below, _at, _rows, _take, _few;
     _found := _found || _ids;
     _times := _times || _ends;
     if cardinality(_ids) = _take and _numbers[_take] < _count then  -- what lies behind the last one is for the next answer

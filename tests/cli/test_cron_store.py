@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from stowhand.clock import wall_clock
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
 from tests.cli.conftest import Stowhand
 
 APP = """\
@@ -49,8 +52,53 @@ def test_a_crontab_beside_the_tasks_is_read_and_its_items_are_listed(call: Stowh
     next_run, last_tick = (datetime.fromisoformat(hello[name]) for name in ("next_run", "last_tick"))
     assert next_run - last_tick >= timedelta(minutes=1)
     shown = call("cron", "list").out.splitlines()
-    assert shown[0].split() == ["ITEM", "KNOWN", "SINCE", "LAST", "TICK", "NEXT", "RUN", "CRONTAB"]
+    assert shown[0].split() == ["ITEM", "SCHEDULED", "BY", "LAST", "TICK", "NEXT", "RUN", "CRONTAB"]
+    assert hello["is_scheduled"]
+    assert hello["scheduled_by"] in shown[1]
     assert "0 4 1 1 * hello ?id=yearly&max=3&queue=slow" in shown[2]
+
+
+def known_long_ago(url: str, *items: tuple[str, str]) -> None:
+    """Items that a scheduler had ten minutes ago."""
+
+    async def enter() -> None:
+        store = open_store(url, StoreOptions(pinned=lambda: wall_clock() - timedelta(minutes=10)))
+        try:
+            await store.open()
+            await store.timetable.register(items)
+            await store.timetable.report([name for name, _ in items], "old-host:1")
+        finally:
+            await store.close()
+
+    asyncio.run(enter())
+
+
+def test_an_item_that_nobody_schedules_has_no_next_run_and_can_be_removed(call: Stowhand, folder: Path) -> None:
+    call("migrate")
+    known_long_ago(f"sqlite:///{folder}/stowhand.db", ("often", "* * * * * hello"), ("backup", "0 4 1 1 * hello"))
+    assert " nobody since " in call("cron", "list").out.splitlines()[1]
+    backup, often = call("cron", "list", "--json").rows()
+    assert [(row["is_scheduled"], row["scheduled_by"], row["next_run"]) for row in (backup, often)] == [
+        (False, "old-host:1", None)
+    ] * 2
+    assert (backup["missed_tick"], often["missed_tick"] is None) == (None, False)
+    examined = call("doctor")
+    assert examined.code == 0
+    assert "scheduled by nobody: backup, often; start a worker with their crontab, or" in examined.out
+    assert "missed a tick: often (" in examined.out
+    assert call("cron", "remove", "backup").out == "backup: removed\n"
+    assert [row["identifier"] for row in call("cron", "list", "--json").rows()] == ["often"]
+    assert "did you mean 'often'?" in call("cron", "remove", "oftn").err
+
+
+@pytest.mark.usefixtures("crontab")
+def test_an_item_that_a_scheduler_has_is_not_removed(call: Stowhand) -> None:
+    call("worker", "--once")
+    refused = call("cron", "remove", "yearly")
+    assert refused.code == 1
+    assert "'yearly' is scheduled by " in refused.err
+    assert len(call("cron", "list", "--json").rows()) == 2
+    assert "2 recurring items, all scheduled" in call("doctor").out
 
 
 @pytest.mark.usefixtures("crontab")

@@ -11,7 +11,15 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.operating import PURGE
-from stowhand.protocols.queue_store import LEDGER_DAYS, Entered, KnownItem, QueueStore, Tick
+from stowhand.protocols.queue_store import (
+    LEDGER_DAYS,
+    REPORT_INTERVAL,
+    SCHEDULED_FOR,
+    Entered,
+    KnownItem,
+    QueueStore,
+    Tick,
+)
 from stowhand.protocols.store import DAY
 from tests.contract.backends import payload_of
 from tests.contract.needs import needs
@@ -55,7 +63,9 @@ async def test_what_is_known_keeps_its_times_takes_the_new_spec_and_is_given_as_
     (again,) = await harness.store.timetable.register([("report", "0 5 * * *")])
     assert again == KnownItem(identifier="report", known_since=first.known_since, last_tick=at, spec="0 4 * * *")
     (now,) = await harness.store.timetable.known_items()
-    assert now == KnownItem(identifier="report", known_since=first.known_since, last_tick=at, spec="0 5 * * *")
+    assert now == KnownItem(
+        identifier="report", known_since=first.known_since, last_tick=at, spec="0 5 * * *", spec_since=harness.now
+    )
 
 
 async def test_items_come_in_the_order_given_and_are_listed_by_identifier(harness: StoreHarness) -> None:
@@ -108,6 +118,60 @@ async def test_several_schedulers_that_register_at_once_know_the_same(harness: S
     for order, items in zip(orders, answers, strict=True):
         assert [(item.identifier, item.known_since) for item in items] == [(name, harness.now) for name in order]
     assert [item.identifier for item in await harness.store.timetable.known_items()] == names
+
+
+# -- who schedules them ---------------------------------------------------------------------------------
+
+
+async def known(harness: StoreHarness, identifier: str = "report") -> KnownItem:
+    return next(item for item in await harness.store.timetable.known_items() if item.identifier == identifier)
+
+
+async def test_an_item_is_scheduled_while_a_scheduler_reports_it(harness: StoreHarness) -> None:
+    timetable = harness.store.timetable
+    await timetable.register([("report", "s"), ("gone", "s")])
+    assert not (await known(harness)).is_scheduled(harness.now), "known, and no more than that"
+    await timetable.report(["report", "never registered"], "a:1")
+    item = await known(harness)
+    assert (item.scheduled_by, item.scheduled_at) == ("a:1", harness.now)
+    assert (await known(harness, "gone")).scheduled_by is None
+    assert len(await timetable.known_items()) == 2, "a report makes nothing known"
+    await harness.pass_time(SCHEDULED_FOR.total_seconds() - 1)
+    assert item.is_scheduled(harness.now)
+    await harness.pass_time(1)
+    assert not item.is_scheduled(harness.now)
+    await timetable.register([("report", "s")])
+    assert await known(harness) == item, "registering is no report"
+
+
+async def test_a_recent_report_counts_for_all_schedulers(harness: StoreHarness) -> None:
+    timetable, other = harness.store.timetable, (await harness.another()).timetable
+    await timetable.register([("report", "s")])
+    await timetable.report(["report"], "a:1")
+    first = await known(harness)
+    await harness.pass_time(REPORT_INTERVAL.total_seconds() - 1)
+    await other.report(["report"], "b:2")
+    assert await known(harness) == first, "nothing is written"
+    await harness.pass_time(1)
+    await other.report(["report"], "b:2")
+    item = await known(harness)
+    assert (item.scheduled_by, item.scheduled_at) == ("b:2", harness.now)
+
+
+async def test_an_item_that_a_live_scheduler_has_is_not_forgotten(harness: StoreHarness) -> None:
+    timetable = harness.store.timetable
+    await timetable.register([("report", "s"), ("other", "s")])
+    at = minute(harness)
+    await timetable.schedule([tick(at)])
+    await timetable.report(["report"], "a:1")
+    assert not await timetable.forget_item("report")
+    assert not await timetable.forget_item("never there")
+    await harness.pass_time(SCHEDULED_FOR.total_seconds())
+    assert await timetable.forget_item("report")
+    assert [item.identifier for item in await timetable.known_items()] == ["other"]
+    assert list(await timetable.ticks("report", at)) == [at], "a repeat would not run it again"
+    (back,) = await timetable.register([("report", "s")])
+    assert (back.known_since, back.last_tick, back.scheduled_by) == (harness.now, None, None)
 
 
 # -- the ledger -----------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_every_question_of_a_store_is_part_of_the_synchronous_face() -> None:
         for name, method in vars(part).items()
         if inspect.iscoroutinefunction(method)
     }
-    by_themselves = {"register", "schedule", "plan", "uninstall", "foreign_changes", "find_damage"}
+    by_themselves = {"register", "report", "schedule", "plan", "uninstall", "foreign_changes", "find_damage"}
     assert asked - by_themselves <= set(vars(Sync))
 
 

@@ -26,7 +26,7 @@ from stowhand.observe.prometheus import MmapedDict
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.vocabulary import JOB_SECONDS
 from stowhand.observe.worker_metrics import MOST_KINDS, WorkerMetrics
-from stowhand.protocols.figures import Amount, EndedCounts, Figures, LiveCounts
+from stowhand.protocols.figures import Amount, CronFigures, EndedCounts, Figures, LiveCounts, Pauses
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
@@ -54,12 +54,16 @@ def add(url: str, *payloads: str, task: str = "innocent") -> None:
     with_store(url, enqueue)
 
 
-def test_a_worker_shows_what_it_did_and_what_waits(url: str, workers: Workers) -> None:
+def test_a_worker_shows_what_it_did_and_what_waits(url: str, workers: Workers, tmp_path: Path) -> None:
+    crontab = tmp_path / "crontab"
+    crontab.write_text("0 4 1 1 * innocent ?id=yearly {number: 1}\n")
     add(url, "{}", task="nobody_has_it")
     add(url, *['{"number": 1}'] * 3, '{"number": 2, "pause": 60}')
-    workers.start("--http", "0", "-j", "2")
+    workers.start("--http", "0", "-j", "2", "--crontab", str(crontab))
     pages = Pages(workers)
     expected = {
+        'stowhand_queue_cron_unscheduled{item="yearly"}': 0,
+        'stowhand_queue_cron_missed{item="yearly"}': 0,
         f'{DONE}{{kind="innocent",outcome="ok"}}': 3,
         f'{RUNNING}{{kind="innocent"}}': 1,
         'stowhand_worker_job_duration_seconds_count{kind="innocent"}': 3,
@@ -349,7 +353,8 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
         workers=[],
         history=[EndedCounts(name="t0", completed=Amount(9, exact=False))],
         lately={},
-        paused={"q": datetime.now(UTC)},
+        paused={"q": datetime.fromtimestamp(2000, UTC)},
+        pauses=Pauses(tasks={"t0": datetime.fromtimestamp(1000, UTC)}, unqueued=datetime.fromtimestamp(3000, UTC)),
     )
     registry = CollectorRegistry()
     QueueMetrics(lambda: figures, lambda: None, registry, labels=2)
@@ -364,7 +369,26 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
     assert shown['stowhand_queue_named_jobs{queue="q",state="waiting"}'] == 1
     assert shown['stowhand_queue_jobs{state="queued"}'] == 17
     assert shown['stowhand_queue_jobs{state="completed"}'] == 9
-    assert shown["stowhand_queue_paused"] == 1
+    assert shown["stowhand_queue_paused"] == 3
+    assert shown["stowhand_queue_paused_since_timestamp_seconds"] == 1000
+
+
+def test_of_many_recurring_items_those_with_trouble_are_named_first() -> None:
+    cron = CronFigures(known=("a", "b", "c", "d"), unscheduled=("c", "d"), missed={"d": datetime.now(UTC)})
+    registry = CollectorRegistry()
+    QueueMetrics(lambda: None, lambda: None, registry, cron=lambda: cron, labels=3)
+    assert samples(generate_latest(registry)) == {
+        **{
+            f'stowhand_queue_cron_unscheduled{{item="{name}"}}': number
+            for name, number in zip("acd", (0, 1, 1), strict=True)
+        },
+        **{
+            f'stowhand_queue_cron_missed{{item="{name}"}}': number
+            for name, number in zip("acd", (0, 0, 1), strict=True)
+        },
+        'stowhand_queue_cron_unscheduled{item="other"}': 0,
+        'stowhand_queue_cron_missed{item="other"}': 0,
+    }
 
 
 def test_every_name_follows_the_convention(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:

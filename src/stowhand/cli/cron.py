@@ -21,11 +21,12 @@ from stowhand.cli.session import with_store
 from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.cron.agenda import this_minute
-from stowhand.cron.crontab import parse_crontab, refuse_duplicates
+from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import ParsedItem
+from stowhand.cron.known_items import item_of_spec, missed_tick
 from stowhand.cron.sources import declared, read_crontab
 from stowhand.cron.zones import find_zone
-from stowhand.errors import ConfigurationError, hint, suggest
+from stowhand.errors import hint, suggest
 from stowhand.jobs.job import Job
 from stowhand.jobs.moments import iso, read_when
 from stowhand.observe.safe_text import escape
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 RUNS = 5
 """How many runs of each item ``check`` shows."""
 MOST = 10_000
-HEADINGS = ("ITEM", "KNOWN SINCE", "LAST TICK", "NEXT RUN", "CRONTAB")
+HEADINGS = ("ITEM", "SCHEDULED BY", "LAST TICK", "NEXT RUN", "CRONTAB")
+NOBODY = "nobody"
 
 
 def _read_moment(text: str) -> datetime:
@@ -68,9 +70,10 @@ def command() -> None:
 @json_option
 @store_options
 def list_items(as_json: bool, **typed: Any) -> None:
-    """List the items that any worker has made known to the store, with their last tick and their next run.
+    """List the items that any worker has made known to the store: which scheduler has them, last tick, next run.
 
-    An item stays known when it is taken out of its crontab: no worker schedules it any more then.
+    An item stays known when it is taken out of its crontab. Within three minutes it is then scheduled by nobody, and
+    has no next run: ``stowhand cron remove`` makes the store forget it.
     """
     settings = settings_of(typed)
     known, now = with_store(settings.store, _look)
@@ -106,6 +109,33 @@ def run_item(name: str, **typed: Any) -> None:
         return await (store.admin.add_built_in(job) if job.task in BUILT_IN else store.jobs.enqueue(job))
 
     click.echo(with_store(settings.store, run, traces).id)
+
+
+@command.command("remove")
+@click.argument("name")
+@store_options
+def remove_item(name: str, **typed: Any) -> None:
+    """Make the store forget the item NAME, which was taken out of every crontab. Its jobs stay.
+
+    Refused while a scheduler has the item. Should it come back, it is a new item: ``fill`` reaches back no further.
+    """
+
+    async def forget(store: QueueStore) -> tuple[bool, Sequence[KnownItem]]:
+        is_forgotten = await store.timetable.forget_item(name)
+        return is_forgotten, await store.timetable.known_items()
+
+    is_forgotten, known = with_store(settings_of(typed).store, forget)
+    if is_forgotten:
+        click.echo(f"{escape(name)}: removed")
+        return
+    for item in known:
+        if item.identifier == name:
+            raise click.ClickException(
+                f"{name!r} is scheduled by {item.scheduled_by}: take it out of that crontab and reload it; the item can"
+                " be removed three minutes later"
+            )
+    names = sorted(item.identifier for item in known)
+    raise click.UsageError(f"nothing recurs under the name {name!r}{hint(name, names) or suggest(name, names)}")
 
 
 @command.command("check")
@@ -181,13 +211,24 @@ def _there(item: ParsedItem, run: datetime) -> str:
 
 
 def _row(item: KnownItem, now: datetime) -> tuple[str, ...]:
-    return item.identifier, _say(item.known_since), _say(item.last_tick), _say(_next_run(item, now)), item.spec
+    return item.identifier, _scheduler(item, now), _say(item.last_tick), _say(_next_run(item, now)), item.spec
+
+
+def _scheduler(item: KnownItem, now: datetime) -> str:
+    if item.is_scheduled(now):
+        return str(item.scheduled_by)
+    return NOBODY if item.scheduled_at is None else f"{NOBODY} since {_say(item.scheduled_at)}"
 
 
 def _json(item: KnownItem, now: datetime) -> str:
     about = {"identifier": item.identifier, "known_since": iso(item.known_since)}
-    times = {"last_tick": iso(item.last_tick), "next_run": iso(_next_run(item, now))}
-    return json.dumps({**about, **times, "spec": item.spec})
+    scheduled = {
+        "is_scheduled": item.is_scheduled(now),
+        "scheduled_by": item.scheduled_by,
+        "scheduled_at": iso(item.scheduled_at),
+    }
+    times = {"last_tick": iso(item.last_tick), "missed_tick": iso(missed_tick(item, now))}
+    return json.dumps({**about, **scheduled, **times, "next_run": iso(_next_run(item, now)), "spec": item.spec})
 
 
 async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
@@ -213,7 +254,7 @@ def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedIt
     if name not in specs:
         names = sorted({*items, *specs})
         raise click.UsageError(f"nothing recurs under the name {name!r}{hint(name, names) or suggest(name, names)}")
-    item = _parsed(specs[name])
+    item = item_of_spec(specs[name])
     if item is None:
         raise click.UsageError(
             f"{name!r} was written in Python, not in a crontab; name the application that has it: --app MODULE:NAME"
@@ -222,17 +263,8 @@ def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedIt
 
 
 def _next_run(item: KnownItem, now: datetime) -> datetime | None:
-    parsed = _parsed(item.spec)
+    parsed = item_of_spec(item.spec) if item.is_scheduled(now) else None
     return None if parsed is None else parsed.next_after(now)
-
-
-def _parsed(spec: str) -> ParsedItem | None:
-    """``None``: no crontab could say it (a function, a task with a space), or another version has written it."""
-    try:
-        (item,) = parse_crontab(spec)
-    except (ConfigurationError, ValueError):
-        return None
-    return item
 
 
 def _say(moment: datetime | None) -> str:

@@ -25,12 +25,13 @@ from stowhand.cli.program import as_called
 from stowhand.cli.session import unopened
 from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.clock import wall_clock
+from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.jobs.durations import say_duration
-from stowhand.jobs.moments import say_span
+from stowhand.jobs.moments import say, say_span
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
-from stowhand.protocols.figures import Amount, total_ended
+from stowhand.protocols.figures import Amount, CronFigures, total_ended
 from stowhand.protocols.operating import Reason
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 from stowhand.protocols.store import RESERVED_CONNECTIONS
@@ -161,8 +162,8 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
                 yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
             if (damage := await store.schema.find_damage()) is not None:
                 yield _soundness(damage)
-            found = await read_stats(store)
-            for finding in (*examine_work(found), *await examine_overdue(store, found)):
+            found, cron = await read_stats(store), await cron_figures(store.timetable)
+            for finding in (*examine_work(found), *await examine_overdue(store, found), *examine_cron(cron)):
                 yield finding
             yield await _listen(store, settings)
     except SchemaError as error:
@@ -262,6 +263,18 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     if failed.number:
         yield warn("failures", f"{failed} in the last 15 minutes: stowhand jobs list --state failed")
     yield ok("jobs", state_line(found))
+
+
+def examine_cron(found: CronFigures) -> Iterator[Finding]:
+    """Recurring items that will not run, or did not."""
+    if found.unscheduled:
+        said = f"scheduled by nobody: {_some(list(found.unscheduled))}"
+        yield warn("cron", f"{said}; start a worker with their crontab, or: stowhand cron remove")
+    if found.missed:
+        ticks = [f"{name} ({say(at)})" for name, at in found.missed.items()]
+        yield warn("cron", f"missed a tick: {_some(ticks)}; stowhand cron run makes its job now")
+    if found.known and not (found.unscheduled or found.missed):
+        yield ok("cron", f"{len(found.known)} recurring items, all scheduled")
 
 
 def _due(found: Stats) -> Amount:

@@ -11,6 +11,8 @@ are and however often one of them repeats itself.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -31,6 +33,8 @@ BATCH = 200
 """Ticks in one transaction at most: short ones, so that a long backfill does not make others wait."""
 CONFLICT_EVERY = 3600.0
 """Seconds between two warnings about one identifier, at least."""
+REPORT_SECONDS = 50.0
+"""A scheduler reports its items this often: at every look at the store's clock, of which there is one a minute."""
 LEAST_PAUSE = 0.005
 """Seconds. The store's clock and ours never agree to the last bit: without a pause it would be asked in a busy loop."""
 
@@ -52,6 +56,9 @@ class Scheduler:
         self._clock = clock or SystemClock()
         self._agenda = Agenda(items, self._item_failed)
         self._entering = Entering(store, self._events, self._clock, enqueued)
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._reported = float("-inf")
+        """When this scheduler last reported its items, by the monotonic clock."""
         self._seen: tuple[datetime, float] | None = None
         """What the store's clock showed, and ours at the same moment."""
         self._coming: tuple[ParsedItem, ...] | None = None
@@ -134,6 +141,8 @@ class Scheduler:
                 now = await self._look()
                 if self._agenda.drop_overdue(now):
                     await self._begin(now)
+                if self._clock.monotonic() - self._reported >= REPORT_SECONDS:
+                    await self._report()
                 await self._enter_due(now)
                 self._failures = 0
             await self._nap()
@@ -142,10 +151,15 @@ class Scheduler:
         """Make the items known, and what was known before is filled up to where it is followed from."""
         items = self._agenda.items
         known = await self._store.timetable.register([(item.identifier, item.spec) for item in items])
+        await self._report()
         plans = [(item, await self._plan(item, what, now)) for item, what in zip(items, known, strict=True)]
         made = await self._entering.enter(in_order(plans), now, backfilled=True)
         self._events.emit(CronStarted(tuple(item.identifier for item in items), made))
         return made
+
+    async def _report(self) -> None:
+        await self._store.timetable.report(self._agenda.identifiers, self._name)
+        self._reported = self._clock.monotonic()
 
     async def _plan(self, item: ParsedItem, known: KnownItem, now: datetime) -> Iterable[datetime]:
         """What to make up for. Before its last tick there is nothing: schedulers backfill before they go on."""

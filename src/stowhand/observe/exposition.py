@@ -26,7 +26,7 @@ from stowhand.observe.prometheus import (
     generate_latest,
 )
 from stowhand.observe.queue_metrics import QueueMetrics
-from stowhand.protocols.figures import NAMES, Figures
+from stowhand.protocols.figures import NAMES, CronFigures, Figures
 from stowhand.protocols.store import Recorded
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -46,6 +46,7 @@ class Exposition:
         oldest_due: Callable[[], float | None],
         folder: Path | None = None,
         *,
+        cron: Callable[[], CronFigures | None] = lambda: None,
         labels: int = NAMES,
     ) -> None:
         self._folder = folder
@@ -55,7 +56,7 @@ class Exposition:
             self._registry = CollectorRegistry()
             MultiProcessCollector(self._registry, path=str(folder))
         self._queue = CollectorRegistry()
-        QueueMetrics(figures, oldest_due, self._queue, labels=labels)
+        QueueMetrics(figures, oldest_due, self._queue, cron=cron, labels=labels)
 
     def text(self) -> bytes:
         """In Prometheus' text format."""

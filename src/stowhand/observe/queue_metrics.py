@@ -7,16 +7,24 @@ from collections.abc import Callable, Iterable, Sequence
 
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
-from stowhand.protocols.figures import NAMES, Figures, LiveCounts
+from stowhand.protocols.figures import NAMES, CronFigures, Figures, LiveCounts
 
-COUNTED = (vocabulary.QUEUE_JOBS, vocabulary.QUEUE_TASK_JOBS, vocabulary.QUEUE_NAMED_JOBS, vocabulary.QUEUE_PAUSED)
+COUNTED = (
+    vocabulary.QUEUE_JOBS,
+    vocabulary.QUEUE_TASK_JOBS,
+    vocabulary.QUEUE_NAMED_JOBS,
+    vocabulary.QUEUE_PAUSED,
+    vocabulary.QUEUE_PAUSED_SINCE,
+)
+CRON = (vocabulary.QUEUE_CRON_UNSCHEDULED, vocabulary.QUEUE_CRON_MISSED)
 
 
 class QueueMetrics(Collector):
     """The figures of a queue store. Each gauge is there if its own question was answered.
 
-    ``figures`` and ``oldest_due`` (seconds): the answers, soon; ``None`` when there is none now. Called in the thread
-    of the scrape. ``labels``: so many tasks and queues have series of their own, the largest, at most 100 of each.
+    ``figures``, ``oldest_due`` (seconds) and ``cron``: the answers, soon; ``None`` when there is none now. Called in
+    the thread of the scrape. ``labels``: so many tasks, queues and recurring items have series of their own: of tasks
+    and queues the largest, at most 100 of each; of recurring items the first, and those of which something is wrong.
     """
 
     def __init__(
@@ -25,16 +33,18 @@ class QueueMetrics(Collector):
         oldest_due: Callable[[], float | None],
         registry: CollectorRegistry = REGISTRY,
         *,
+        cron: Callable[[], CronFigures | None] = lambda: None,
         labels: int = NAMES,
     ) -> None:
         self._figures = figures
         self._oldest_due = oldest_due
+        self._cron = cron
         self._labels = labels
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
         """The names, without asking the store."""
-        return [declared() for declared in (*COUNTED, vocabulary.QUEUE_OLDEST_DUE)]
+        return [declared() for declared in (*COUNTED, *CRON, vocabulary.QUEUE_OLDEST_DUE)]
 
     def collect(self) -> Iterable[Metric]:
         """The figures of this moment."""
@@ -46,16 +56,33 @@ class QueueMetrics(Collector):
         figures = self._figures()
         if figures is not None:
             yield from self._of(figures)
+        cron = self._cron()
+        if cron is not None:
+            yield from self._of_cron(cron)
 
     def _of(self, figures: Figures) -> Iterable[Metric]:
-        states, tasks, queues, paused = (declared() for declared in COUNTED)
+        states, tasks, queues, paused, paused_since = (declared() for declared in COUNTED)
         for state, amount in figures.states().items():
             states.add_metric([state.value], amount.number)
         for family, counts in ((tasks, figures.tasks), (queues, figures.queues)):
             for labels, number in _numbers(counts, self._labels).items():
                 family.add_metric(labels, number)
-        paused.add_metric([], len(figures.paused))
-        return states, tasks, queues, paused
+        pauses = figures.all_pauses()
+        paused.add_metric([], len(pauses))
+        if pauses:
+            paused_since.add_metric([], min(pauses).timestamp())
+        return states, tasks, queues, paused, paused_since
+
+    def _of_cron(self, cron: CronFigures) -> Iterable[Metric]:
+        families = [declared() for declared in CRON]
+        marked = [frozenset(cron.unscheduled), frozenset(cron.missed)]
+        by_need = sorted(cron.known, key=lambda name: not any(name in some for some in marked))
+        for family, some in zip(families, marked, strict=True):
+            for name in by_need[: self._labels]:
+                family.add_metric([name], int(name in some))
+            if others := by_need[self._labels :]:
+                family.add_metric([vocabulary.OTHER], sum(name in some for name in others))
+        return families
 
 
 def _numbers(counts: Sequence[LiveCounts], labels: int) -> Counter[tuple[str, str]]:

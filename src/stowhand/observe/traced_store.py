@@ -144,6 +144,7 @@ class TracedTimetable:
         self._tracer = tracer
         self.now, self.register = inner.now, inner.register
         self.known_items, self.ticks = inner.known_items, inner.ticks
+        self.report, self.forget_item = inner.report, inner.forget_item
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """A span for each tick, a trace of its own. Another scheduler's job is another's span: ours is never ended."""

@@ -107,7 +107,26 @@ QUEUE_NAMED_JOBS = partial(
     f"Live jobs that have a queue, by queue: {_PARTS}",
     labels=("queue", "state"),
 )
-QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Queues that are paused")
+QUEUE_PAUSED = partial(
+    GaugeMetricFamily, "stowhand_queue_paused", "Queues and tasks that are paused; jobs without a queue count as one"
+)
+QUEUE_PAUSED_SINCE = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_paused_since_timestamp_seconds",
+    "When the oldest of the pauses began, in seconds of Unix time; absent where nothing is paused",
+)
+QUEUE_CRON_UNSCHEDULED = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_cron_unscheduled",
+    "Whether no live scheduler has the recurring item (1) or one has (0)",
+    labels=("item",),
+)
+QUEUE_CRON_MISSED = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_cron_missed",
+    "Whether the recurring item missed a tick within the last day and has made no job since (1)",
+    labels=("item",),
+)
 QUEUE_OLDEST_DUE = partial(
     GaugeMetricFamily,
     "stowhand_queue_oldest_due_seconds",

@@ -116,6 +116,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     few: Mapping[State, int] = {}
     """States of which at most ``COUNTED`` jobs were counted by themselves, where the other numbers are estimates."""
 
+    def all_pauses(self) -> list[datetime]:
+        """When each pause began: of queues, of tasks, and of the jobs without a queue."""
+        unqueued = [] if self.pauses.unqueued is None else [self.pauses.unqueued]
+        return [*self.paused.values(), *self.pauses.tasks.values(), *unqueued]
+
     def states(self) -> dict[State, Amount]:
         """Jobs by state; every state is a key."""
         sums = {state: sum((getattr(one, state) for one in self._counted(state)), Amount()) for state in State}
@@ -123,6 +128,16 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     def _counted(self, state: State) -> Sequence[LiveCounts | EndedCounts]:
         return self.history if state in (State.COMPLETED, State.CANCELED) else self.tasks
+
+
+class CronFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The recurring items that a store knows, by identifier."""
+
+    known: Sequence[str] = ()
+    unscheduled: Sequence[str] = ()
+    """Those that no live scheduler has."""
+    missed: Mapping[str, datetime] = {}
+    """Those that missed a tick within the last day and have not ticked since; and which tick."""
 
 
 class Tallies:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -306,6 +306,12 @@ class Entered(msgspec.Struct, frozen=True):
     """The item of the scheduler that did."""
 
 
+SCHEDULED_FOR = timedelta(minutes=3)
+"""How long a report of a scheduler is valid. Each reports at least once a minute."""
+REPORT_INTERVAL = timedelta(seconds=30)
+"""A store skips a report when the previous one is more recent, so that many schedulers cost no more writes than one."""
+
+
 class KnownItem(msgspec.Struct, frozen=True):
     """An item of a crontab, as the store remembers it."""
 
@@ -315,6 +321,16 @@ class KnownItem(msgspec.Struct, frozen=True):
     """The latest that was scheduled."""
     spec: str
     """As last registered."""
+    spec_since: datetime | None = None
+    """When the spec last changed; ``None``: it never has."""
+    scheduled_by: str | None = None
+    """The scheduler that last reported that it has the item; ``None``: none ever has."""
+    scheduled_at: datetime | None = None
+    """When it did."""
+
+    def is_scheduled(self, now: datetime) -> bool:
+        """Whether a live scheduler has the item, by the store's clock."""
+        return self.scheduled_at is not None and now - self.scheduled_at < SCHEDULED_FOR
 
 
 class Timetable(Protocol):
@@ -333,8 +349,14 @@ class Timetable(Protocol):
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """Enter the ticks into the ledger and enqueue their jobs, in one transaction; each tick at most once ever."""
 
+    async def report(self, identifiers: Sequence[str], scheduler: str) -> None:
+        """Record that a live scheduler has these items. Unknown ones are ignored."""
+
     async def known_items(self) -> Sequence[KnownItem]:
         """All of them, by identifier."""
+
+    async def forget_item(self, identifier: str) -> bool:
+        """Delete a known item that no live scheduler has; return whether it did. Its ticks stay in the ledger."""
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Its ticks in the ledger from ``since`` on, in order: a backfill must not schedule them again."""

@@ -82,8 +82,9 @@ class HealthReporter(ProcessObserver):
             with suppress(ConfigurationError):  # /metrics reports it
                 from stowhand.observe.exposition import Exposition
 
+                probe, labels = self._probe, self._settings.metrics_labels
                 self._exposition = Exposition(
-                    self._probe.figures, self._probe.oldest_due, self.folder, labels=self._settings.metrics_labels
+                    probe.figures, probe.oldest_due, self.folder, cron=probe.cron, labels=labels
                 )
             pages = {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
             server = StatusServer(self._settings.http, pages)

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from stowhand.clock import Clock
-from stowhand.protocols.figures import Figures
+from stowhand.cron.known_items import cron_figures
+from stowhand.protocols.figures import CronFigures, Figures
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 from stowhand.worker.timings import USUAL, Timings
 
@@ -28,6 +30,7 @@ class StoreProbe:
         self._status: _Question[SchemaStatus] | None = None
         self._figures: _Question[Figures] | None = None
         self._oldest_due: _Question[float] | None = None
+        self._cron: _Question[CronFigures] | None = None
 
     def of(self, store: QueueStore, *, lent: bool) -> None:
         """Probe this store. A lent one has no schema of ours: only whether it answers counts."""
@@ -44,6 +47,7 @@ class StoreProbe:
         if not lent:
             self._figures = _Question(store.inspect.figures, *limits)
             self._oldest_due = _Question(store.inspect.oldest_due, *limits)
+            self._cron = _Question(partial(cron_figures, store.timetable), *limits)
 
     @property
     def heard(self) -> float | None:
@@ -72,6 +76,10 @@ class StoreProbe:
     def oldest_due(self) -> float | None:
         """Seconds for which the job that is due longest could have run; ``None``: not available now."""
         return None if self._oldest_due is None else self._oldest_due.answer()
+
+    def cron(self) -> CronFigures | None:
+        """The recurring items, and what is wrong with them; ``None``: not available now."""
+        return None if self._cron is None else self._cron.answer()
 
 
 @dataclass

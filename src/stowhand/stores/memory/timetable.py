@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from stowhand.protocols.queue_store import LEDGER_DAYS, Entered, KnownItem, Tick
+from stowhand.protocols.queue_store import LEDGER_DAYS, REPORT_INTERVAL, Entered, KnownItem, Tick
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.memory import enqueueing
 from stowhand.stores.memory.rows import Rows, Transaction
@@ -29,7 +29,8 @@ class Timetable:
             answers = []
             for identifier, spec in validate_items(items):
                 known = known_or_new(rows, identifier, spec)
-                rows.known[identifier] = msgspec.structs.replace(known, spec=spec)
+                spec_since = known.spec_since if spec == known.spec else rows.now
+                rows.known[identifier] = msgspec.structs.replace(known, spec=spec, spec_since=spec_since)
                 answers.append(known)
             return answers
 
@@ -41,6 +42,22 @@ class Timetable:
     async def known_items(self) -> Sequence[KnownItem]:
         with self._transaction() as rows:
             return sorted(rows.known.values(), key=lambda item: item.identifier)
+
+    async def report(self, identifiers: Sequence[str], scheduler: str) -> None:
+        with self._transaction() as rows:
+            for identifier in set(identifiers) & rows.known.keys():
+                known = rows.known[identifier]
+                if known.scheduled_at is None or not timedelta() <= rows.now - known.scheduled_at < REPORT_INTERVAL:
+                    changed = msgspec.structs.replace(known, scheduled_by=scheduler, scheduled_at=rows.now)
+                    rows.known[identifier] = changed
+
+    async def forget_item(self, identifier: str) -> bool:
+        with self._transaction() as rows:
+            known = rows.known.get(identifier)
+            if known is None or known.is_scheduled(rows.now):
+                return False
+            del rows.known[identifier]
+            return True
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those of one item from a moment on."""

@@ -320,7 +320,8 @@ from {schema}.unlock_all(%s::text[], %s, %s::timestamptz)
 select pg_catalog.clock_timestamp()
 
 -- name: cron_register
-select identifier, known_since, last_tick, spec from {schema}.cron_register(%s::text[], %s::text[], %s::timestamptz)
+select identifier, known_since, last_tick, spec, spec_since, scheduled_by, scheduled_at
+from {schema}.cron_register(%s::text[], %s::text[], %s::timestamptz)
 
 -- name: cron_enter
 select mine, job_id, spec from {schema}.cron_enter(%s::text[], %s::timestamptz[], %s::text[], %s::bool[],
@@ -330,7 +331,13 @@ select mine, job_id, spec from {schema}.cron_enter(%s::text[], %s::timestamptz[]
 select {schema}.cron_note(%s::text[], %s::timestamptz[], %s::bigint[])
 
 -- name: cron_known
-select identifier, known_since, last_tick, spec from {schema}.cron_known()
+select identifier, known_since, last_tick, spec, spec_since, scheduled_by, scheduled_at from {schema}.cron_known()
+
+-- name: cron_report
+select {schema}.cron_report(%s::text[], %s, %s::interval, %s::timestamptz)
+
+-- name: cron_forget
+select {schema}.cron_forget(%s, %s::interval, %s::timestamptz)
 
 -- name: cron_ticks
 select * from {schema}.cron_ticks(%s, %s::timestamptz)

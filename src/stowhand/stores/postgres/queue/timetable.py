@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from stowhand.clock import SystemClock
-from stowhand.protocols.queue_store import Entered, KnownItem, Tick
+from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.database.repeating import repeated
 from stowhand.stores.postgres.queue.bulk import moments
@@ -53,6 +53,13 @@ class Timetable:
     async def known_items(self) -> Sequence[KnownItem]:
         """All of them, by identifier."""
         return [KnownItem(*row) for row in await self._rows("cron_known")]
+
+    async def report(self, identifiers: Sequence[str], scheduler: str) -> None:
+        await self._rows("cron_report", text_array(identifiers), scheduler, REPORT_INTERVAL, self._context.now())
+
+    async def forget_item(self, identifier: str) -> bool:
+        ((is_forgotten,),) = await self._rows("cron_forget", identifier, SCHEDULED_FOR, self._context.now())
+        return bool(is_forgotten)
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger, in order."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from stowhand.protocols.queue_store import Entered, KnownItem, Tick
+from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.sqlite.queue import enqueue, trouble
@@ -47,6 +47,17 @@ class Timetable:
         """By identifier."""
         return await self._connections.read(lambda tx: [_to_item(row) for row in tx.run("all_known")])
 
+    async def report(self, identifiers: Sequence[str], scheduler: str) -> None:
+        def report(tx: Transaction) -> None:
+            for identifier in identifiers:
+                tx.run("report", identifier=identifier, scheduler=scheduler, interval=_micros(REPORT_INTERVAL))
+
+        await self._connections.write(report)
+
+    async def forget_item(self, identifier: str) -> bool:
+        values = {"identifier": identifier, "scheduled_for": _micros(SCHEDULED_FOR)}
+        return await self._connections.write(lambda tx: tx.row("forget", **values) is not None)
+
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger, in order."""
         since_micros = to_micros(validate_since(since))
@@ -58,7 +69,7 @@ class Timetable:
 def _register(tx: Transaction, identifier: str, spec: str) -> KnownItem:
     before = tx.row("known", identifier=identifier)
     tx.run("register", identifier=identifier, spec=spec)
-    return _to_item(before or (identifier, tx.now.wall, None, spec))
+    return _to_item(before or (identifier, tx.now.wall, None, spec, None, None, None))
 
 
 def _enter(tx: Transaction, tick: Tick) -> Entered:
@@ -73,5 +84,21 @@ def _enter(tx: Transaction, tick: Tick) -> Entered:
 
 
 def _to_item(row: tuple[Any, ...]) -> KnownItem:
-    identifier, since, last_tick, spec = row
-    return KnownItem(identifier, to_datetime(since), None if last_tick is None else to_datetime(last_tick), spec)
+    identifier, since, last_tick, spec, spec_since, scheduled_by, scheduled_at = row
+    return KnownItem(
+        identifier,
+        known_since=to_datetime(since),
+        last_tick=_moment(last_tick),
+        spec=spec,
+        spec_since=_moment(spec_since),
+        scheduled_by=scheduled_by,
+        scheduled_at=_moment(scheduled_at),
+    )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else to_datetime(micros)
+
+
+def _micros(span: timedelta) -> int:
+    return span // timedelta(microseconds=1)

@@ -3,7 +3,7 @@
 
 -- Make items known. What is known keeps its times and takes the new spec; its row is given as it was before.
 create or replace function {schema}.cron_register(_identifiers text[], _specs text[], _now timestamptz default null)
-returns table (identifier text, known_since timestamptz, last_tick timestamptz, spec text)
+returns setof {schema}.crontab
 language plpgsql {definer} as $$
 #variable_conflict use_column
 declare
@@ -20,13 +20,13 @@ begin
       on conflict (identifier) do nothing returning * into _item;
     if not found then
       select c.* into _item from {schema}.crontab c where c.identifier = _one.name for update;
-      update {schema}.crontab c set spec = _one.spec where c.identifier = _one.name and c.spec <> _one.spec;
+      update {schema}.crontab c set spec = _one.spec, spec_since = _at
+        where c.identifier = _one.name and c.spec <> _one.spec;
     end if;
     _items[_one.place] := _item;
   end loop;
   foreach _item in array coalesce(_items, '{}') loop
-    identifier := _item.identifier; known_since := _item.known_since; last_tick := _item.last_tick; spec := _item.spec;
-    return next;
+    return next _item;
   end loop;
 end $$;
 
@@ -65,6 +65,34 @@ language sql {definer} as $$
     from unnest(_identifiers, _ticks, _job_ids) as n(name, tick, job_id)
     where t.identifier = n.name and t.tick = n.tick and t.job_id = 0
 $$;
+
+-- A recent report counts for all schedulers. One that lies in the future is from before the clock was set back. A row that
+-- another transaction holds is reported the next time: three reports fit into the time for which one is valid.
+create or replace function {schema}.cron_report(
+  _identifiers text[], _scheduler text, _interval interval, _now timestamptz default null
+) returns void
+language plpgsql {definer} as $$
+declare
+  _at timestamptz := {schema}.at(_now);
+begin
+  update {schema}.crontab c set scheduled_by = _scheduler, scheduled_at = _at
+    where c.ctid = any(array(
+      select k.ctid from {schema}.crontab k
+      where k.identifier = any(_identifiers)
+        and (k.scheduled_at is null or k.scheduled_at <= _at - _interval or k.scheduled_at > _at)
+      for update skip locked));
+end $$;
+
+create or replace function {schema}.cron_forget(
+  _identifier text, _scheduled_for interval, _now timestamptz default null
+) returns boolean
+language plpgsql {definer} as $$
+begin
+  delete from {schema}.crontab c
+    where c.identifier = _identifier
+      and (c.scheduled_at is null or c.scheduled_at <= {schema}.at(_now) - _scheduled_for);
+  return found;
+end $$;
 
 create or replace function {schema}.cron_known() returns setof {schema}.crontab
 language sql stable {definer} as $$

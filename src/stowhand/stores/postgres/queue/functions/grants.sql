@@ -104,6 +104,8 @@ begin
       ('cron_register', 'worker'),
       ('cron_enter', 'worker'),
       ('cron_note', 'worker'),
+      ('cron_report', 'worker'),
+      ('cron_forget', 'admin'),
       ('cron_known', 'worker reader admin'),
       ('cron_ticks', 'worker reader admin'),
       ('flow_create', 'enqueuer worker admin'),

@@ -1,12 +1,23 @@
 -- name: known
-SELECT identifier, known_since, last_tick, spec FROM stowhand_crontab WHERE identifier = :identifier
+SELECT identifier, known_since, last_tick, spec, spec_since, scheduled_by, scheduled_at FROM stowhand_crontab WHERE identifier = :identifier
 
 -- name: all_known
-SELECT identifier, known_since, last_tick, spec FROM stowhand_crontab ORDER BY identifier
+SELECT identifier, known_since, last_tick, spec, spec_since, scheduled_by, scheduled_at FROM stowhand_crontab ORDER BY identifier
 
 -- name: register
 INSERT INTO stowhand_crontab (identifier, known_since, spec) VALUES (:identifier, :now, :spec)
-ON CONFLICT (identifier) DO UPDATE SET spec = excluded.spec
+ON CONFLICT (identifier) DO UPDATE SET spec = excluded.spec,
+    spec_since = CASE WHEN spec = excluded.spec THEN spec_since ELSE excluded.known_since END
+
+-- name: report
+-- A recent report counts for all schedulers. One that lies in the future is from before the clock was set back.
+UPDATE stowhand_crontab SET scheduled_by = :scheduler, scheduled_at = :now
+WHERE identifier = :identifier AND (scheduled_at IS NULL OR scheduled_at NOT BETWEEN :now - :interval + 1 AND :now)
+
+-- name: forget
+DELETE FROM stowhand_crontab
+WHERE identifier = :identifier AND (scheduled_at IS NULL OR scheduled_at <= :now - :scheduled_for)
+RETURNING identifier
 
 -- name: entered
 SELECT job_id, spec FROM stowhand_ticks WHERE identifier = :identifier AND tick = :tick

@@ -1,0 +1,55 @@
+"""What the store's known items show: which no scheduler has, and which missed a tick. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from stowhand.cron.crontab import parse_crontab
+from stowhand.cron.item import ParsedItem
+from stowhand.errors import ConfigurationError
+from stowhand.protocols.figures import CronFigures
+from stowhand.protocols.queue_store import KnownItem, Timetable
+
+MAX_DELAY = timedelta(minutes=2)
+"""A tick that is not in the ledger this long after its minute is missed."""
+MISSED_SHOWN = timedelta(days=1)
+"""How long a missed tick is shown, unless the item ticks again before."""
+
+
+async def cron_figures(timetable: Timetable) -> CronFigures:
+    """Ask a store which items it knows, and what is wrong with them."""
+    items, now = await timetable.known_items(), await timetable.now()
+    return CronFigures(
+        known=tuple(item.identifier for item in items),
+        unscheduled=unscheduled(items, now),
+        missed={item.identifier: at for item in items if (at := missed_tick(item, now)) is not None},
+    )
+
+
+def unscheduled(items: Sequence[KnownItem], now: datetime) -> tuple[str, ...]:
+    """Identifiers of the items that no live scheduler has."""
+    return tuple(item.identifier for item in items if not item.is_scheduled(now))
+
+
+def missed_tick(item: KnownItem, now: datetime) -> datetime | None:
+    """The first tick of the last day that should have made a job by now and has not.
+
+    Ticks before the item was known, before its last one, and before its spec changed do not count. An item written as
+    a Python function misses none: only its own process knows when it is due.
+    """
+    parsed = item_of_spec(item.spec)
+    if parsed is None:
+        return None
+    moments = (now - MISSED_SHOWN, item.known_since, item.last_tick, item.spec_since)
+    tick = parsed.next_after(max(moment for moment in moments if moment is not None))
+    return tick if tick is not None and tick <= now - MAX_DELAY else None
+
+
+def item_of_spec(spec: str) -> ParsedItem | None:
+    """The item, or ``None`` for a spec that no crontab can hold: a function, or the text of another version."""
+    try:
+        (item,) = parse_crontab(spec)
+    except (ConfigurationError, ValueError):
+        return None
+    return item
