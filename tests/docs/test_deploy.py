@@ -239,7 +239,7 @@ def test_the_alerts_are_those_of_the_page_and_ask_for_metrics_that_exist() -> No
     asked = [rule["expr"] for rule in group["rules"]]
     page = (DOCS / "how-to" / "watch-a-worker-with-prometheus.md").read_text()
     table = page.partition("## When to worry")[2].partition("[All names]")[0]
-    assert set(re.findall(r"^\| `(.+?)` \|", table, re.M)) == {query.replace("|", "\\|") for query in asked}
+    assert re.findall(r"^\| `(.+?)` \|", table, re.M) == [rule["alert"] for rule in group["rules"]]
     assert {name for query in asked for name in names(query)} <= samples().keys()
     assert len({rule["alert"] for rule in group["rules"]}) == len(asked)
     assert all(rule["labels"]["severity"] and rule["annotations"]["summary"] for rule in group["rules"])
