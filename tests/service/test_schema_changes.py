@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 
 import psycopg
 import pytest
@@ -12,6 +14,8 @@ from stowhand import App, Worker, WorkerOptions
 from stowhand.errors import SchemaMissing, SchemaTooNew
 from stowhand.jobs.job import Job
 from stowhand.protocols.handler import Attempt
+from stowhand.runner import make_worker_utils, quick_add_job, run_migrations
+from stowhand.runner.options import WorkerUtilsOptions
 from stowhand.worker import claims, sweeper
 from stowhand.worker.internals import Host
 from stowhand.worker.timings import Timings
@@ -81,6 +85,41 @@ def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
         await store.schema.uninstall()
         with pytest.raises(SchemaMissing):
             await worker.run()
+        await app.close()
+
+    run(story())
+
+
+def test_a_newer_breaking_schema_is_neither_installed_over_nor_enqueued_into(url: str, run: Run) -> None:
+    async def story() -> None:
+        app = new_app(url)
+        store = await app.open(install=True)
+        apply_a_newer_migration(url, breaking=True)
+        options: WorkerUtilsOptions = {"connection_string": url}
+        calls: tuple[Callable[[], Awaitable[object]], ...] = (
+            store.schema.install,
+            store.schema.plan,
+            partial(run_migrations, **options),
+            partial(make_worker_utils, **options),
+            partial(quick_add_job, options, "idle"),
+        )
+        for call in calls:
+            with pytest.raises(SchemaTooNew, match="999"):
+                await call()
+        assert list(await store.inspect.list()) == []
+        await app.close()
+
+    run(story())
+
+
+def test_utils_made_before_a_newer_breaking_schema_do_not_migrate_it(url: str, run: Run) -> None:
+    async def story() -> None:
+        app = new_app(url)
+        await app.open(install=True)
+        async with await make_worker_utils(connection_string=url) as utils:
+            apply_a_newer_migration(url, breaking=True)
+            with pytest.raises(SchemaTooNew, match="999"):
+                await utils.migrate()
         await app.close()
 
     run(story())

@@ -11,11 +11,10 @@ import click
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
-from stowhand.errors import ConfigurationError, SchemaTooNew
+from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.offered import there
-from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 
 
@@ -68,8 +67,7 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
     _refuse_lent(settings)
     async with unopened(settings) as store:
         before = await store.schema.status()
-        refuse_breaking(before)
-        current = before.installed is not None and before.installed >= before.expected
+        current = before.installed is not None and before.installed >= before.expected and not before.breaking
         altered = await store.schema.foreign_changes() if current else []
         if current and not roles and not altered:
             return f"Nothing to do: the schema has number {before.installed}."
@@ -111,17 +109,7 @@ async def read_plan(settings: StoreSettings, *, roles: bool = False) -> str:
     """The statements, without running them."""
     _refuse_lent(settings)
     async with unopened(settings) as store:
-        refuse_breaking(await store.schema.status())
         return await store.schema.plan(roles=roles)
-
-
-def refuse_breaking(status: SchemaStatus) -> None:
-    """A newer schema that this version cannot work with is left alone."""
-    if status.breaking:
-        raise SchemaTooNew(
-            f"the schema has number {status.installed}; this version of stowhand knows {status.expected}"
-            " and cannot work with it: upgrade stowhand"
-        )
 
 
 def _print_plan(plan: str) -> None:

@@ -383,14 +383,14 @@ class Schema(Protocol):
         """Install or upgrade. Safe to run concurrently; resumable.
 
         ``roles``: make the roles of least privilege too, and grant each its rights. Raises ConfigurationError where the
-        store has no roles.
+        store has no roles, SchemaTooNew where a newer version has made a breaking change.
         """
 
     async def status(self) -> SchemaStatus:
         """The installed schema, compared with this package's."""
 
     async def plan(self, *, roles: bool = False) -> str:
-        """The statements that ``install`` would run, for reading."""
+        """The statements that ``install`` would run, for reading. Raises what it raises."""
 
     async def foreign_changes(self) -> Sequence[str]:
         """Changes to functions and tables that this package has not made, a phrase each; ``install`` repairs what it

@@ -55,7 +55,10 @@ async def run_once(**options: Unpack[RunnerOptions]) -> None:
 
 
 async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
-    """Install the schema, or bring it up to date. Takes the options of ``run``; tasks are not needed."""
+    """Install the schema, or bring it up to date. Takes the options of ``run``; tasks are not needed.
+
+    Raises ConfigurationError, StoreUnreachable, SchemaTooNew.
+    """
     store = find_store_for_migrations(options)
     try:
         await store.schema.install()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack, cast
 
-from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, StowhandError, a_type
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, SchemaOutdated, StowhandError, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule
@@ -24,7 +24,10 @@ class JobSpec(TaskSpec, total=False):
 
 
 async def make_worker_utils(**options: Unpack[WorkerUtilsOptions]) -> WorkerUtils:
-    """Connect. A missing schema is no error yet: see ``migrate``. Raises ConfigurationError, StoreUnreachable."""
+    """Connect. A missing or older schema is no error yet: see ``migrate``.
+
+    Raises ConfigurationError, StoreUnreachable, SchemaTooNew.
+    """
     return await _open("make_worker_utils", options)
 
 
@@ -33,7 +36,7 @@ async def quick_add_job(
 ) -> Job:
     """Connect, enqueue one job, and let the connection go. For more than one, ``make_worker_utils`` is cheaper.
 
-    Raises ConfigurationError, StoreUnreachable, SchemaMissing, InvalidJob, OutcomeUnknown.
+    Raises ConfigurationError, StoreUnreachable, SchemaMissing, SchemaTooNew, InvalidJob, OutcomeUnknown.
     """
     async with await _open("quick_add_job", options) as utils:
         return await utils.add_job(identifier, payload, **spec)
@@ -47,8 +50,8 @@ async def _open(whose: str, options: object) -> WorkerUtils:
     store = find_store(whose, options)
     try:
         await store.open()
-    except SchemaError:
-        pass  # absent or old: what needs it will say so, and migrate is there for it
+    except (SchemaMissing, SchemaOutdated):
+        pass  # `migrate` is there for it, and enqueueing without it raises
     except BaseException:
         await store.close()
         raise
@@ -112,7 +115,7 @@ class WorkerUtils:
         return await self._store.admin.force_unlock_workers(validate_workers(worker_ids))
 
     async def migrate(self) -> None:
-        """Install the schema, or bring it up to date."""
+        """Install the schema, or bring it up to date. Raises SchemaTooNew."""
         await self._store.schema.install()
 
     async def release(self) -> None:

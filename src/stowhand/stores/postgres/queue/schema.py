@@ -169,6 +169,8 @@ class Installer:
         """What to run here and now, in order. ``anyway``: the functions too, if nothing is missing."""
         applied = await self._applied(connection)
         newest = applied[-1][0] if applied else 0
+        if self._judge(applied).breaking:
+            raise too_new(self._context, newest)
         if newest > self._expected:
             if roles:
                 raise SchemaTooNew(f"the schema is at {newest}: let the version that knows it grant its roles")

@@ -67,7 +67,11 @@ def status(connection: sqlite3.Connection) -> SchemaStatus:
 
 
 def install(tx: Transaction) -> SchemaStatus:
-    """Apply what is missing, inside the caller's write transaction: another install waits, then finds it done."""
+    """Apply what is missing, inside the caller's write transaction: another install waits, then finds it done.
+
+    Raises SchemaTooNew.
+    """
+    check_newer(tx.raw)
     for version in missing(status(tx.raw)):
         for statement in migration(version):
             tx.raw.execute(statement)
@@ -95,7 +99,9 @@ def _text(version: int) -> str:
 
 
 def plan(found: SchemaStatus) -> str:
-    """What ``install`` would run."""
+    """What ``install`` would run. Raises SchemaTooNew."""
+    if found.breaking:
+        raise _too_new("the file", found)
     return "\n\n".join(statement for version in missing(found) for statement in migration(version))
 
 
