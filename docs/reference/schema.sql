@@ -220,10 +220,7 @@ CREATE VIEW stowhand.jobs AS
     payload,
     priority,
     run_at,
-        CASE
-            WHEN (loses_retries IS NULL) THEN attempts
-            ELSE max_attempts
-        END AS attempts,
+    attempts,
     max_attempts,
     COALESCE(last_error, earlier_error) AS last_error,
     created_at,
@@ -675,7 +672,10 @@ begin
     if _one.state = 'canceled' then perform "stowhand".forget_periods(array[_one.id]); end if;
     continue when _one.state in ('completed', 'canceled');
     update "stowhand".live j
-      set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
+      set state = _one.state,
+          attempts = case when _one.state = 'failed' and j.loses_retries is not null then j.max_attempts
+                          else _one.attempts end,
+          resets = _one.resets, epoch = _one.epoch,
           settled_token = _one.settled_token,
           token = null, worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null,
           last_error = coalesce(_one.error, j.last_error, j.earlier_error), earlier_error = null,
@@ -3892,9 +3892,8 @@ $$;
 CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     LANGUAGE sql IMMUTABLE
     AS $$
-  select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at,
-    case when _job.loses_retries is null then _job.attempts else _job.max_attempts end,
-    _job.max_attempts, coalesce(_job.last_error, _job.earlier_error), _job.created_at, _job.updated_at, _job.key,
+  select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
+    coalesce(_job.last_error, _job.earlier_error), _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
     _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,

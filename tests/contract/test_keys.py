@@ -9,8 +9,8 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, turned
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.jobs.lifecycle import COMPLETED, Settlement, turned
+from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of
 from tests.contract.needs import needs
@@ -328,3 +328,27 @@ async def test_a_suspect_stays_one_when_its_key_comes_again(harness: StoreHarnes
     assert (again.id, again.resets) == (job.id, 2)
     assert list(await harness.claim()) == []
     assert (await harness.take(suspects=True)).job_id == job.id
+
+
+@needs("admin")
+@pytest.mark.parametrize("how", [ERRORED, FAILED])
+async def test_a_replaced_job_that_fails_has_used_up_its_attempts(harness: StoreHarness, how: Settlement) -> None:
+    """Its payload is old: a call that gives all jobs more attempts must not run it."""
+    job = await harness.add(key="k")
+    lease = await harness.take()
+    await harness.add(key="k", delay=3600.0)
+    assert (await harness.job(job.id)).attempts == 1, "what is shown is what is stored"
+    await harness.settle(lease, how)
+    failed = await harness.job(job.id)
+    assert (failed.state, failed.attempts) == (State.FAILED, failed.max_attempts)
+    await harness.store.admin.reschedule_jobs([job.id], Reschedule(max_attempts=failed.max_attempts))
+    assert (await harness.job(job.id)).state is State.FAILED
+
+
+async def test_a_replaced_job_whose_worker_died_too_often_has_used_up_its_attempts(harness: StoreHarness) -> None:
+    job = await harness.add(key="k", max_resets=0)
+    lease = await harness.take()
+    await harness.add(key="k", delay=3600.0)
+    await harness.lose(lease)
+    failed = await harness.job(job.id)
+    assert (failed.state, failed.attempts) == (State.FAILED, failed.max_attempts)

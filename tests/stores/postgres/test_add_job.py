@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 import pytest
 
@@ -142,18 +140,6 @@ def test_numbers_and_the_order_of_names_survive_as_they_were_written(sql: Sql) -
     sql("select stowhand.add_job('t', %s::json, job_key := 'k')", text)
     ((appended,),) = sql("select payload::text from stowhand.add_job('t', ' [ 1e2 ] ', job_key := 'k')")
     assert appended == '[{"b": 1.50, "a": 1, "b": 2}, 1e2 ]'
-
-
-def test_the_view_says_that_a_replaced_job_has_no_attempts_left(sql: Sql) -> None:
-    sql("select stowhand.add_job('t', job_key := 'k')")
-    sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
-    ((running,),) = sql("select id from stowhand.jobs")
-    sql("select stowhand.add_job('t', job_key := 'k')")
-    rows: list[Any] = sql(
-        "select attempts = max_attempts, key, locked_by, locked_at is not null from stowhand.jobs where id = %s",
-        running,
-    )
-    assert rows == [(True, None, "w", True)]
 
 
 @pytest.mark.parametrize(

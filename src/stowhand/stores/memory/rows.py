@@ -249,6 +249,8 @@ class Rows:
         row.finished_at = at or self.now
         row.progress = row.progress_text = None
         if state is State.FAILED:
+            if row.loses_retries is not None:
+                row.attempts = row.max_attempts
             return
         if state is State.CANCELED:
             self.free_key(row)

@@ -310,7 +310,10 @@ begin
     if _one.state = 'canceled' then perform {schema}.forget_periods(array[_one.id]); end if;
     continue when _one.state in ('completed', 'canceled');
     update {schema}.live j
-      set state = _one.state, attempts = _one.attempts, resets = _one.resets, epoch = _one.epoch,
+      set state = _one.state,
+          attempts = case when _one.state = 'failed' and j.loses_retries is not null then j.max_attempts
+                          else _one.attempts end,
+          resets = _one.resets, epoch = _one.epoch,
           settled_token = _one.settled_token,
           token = null, worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null,
           last_error = coalesce(_one.error, j.last_error, j.earlier_error), earlier_error = null,

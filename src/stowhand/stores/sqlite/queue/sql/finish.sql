@@ -28,7 +28,8 @@ DELETE FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: back_or_failed
 UPDATE stowhand_jobs
-SET state = :state, run_at = coalesce(:run_at, run_at), attempts = :attempts, resets = :resets,
+SET state = :state, run_at = coalesce(:run_at, run_at), resets = :resets,
+    attempts = iif(:state = 'failed' AND loses_retries IS NOT NULL, max_attempts, :attempts),
     last_error = coalesce(:error, last_error), finished_at = :finished_at, epoch = epoch + :epochs,
     expires_at = iif(:settled_token IS NULL AND :epochs = 0, expires_at, NULL),
     settled_token = :settled_token, payload = coalesce(:payload, payload),
