@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import textwrap
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 from unittest import mock
 
@@ -22,10 +23,14 @@ from msgspec.structs import replace
 from stowhand.django import StowhandBackend
 from stowhand.django.database import Database
 from stowhand.django.results import result_of
-from stowhand.errors import ConfigurationError, SchemaMissing
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.tries import Try, TryEnd
 from stowhand.protocols.store import StoreOptions
+
+
+class Status(StrEnum):
+    PAID = "paid"
 
 
 @pytest.fixture
@@ -197,6 +202,18 @@ def test_without_a_list_of_queues_another_queue_is_refused(site: None, shop: Any
 def test_an_argument_that_is_no_json_is_refused(backend: StowhandBackend, shop: Any) -> None:
     with pytest.raises(TypeError, match="Unsupported type"):
         shop.add.using(backend=backend.alias).enqueue(object())
+
+
+@pytest.mark.parametrize("wrong", [b"raw", {1: "a"}, [{"a": b"raw"}]], ids=repr)
+def test_an_argument_that_would_arrive_as_another_type_is_refused(
+    backend: StowhandBackend, shop: Any, wrong: object
+) -> None:
+    """Django makes text of bytes, and JSON makes text of keys; a tuple may arrive as a list, an enum as its text."""
+    task = shop.add.using(backend=backend.alias)
+    for enqueue in (lambda: task.enqueue(1, wrong), lambda: task.enqueue(1, other=wrong)):
+        with pytest.raises(InvalidJob, match=r"add: (args\[1\]|kwargs\.other).* would arrive as text; give text"):
+            enqueue()
+    assert task.enqueue((1, Status.PAID)).args == [[1, "paid"]]
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "-1", "123456789012345678901", "1.5"])

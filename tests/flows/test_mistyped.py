@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ REFUSED: dict[str, tuple[Use, str]] = {
     "a value to look up": (lambda flow: flow.get_jobs_by_key("user", LONE), "user: .* lone surrogate"),
     "an attribute's name": (lambda flow: flow.create_job({LONE: 1}), "name of attribute .* lone surrogate"),
     "NUL in a name": (lambda flow: flow.create_job({"a\0": 1}), "name of attribute .* NUL"),
+    "a date": (lambda flow: flow.create_job({"a": [date(2030, 1, 1)]}), r"'a'\[0\]: a date would arrive as text"),
     "a correlation id": (lambda flow: flow.create_job(correlation_id=LONE), "correlation_id: .* lone surrogate"),
     "NUL in a correlation id": (lambda flow: flow.create_job(correlation_id="\0"), "correlation_id: .* NUL"),
 }

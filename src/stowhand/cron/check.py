@@ -16,6 +16,7 @@ from stowhand.errors import a_type, suggest
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.jobs.type_loss import encode_plain
 from stowhand.protocols.validation import validate_identifier
 
 FILL_LIMIT = 366 * 86_400
@@ -127,7 +128,8 @@ def _read_key_mode(options: CronOptions) -> KeyMode:
 
 def _read_payload(payload: object) -> dict[str, object]:
     """A copy of its own, without ``_cron``: that is ours. Checked as the whole that every job will carry."""
-    value = {} if payload is None else strict_json.decode(strict_json.encode(payload))
+    write = encode_plain if isinstance(payload, dict) else strict_json.encode  # a model has its own types
+    value = {} if payload is None else strict_json.decode(write(payload))
     if not isinstance(value, dict):
         raise ValueError(f"payload: {json.dumps(value)[:40]}; give an object")
     value.pop("_cron", None)

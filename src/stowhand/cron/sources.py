@@ -13,6 +13,7 @@ from stowhand.cron.crontab import parse_app_item, parse_crontab, refuse_duplicat
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, suggest
+from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
@@ -161,9 +162,10 @@ def declare_item(
     if not isinstance(task, str):
         chosen = _from_template(task.template, keyed="key" not in chosen) | chosen
         try:
-            task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
+            written = task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
         except InvalidJob as error:
             raise ConfigurationError(f"App.cron: {error}") from None
+        payload = strict_json.decode(written)
     name = task if isinstance(task, str) else task.name
     spec = CronOptions(**{IN_PYTHON.get(option, option): value for option, value in chosen.items()})
     item = parse_app_item(

@@ -15,10 +15,11 @@ from stowhand.django.database import Database
 from stowhand.django.known import known_tasks
 from stowhand.django.results import TIMEOUT, result_of, written_timeout
 from stowhand.django.task import Task
-from stowhand.errors import ConfigurationError, UndecodablePayload, a_type
+from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.limits import TASK_LIMIT
+from stowhand.jobs.type_loss import find_loss, is_plain
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.loading import read_modules
 
@@ -101,16 +102,20 @@ class StowhandBackend(BaseTaskBackend):
         return self.known().get(name.partition("@")[0])
 
     def new_job(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError, InvalidJob for
-        arguments that are not JSON."""
+        """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError or InvalidJob for
+        arguments that JSON would not bring back as they are."""
         name, declared = self._name_of(task), self.known()[task.module_path]
-        payload: dict[str, Any] = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+        given = {"args": list(args), "kwargs": dict(kwargs)}
+        payload: dict[str, Any] = normalize_json(given)
         ours = task if isinstance(task, Task) else None
         if ours is not None and ours.timeout is not None and ours.timeout != getattr(declared, "timeout", None):
             payload[TIMEOUT] = written_timeout(ours.timeout)
+        text = strict_json.encode(payload)
+        if not is_plain(given) and (loss := find_loss(given, strict_json.decode(text), typed=True)) is not None:
+            raise InvalidJob(f"{task.module_path}: {loss.path.removeprefix('.')}: {loss}; give {loss.arrives}")
         return NewJob(
             task=name,
-            payload=strict_json.encode(payload),
+            payload=text,
             priority=-int(task.priority),
             run_at=_aware(task.run_after),
             key=None if ours is None else ours.key,

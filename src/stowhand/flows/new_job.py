@@ -12,6 +12,7 @@ from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.limits import DELAY_LIMIT
+from stowhand.jobs.type_loss import encode_plain
 from stowhand.protocols import correlation
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue, FlowShape, Queue
 
@@ -46,7 +47,7 @@ def new_job(
     given = attributes or {}
     return NewFlowJob(
         values={
-            _attribute(name): strict_json.encode(value, what=f"attribute {name!r}", limit=size_limit(name))
+            _attribute(name): encode_plain(value, what=f"attribute {name!r}", limit=size_limit(name))
             for name, value in given.items()
             if value is not None
         },

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 import msgspec
 
 from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask, a_type, suggest
-from stowhand.jobs import limits, strict_json
+from stowhand.jobs import limits, type_loss
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.callables import inmost, is_async, why_no_function
@@ -172,7 +172,7 @@ class Registry:
         """
         definition = self.find(task)
         value = {} if payload is None else payload
-        text = strict_json.encode(value) if definition is None else definition.shape.write_value(value)
+        text = type_loss.encode_plain(value) if definition is None else definition.shape.write_value(value)
         return self._made(task, text, options)
 
     def new_job_of_text(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn, get_type_hints
 
@@ -16,6 +16,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.jobs import strict_json
+from stowhand.jobs.type_loss import TypeLoss, find_loss, is_plain
 from stowhand.protocols.callables import inmost, is_async
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 from stowhand.tasks.resource import Resource
@@ -44,6 +45,7 @@ class Shape:
         self._required = tuple(one.name for one in parameters if one.default is ABSENT)
         self._defaults = {one.name: one.default for one in parameters if one.default is not ABSENT}
         self._decoder = _decoder_for(task, parameters, whole)
+        self._typed = frozenset(one.name for one in parameters if not _says_any(one.annotation))
         self.written: str | None = None
         """The last payload that was written here: this very text is strict JSON, and fits."""
 
@@ -57,20 +59,39 @@ class Shape:
         if payload is ABSENT:
             payload = self._defaults.get(self.whole or "", {})
         text = strict_json.encode(payload)
-        self.check(text)
+        arrived = self._decode(text)
+        if not is_plain(payload):
+            self._refuse_losses(payload, arrived)
         self.written = text
         return text
 
     def check(self, text: str) -> None:
         """Raises InvalidJob when this task could not be called with this payload."""
+        self._decode(text)
+
+    def _decode(self, text: str) -> Any:
+        """The payload as the decoder reads it. Raises InvalidJob when this task could not be called with it."""
         try:
-            self._decoder.decode(text)
+            return self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError):
             # Once more, the long way: what does not count is left out, and the message names the argument.
             try:
-                self.read(text)
+                arguments = self.read(text)
             except (UndecodablePayload, PayloadMismatch) as error:
                 raise InvalidJob(str(error)) from None
+        return arguments[self.whole] if self.whole is not None else types.SimpleNamespace(**arguments)
+
+    def _refuse_losses(self, payload: object, arrived: object) -> None:
+        """Raise InvalidJob where the task would be called with another type than was given."""
+        if self.whole is not None:
+            named: Iterable[tuple[str, object, object]] = [(self.whole, payload, arrived)]
+        elif isinstance(payload, Mapping):
+            named = ((name, payload[name], getattr(arrived, name)) for name in self.names if name in payload)
+        else:  # a model whose fields are the arguments
+            named = ((name, getattr(payload, name), getattr(arrived, name)) for name in self.names)
+        for name, value, read in named:
+            if (loss := find_loss(value, read, typed=name in self._typed)) is not None:
+                self._reject(f"argument '{name}{loss.path}': {loss}; {_remedy(name, loss)}")
 
     def read(self, text: str | None) -> dict[str, Any]:
         """The keyword arguments for a stored payload. Raises UndecodablePayload, PayloadMismatch."""
@@ -300,6 +321,36 @@ def _decoder_for(task: str, parameters: list[Parameter], whole: str | None) -> m
         (one.name, one.annotation) if one.default is ABSENT else (one.name, one.annotation, ABSENT) for one in ordered
     ]
     return msgspec.json.Decoder(msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True), dec_hook=read_other)
+
+
+def _remedy(name: str, loss: TypeLoss) -> str:
+    kind = type(loss.value)
+    if issubclass(kind, dict):
+        return f"give {loss.arrives}"
+    if loss.path:
+        return f"annotate {name!r} with a type that has it, or give {loss.arrives}"
+    return f"annotate `{name}: {f'dict[{kind.__qualname__}, …]' if loss.is_key else kind.__qualname__}`"
+
+
+def _says_any(annotation: Any) -> bool:
+    """Return whether some part of it may be of any type. A pydantic model knows the types of its own fields."""
+    seen: set[type] = set()
+
+    def allows_any(part: Any) -> bool:
+        if isinstance(part, msgspec.inspect.AnyType):
+            return True
+        model = getattr(part, "cls", None)
+        if model in seen:
+            return False
+        if model is not None:
+            seen.add(model)
+        single = [
+            getattr(part, name) for name in ("type", "item_type", "key_type", "value_type") if hasattr(part, name)
+        ]
+        several = [*getattr(part, "item_types", ()), *getattr(part, "types", ()), *getattr(part, "fields", ())]
+        return any(map(allows_any, single + several))
+
+    return allows_any(msgspec.inspect.type_info(annotation))
 
 
 def _is_pydantic(kind: Any) -> bool:
