@@ -14,7 +14,7 @@ from django.utils.json import normalize_json
 from stowhand.django.database import Database
 from stowhand.django.known import known_tasks
 from stowhand.django.results import TIMEOUT, result_of, written_timeout
-from stowhand.django.task import Task
+from stowhand.django.task import Task, refuse_misfit
 from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
@@ -102,9 +102,10 @@ class StowhandBackend(BaseTaskBackend):
         return self.known().get(name.partition("@")[0])
 
     def new_job(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError or InvalidJob for
-        arguments that JSON would not bring back as they are."""
+        """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError for arguments that the
+        function does not take, TypeError or InvalidJob for those that JSON would not bring back as they are."""
         name, declared = self._name_of(task), self.known()[task.module_path]
+        refuse_misfit(task, args, kwargs)
         given = {"args": list(args), "kwargs": dict(kwargs)}
         payload: dict[str, Any] = normalize_json(given)
         ours = task if isinstance(task, Task) else None

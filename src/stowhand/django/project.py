@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from inspect import signature
 from typing import Any
 
 from django.tasks import base, task_backends
@@ -13,6 +12,7 @@ from django.tasks import base, task_backends
 from stowhand.app.app import App
 from stowhand.django.attempts import Stopping, around_thread, function_of, options_of
 from stowhand.django.backend import StowhandBackend
+from stowhand.django.task import refuse_misfit
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs.limits import TASK_LIMIT
 
@@ -60,9 +60,9 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
     if task is None or path not in app.registry:
         raise ConfigurationError(f"{path!r} is no task of a worker{suggest(path, app.registry.names)}")
     try:
-        signature(task.func).bind(*[None] * task.takes_context, **kwargs)
+        refuse_misfit(task, (), kwargs)
     except TypeError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        raise ConfigurationError(str(error)) from None
     try:
         app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier)
     except ConfigurationError as error:

@@ -3,8 +3,9 @@ takes the same options where the backend is ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from inspect import signature
 from typing import Any
 
 from django.tasks import base
@@ -60,6 +61,18 @@ class Task(base.Task):
     def __reduce__(self) -> tuple[Callable[..., Task], tuple[dict[str, Any]]]:
         state = {one.name: getattr(self, one.name) for one in fields(self)}
         return self._reconstruct, (state | {"func": self.module_path},)
+
+
+def refuse_misfit(task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError, as the call would, for arguments that the task's function does not take."""
+    try:
+        parameters = signature(task.func)
+    except ValueError:
+        return  # written in C
+    try:
+        parameters.bind(*[None] * task.takes_context, *args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{task.module_path}: {error}") from None
 
 
 def _nothing() -> None:
