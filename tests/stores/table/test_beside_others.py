@@ -196,6 +196,25 @@ LEAVES = {
 }
 
 
+def test_a_record_that_the_application_itself_calls_processing_is_left_to_it(run: Run, place: Place) -> None:
+    """It has neither mark of a claim: no ``started_at``, no heartbeat."""
+    place.add("packed by hand", "by hand, too", state="processing")
+    place.add("waits")
+
+    async def scenario() -> None:
+        async with opened(place) as store:
+            heartbeats = store.heartbeats()
+            foreign = await heartbeats.foreign((), 0.0)
+            assert foreign is not None
+            assert (foreign.late, foreign.ends_in) == (False, None)
+            assert await heartbeats.reset_stalled(0.0) == []
+            assert [claim.lease.job_id for claim in await claimed(store)] == [3]
+            await heartbeats.close()
+            assert place.states() == ["processing"] * 3
+
+    run(scenario())
+
+
 async def warned(place: Place) -> list[StoreWarned]:
     events, told = Events(), list[StoreWarned]()
     events.on(StoreWarned, told.append)
