@@ -138,9 +138,9 @@ def test_an_unknown_option_of_an_app_s_worker_meets_the_nearest(run: Run) -> Non
 
 
 def test_a_bare_task_of_an_app_s_worker_is_no_list_of_letters(run: Run) -> None:
-    with pytest.raises(ConfigurationError, match="tasks: a str given; give a list of names"):
+    with pytest.raises(ConfigurationError, match="tasks: a str; give a list of names"):
         run(worker(tasks="send"))
-    with pytest.raises(ConfigurationError, match="tasks: an int given; give a list of names"):
+    with pytest.raises(ConfigurationError, match="tasks: an int; give a list of names"):
         run(worker(tasks=7))
 
 

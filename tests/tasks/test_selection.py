@@ -103,7 +103,7 @@ def test_an_embedded_worker_is_told_with_keywords(run: Run) -> None:
             assert app.worker(groups=["heavy"], exclude_tasks=["encode"]).options.tasks == ("render",)
             async with app.run_in_background(tasks=["log"]) as worker:
                 assert worker.options.tasks == ("log",)
-            with pytest.raises(ConfigurationError, match="groups: a str given; give a list of names"):
+            with pytest.raises(ConfigurationError, match="groups: a str; give a list of names"):
                 app.worker(groups="heavy")
             with pytest.raises(StowhandError, match="did you mean 'heavy'"):
                 app.worker(groups=["heavyy"])

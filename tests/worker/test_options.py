@@ -27,9 +27,9 @@ async def nothing(ctx: object, record: object) -> None: ...
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"tasks": "index"}, "tasks: a str given; give a list of names"),
-        ({"tasks": 7}, "tasks: an int given"),
-        ({"tasks": ["index", 7]}, "tasks: 7 among them"),
+        ({"tasks": "index"}, "tasks: a str; give a list of names"),
+        ({"tasks": 7}, "tasks: an int; give a list of names"),
+        ({"tasks": ["index", 7]}, "tasks: an int; give a string"),
         ({"backoff": 5}, "backoff: an int given; give a function"),
         ({"once": "no"}, "once: a str given; give True or False"),
         ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),

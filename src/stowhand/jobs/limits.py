@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -234,10 +235,7 @@ def _read_key_mode(mode: object) -> KeyMode:
 
 
 def _read_flags(flags: object) -> tuple[str, ...]:
-    # A lone string is iterable too, and would become a flag per letter.
-    if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):
-        raise InvalidJob(f"flags: {a_type(flags)}; give a list of names")
-    names = tuple(flags)
+    names: tuple[Any, ...] = tuple(_listed("flags", flags))
     if len(names) > FLAGS_LIMIT:
         raise InvalidJob(f"flags: {len(names)} flags, the limit is {FLAGS_LIMIT}")
     for name in names:
@@ -249,13 +247,23 @@ def read_forbidden(flags: object) -> tuple[str, ...]:
     """Flags whose jobs a worker leaves alone; ``None``: none. There may be many: one per customer, say."""
     if flags is None or flags == ():
         return ()
-    if isinstance(flags, str | bytes) or not isinstance(flags, Iterable):
-        raise InvalidJob(f"forbidden flags: {a_type(flags)}; give a list of names")
-    names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in flags))
+    names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in _listed("forbidden flags", flags)))
     if len(names) > FORBIDDEN_LIMIT:
         raise InvalidJob(f"forbidden flags: {len(names)} flags, the limit is {FORBIDDEN_LIMIT}")
     for name in names:
         check_name("forbidden flags", name, FLAG_LIMIT)
+    return names
+
+
+def read_names(field: str, names: object) -> tuple[str, ...]:
+    """Names of tasks, each checked. Raises InvalidJob."""
+    return tuple(check_name(field, name, TASK_LIMIT) for name in _listed(field, names))
+
+
+def _listed(field: str, names: object) -> Iterable[object]:
+    # A lone string is iterable too, and every letter would be a name.
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise InvalidJob(f"{field}: {a_type(names)}; give a list of names")
     return names
 
 

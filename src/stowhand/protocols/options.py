@@ -189,14 +189,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
 
 
 def _names_of_tasks(given: object) -> tuple[str, ...]:
-    """A single string is iterable too: every letter would be a task. Raises ValueError."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ValueError(f"{a_type(given)} given; give a list of names")
-    names = tuple(given)
-    for name in names:
-        if not isinstance(name, str):
-            raise ValueError(f"{name!r} among them; give names")
-    return names
+    return limits.read_names("tasks", given)
 
 
 def _names_of_flags(given: Any) -> Any:

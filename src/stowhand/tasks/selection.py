@@ -6,11 +6,12 @@ groups claims by the names of their tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, UnknownTask, a_type, suggest
+from stowhand.errors import ConfigurationError, InvalidJob, UnknownTask, suggest
+from stowhand.jobs import limits
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.tasks.registry import Registry
 
@@ -41,14 +42,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_names(what: str, given: object) -> tuple[str, ...]:
-    """A list of names. Raises ConfigurationError, also for a single text: every letter would be one."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{what}: {a_type(given)} given; give a list of names")
-    names = tuple(given)
-    for name in names:
-        if not isinstance(name, str):
-            raise ConfigurationError(f"{what}: {name!r} among them; give names")
-    return names
+    """A list of names. Raises ConfigurationError."""
+    try:
+        return limits.read_names(what, given)
+    except InvalidJob as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def _known(name: str, registry: Registry) -> str:

@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from stowhand.errors import StoreUnreachable
-from stowhand.events import LentChanged
+from stowhand.errors import StoreError, StoreUnreachable
+from stowhand.events import LentChanged, StoreTrouble
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.progress import Progress
@@ -608,3 +609,32 @@ def test_progress_that_the_store_does_not_take_is_dropped(lend: Lend) -> None:
     (claim,) = client.claim()
     assert client.post("progress", notes=[{"proof": proof(claim), "done": 0.5}]).body == {"lost": []}
     assert client.post("heartbeat", leases=[proof(claim)], lease=30.0).status == 200
+
+
+@pytest.mark.parametrize("name", ["a\x00", "", "x" * 200, "a\nb"], ids=["NUL", "empty", "endless", "a line break"])
+def test_tasks_that_cannot_be_are_refused_and_are_no_outage(lend: Lend, name: str) -> None:
+    lending = lend()
+    client = lending.client()
+    for call, body in (("claim", claiming(tasks=[name])), ("due", {"tasks": [name]})):
+        assert client.post(call, **body).refused(400, "invalid job").startswith("tasks: ")
+    assert lending.heard(StoreTrouble) == []
+
+
+class Broken(MemoryStore):
+    """A store whose answers to polls are wrong: with an error of the store's own, and with a bug."""
+
+    error: Exception = StoreError("no such function")
+
+    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+        raise self.error
+
+
+def test_an_error_that_no_store_sent_is_a_bug_and_not_an_outage(lend: Lend) -> None:
+    store = Broken()
+    lending = lend(store)
+    assert "failed" in lending.client().post("due").refused(503, "unreachable")
+    store.error = psycopg.InterfaceError("the cursor is closed")
+    reply = lending.client().post("due")
+    reply.refused(500, "broken")
+    assert "retry-after" not in reply.headers
+    assert len(lending.heard(StoreTrouble)) == 1

@@ -124,9 +124,12 @@ def translated(address: Address, *, opening: bool = False) -> Iterator[None]:
     """Errors of the driver become ours, with a sentence that says what to do and no secret.
 
     Only while ``opening`` is a wrong address or login a ConfigurationError; later it is an outage, which may end.
+    Values that the driver cannot send are a bug: the error is raised as it is, and no loop repeats the call.
     """
     try:
         yield
+    except redis_errors.DataError:
+        raise
     except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as error:
         meaning = _MEANINGS[_code(error)]
         kind = ConfigurationError if opening and meaning.wrong_setup else meaning.error

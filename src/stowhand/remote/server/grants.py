@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from stowhand.errors import ConfigurationError
+from stowhand.jobs import limits
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob
 from stowhand.remote.server.refusals import lacking, outside
@@ -51,7 +52,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             raise lacking(scope, self.name)
 
     def tasks_of_claim(self, asked: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """The tasks whose jobs a claim for these tasks (``None``: any) may return."""
+        """The tasks whose jobs a claim for these tasks (``None``: any) may return. Raises InvalidJob, Refused."""
+        if asked is not None:
+            asked = limits.read_names("tasks", asked)
         if self.tasks is None:
             return asked
         if asked is None:

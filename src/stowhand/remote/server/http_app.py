@@ -319,10 +319,12 @@ def _refused(error: Exception) -> Refused | None:
             return Refused(Kind.LEASE_LOST, str(error), "end this attempt: its record now belongs to another attempt")
         case OutcomeUnknown():
             return Refused(Kind.OUTCOME_UNKNOWN, str(error), "repeat it with the same key", retry_after=RETRY_AFTER)
-        case SchemaError() | StoreError():
+        case StoreError():
             # A driver's message may name hosts and users: it is for the server's own log only.
+            answers = not isinstance(error, StoreUnreachable | SchemaError)
+            message = "the lent store refused or failed" if answers else "the lent store does not answer"
             return Refused(
-                Kind.UNREACHABLE, "the lent store does not answer", "try again soon", retry_after=RETRY_AFTER
+                Kind.UNREACHABLE, message, "try again soon; the server's log says more", retry_after=RETRY_AFTER
             )
     return None
 

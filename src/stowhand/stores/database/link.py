@@ -21,13 +21,13 @@ import psycopg
 from psycopg.rows import dict_row, tuple_row
 
 from stowhand.clock import stopwatch
-from stowhand.errors import StoreUnreachable
+from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import BORROWER, holding, turn
 from stowhand.stores.database.forking import keep_from_children
 from stowhand.stores.database.pool_places import Places
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
-from stowhand.stores.database.trouble import ends_connection
+from stowhand.stores.database.trouble import ends_connection, first_line, is_own
 
 Row = tuple[Any, ...]
 DEFAULT_ISOLATION = b"select pg_catalog.current_setting('default_transaction_isolation')"
@@ -162,6 +162,8 @@ class Dialer:
                     prepare_threshold=5 if self.prepared else None,
                 )
         except (psycopg.Error, OSError) as error:
+            if is_own(error):
+                raise ConfigurationError(f"{self.address}: {self.address.scrub(first_line(error))}") from None
             raise self.unreachable(error) from None
         keep_from_children(connection)
         return connection

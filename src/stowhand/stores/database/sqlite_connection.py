@@ -80,6 +80,8 @@ class SqliteConnection(Generic[X]):
                 raw.execute("BEGIN IMMEDIATE")
                 raw.execute("ROLLBACK")
             except sqlite3.Error as error:
+                if trouble.is_own(error):
+                    raise
                 if not trouble.is_busy(error):
                     raise self._explain(error, self._path) from error
 
@@ -89,6 +91,8 @@ class SqliteConnection(Generic[X]):
             try:
                 return self._whatever_is_stored(lambda: self._transact(self._ready(), work))
             except sqlite3.Error as error:
+                if trouble.is_own(error):
+                    raise
                 raise self._explain(error, self._path) from error
 
     def read(self, work: Callable[[X], T]) -> T:
@@ -97,6 +101,8 @@ class SqliteConnection(Generic[X]):
             try:
                 return self._whatever_is_stored(lambda: self._patiently(lambda: work(self._begun(self._ready()))))
             except sqlite3.Error as error:
+                if trouble.is_own(error):
+                    raise
                 raise self._explain(error, self._path) from error
 
     def close(self) -> None:

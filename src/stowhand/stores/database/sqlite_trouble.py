@@ -14,7 +14,12 @@ _WHAT_TO_DO = {
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: do the folder and the file exist, and may this user write there?",
     sqlite3.SQLITE_IOERR: "the disk or its file system reports an error",
     sqlite3.SQLITE_PERM: "this user may not open it",
+    sqlite3.SQLITE_AUTH: "this user may not open it",
+    sqlite3.SQLITE_NOMEM: "there is no memory for it",
+    sqlite3.SQLITE_PROTOCOL: "its locks cannot be had",
+    sqlite3.SQLITE_NOLFS: "it is too large for this system",
 }
+"""What SQLite reports of the file, the disk or the machine: an outage. Every other code is about the statement."""
 _REFUSED = (
     sqlite3.SQLITE_CONSTRAINT_CHECK,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL,
@@ -96,8 +101,14 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreUnreachable(f"{path}: could not be written for too long; {holder(path)}")
     if code(error) in DAMAGED:
         return StoreError(f"{path}: {error}. It is not, or no longer, a sound SQLite file; restore it from a backup")
-    what = _WHAT_TO_DO.get(code(error))
-    return StoreUnreachable(f"{path}: {error}" + (f"; {what}" if what else ""))
+    if (what := _WHAT_TO_DO.get(code(error))) is None:
+        return StoreError(f"{path}: {error}")
+    return StoreUnreachable(f"{path}: {error}; {what}")
+
+
+def is_own(error: sqlite3.Error) -> bool:
+    """Raised by Python's module, not by SQLite: a closed connection, values that cannot be bound."""
+    return code(error) == 0 and not is_undecodable(error)
 
 
 def find_damage(connection: sqlite3.Connection) -> list[str]:

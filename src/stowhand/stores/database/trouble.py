@@ -1,5 +1,6 @@
 """What a database error means for the caller.
 
+own         raised on this side: no server sent it, and no socket failed; trying again is no use
 cut         the connection is gone, and with it the reply: the outcome is not known
 transient   the server refused for now (deadlock, shutdown, no space, read-only): nothing was done, try again
 values      the values are at fault: trying again is no use, but other values may pass
@@ -20,6 +21,13 @@ _ENDS_SESSION = ("FATAL", "PANIC")
 _ABSENT_CODES = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
 
+def is_own(error: BaseException) -> bool:
+    """The driver refused the call: values that cannot be sent, a closed cursor, a mistake in our own code."""
+    if isinstance(error, UnicodeError):
+        return True
+    return isinstance(error, psycopg.Error) and not error.sqlstate and not isinstance(error, psycopg.OperationalError)
+
+
 def is_cut(error: BaseException) -> bool:
     """No reply, so no SQLSTATE; or the server, or a pooler, has ended the session; or our own deadline.
 
@@ -27,7 +35,7 @@ def is_cut(error: BaseException) -> bool:
     """
     if isinstance(error, TimeoutError | OSError):
         return True
-    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+    if not isinstance(error, psycopg.OperationalError):
         return False
     return error.sqlstate is None or error.diag.severity_nonlocalized in _ENDS_SESSION
 

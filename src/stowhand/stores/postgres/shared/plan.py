@@ -13,10 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import psycopg
 
-from stowhand.errors import StoreError
+from stowhand.errors import InvalidJob, StoreError
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.protocols.store import Reply
+from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Dialer, Row, Values
 from stowhand.stores.verdicts import Entry, Pair
 
@@ -72,8 +73,16 @@ class Context(Protocol):
 
 @contextmanager
 def translating(translate: Callable[[BaseException], StoreError]) -> Iterator[None]:
-    """Turns the driver's errors into the package's."""
+    """Turns the driver's errors into the package's.
+
+    Values that the driver cannot send are a mistake of the caller (InvalidJob). What else it refuses is a bug, and is
+    raised unchanged, so that no loop repeats the call.
+    """
     try:
         yield
-    except (psycopg.Error, TimeoutError) as error:
-        raise translate(error) from None
+    except (psycopg.Error, TimeoutError, UnicodeEncodeError) as error:
+        if not trouble.is_own(error):
+            raise translate(error) from None
+        if not trouble.is_about_values(error):
+            raise
+        raise InvalidJob(f"these values cannot be sent: {trouble.first_line(error)}") from None

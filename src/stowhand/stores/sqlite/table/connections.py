@@ -102,6 +102,4 @@ def _explain(error: sqlite3.Error, path: Path) -> StoreError:
         return TableUnsuitable(f"{path}: {text}: table, view or expressions do not go together (stowhand table check)")
     if isinstance(error, sqlite3.IntegrityError):
         return StoreError(f"{path}: the table refuses what a worker writes: {text} (stowhand table check)")
-    if sqlite_trouble.code(error) in (0, sqlite3.SQLITE_ERROR):  # 0: raised by Python's sqlite3 module
-        return StoreError(f"{path}: {text}")
     return sqlite_trouble.explain(error, path)
