@@ -49,6 +49,15 @@ class WorkerQuieted(Event, frozen=True):
     quiet: bool
 
 
+class WorkerRenewed(Event, frozen=True):
+    """A worker has reached ``max_jobs``, ``max_age`` or ``max_memory``: it claims nothing new, and ends when nothing
+    runs. ``reason``: which limit."""
+
+    worker: str
+    reason: str
+    running: int
+
+
 class WorkerStopping(Event, frozen=True):
     """A worker claims nothing new. ``now``: running jobs are cancelled and handed back instead of awaited."""
 
@@ -111,6 +120,13 @@ class ChildDied(Event, frozen=True):
     how: str
     jobs: int
     """How many jobs came back at once."""
+
+
+class ChildRenewed(Event, frozen=True):
+    """A worker process of a supervisor has reached a limit and ended in order; another takes its place."""
+
+    worker: str
+    pid: int
 
 
 class TasksReloaded(Event, frozen=True):

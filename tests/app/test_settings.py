@@ -55,8 +55,6 @@ def test_every_setting_is_a_field_and_every_field_a_setting() -> None:
         "tasks",
         "heartbeat_interval",
         "look_ahead",
-        "max_jobs",
-        "max_active_time",
     }
     in_python.add("sweep_interval")
     parts = {"store", "options", "worker", "timings"}

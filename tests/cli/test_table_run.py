@@ -40,6 +40,9 @@ def worker(once=False, **options):
 def drain():
     return [worker(once=True), Resetter(store)]
 
+def renewed():
+    return worker(max_jobs=2)
+
 named = Worker(store, handle, WorkerOptions(name="one"))
 lonely = [Resetter(store)]
 something = 5
@@ -154,3 +157,20 @@ def until(reached: Callable[[], Any]) -> Any:
         assert time.monotonic() < end, said()
         time.sleep(0.05)
     return found
+
+
+def test_a_process_whose_worker_has_reached_a_limit_is_replaced(program: str, folder: Path) -> None:
+    insert(*range(5))
+    with (folder / "log").open("w") as log:
+        parent = forked.Popen(
+            command("table", "run", f"{program}:renewed", "--processes", "2"),
+            cwd=folder, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+        try:
+            until(lambda: states() == ["completed"] * 5)
+            parent.send_signal(signal.SIGTERM)
+            assert parent.wait(PATIENCE) == 0, said()
+        finally:
+            parent.kill()
+            parent.wait()
+    assert len(set(re.findall(r"in (\d+)", said()))) >= 3

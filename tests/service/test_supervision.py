@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.queue_store import JobFilter, QueueStore
 from tests.service.pages import Pages
 from tests.service.processes import Workers, add, children_of, wait_until_done, with_store
 
@@ -177,3 +177,39 @@ def test_a_child_whose_threads_are_used_up_is_replaced(sqlite_workers: Workers, 
     sqlite_workers.wait_for(f"Completed task {job_id}")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
+
+
+def _pids_of(url: str, jobs: int) -> list[int]:
+    """Where so many jobs ran, in order."""
+    wait_until_done(url, 60)
+    found = with_store(url, lambda store: store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=jobs)))
+    return [job.result["pid"] for job in sorted(found, key=lambda job: job.id)]
+
+
+@pytest.mark.parametrize(("limit", "name"), [("--max-jobs=2", "max_jobs"), ("--max-memory=16MiB", "max_memory")])
+def test_a_process_that_has_reached_its_limit_ends_well_and_another_takes_its_place(
+    sqlite_workers: Workers, limit: str, name: str
+) -> None:
+    url = sqlite_workers.url
+    with_store(url, lambda store: store.jobs.enqueue_many([NewJob(task="who_am_i")] * 6))
+    process = sqlite_workers.start("--processes", "2", "-j", "1", "--http", "0", limit)
+    sqlite_workers.wait_for("reached a limit and ended; starting another", times=3 if name == "max_jobs" else 1)
+    add(url, "who_am_i", "{}")
+    pids = _pids_of(url, 7)
+    assert len(set(pids)) >= 3 or name == "max_memory"
+    assert max(map(pids.count, pids)) <= 2 or name == "max_memory"
+    pages = Pages(sqlite_workers)
+    pages.wait_until_ready()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    said = sqlite_workers.said()
+    assert "ended unasked" not in said
+    assert f"Claiming nothing new: {name}" in said
+
+
+def test_a_single_process_that_has_reached_its_limit_exits_with_0(sqlite_workers: Workers) -> None:
+    with_store(sqlite_workers.url, lambda store: store.jobs.enqueue_many([NewJob(task="who_am_i")] * 3))
+    process = sqlite_workers.start("--max-jobs", "2")
+    assert process.wait(60) == 0
+    counts = with_store(sqlite_workers.url, lambda store: store.inspect.counts())
+    assert (counts[State.COMPLETED], counts[State.QUEUED]) == (2, 1)

@@ -12,7 +12,8 @@ from pathlib import Path
 from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
-from stowhand.protocols.option import Names, Option, Seconds, Switch, Whole, options_of
+from stowhand.jobs.sizes import say_size
+from stowhand.protocols.option import Names, Option, Seconds, Size, Switch, Whole, options_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import StoreOptions
 from stowhand.runner.options import RunnerOptions
@@ -77,6 +78,8 @@ def values(option: Option, struct: type) -> str:
     if option.words:
         return ", ".join(map(_code, option.words))
     match option:
+        case Size():
+            return f"size, at least {say_size(option.least)}"
         case Seconds():
             milliseconds = ", a plain number is ms" if option.unit == "ms" else ""
             return f"duration{milliseconds}{f', or `{option.none}`' if option.none else ''}"

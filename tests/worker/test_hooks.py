@@ -317,7 +317,7 @@ async def test_quick_jobs_are_counted_as_well() -> None:
 
 async def test_after_its_active_time_a_worker_takes_nothing_new_and_lets_what_runs_end() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 10), clock=clock, concurrency=2, max_active_time=15.0, grace=1.0) as harness:
+    async with at_work(taking(clock, 10), clock=clock, concurrency=2, max_age=15.0, grace=1.0) as harness:
         await harness.add(count=6)
         took = await harness.ended()
         assert 20 <= took <= 21, "the second two had begun within the time, and ended"
@@ -325,7 +325,7 @@ async def test_after_its_active_time_a_worker_takes_nothing_new_and_lets_what_ru
 
 
 async def test_an_idle_worker_ends_when_its_active_time_is_over() -> None:
-    async with at_work(nothing, max_active_time=5.0) as harness:
+    async with at_work(nothing, max_age=5.0) as harness:
         assert await harness.ended() <= 6
 
 

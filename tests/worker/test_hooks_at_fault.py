@@ -201,14 +201,14 @@ async def test_the_active_time_ends_also_while_the_store_is_away() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
     store.down = {"claim", "abandon", "beat", "next_due", "wait"}
-    async with at_work(nothing, clock=clock, store=store, max_active_time=10.0) as harness:
+    async with at_work(nothing, clock=clock, store=store, max_age=10.0) as harness:
         assert 10 <= await harness.ended() <= 20
 
 
 async def test_what_has_ended_is_recorded_before_the_active_time_ends_a_worker() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    async with at_work(nothing, clock=clock, store=store, max_active_time=10.0) as harness:
+    async with at_work(nothing, clock=clock, store=store, max_age=10.0) as harness:
         store.down.add("settle")
         await harness.add()
         await clock.advance(30)

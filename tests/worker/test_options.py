@@ -12,6 +12,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.sizes import parse_size, say_size
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Terms
@@ -35,8 +36,12 @@ async def nothing(ctx: object, record: object) -> None: ...
         ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),
         ({"poll_interval": timedelta(0)}, "poll_interval: 0.0 given"),
         ({"job_timeout": timedelta(seconds=-1)}, "job_timeout: -1.0 given"),
-        ({"max_active_time": "long"}, "max_active_time: 'long' is no duration; write for example 250ms"),
+        ({"max_age": "long"}, "max_age: 'long' is no duration; write for example 250ms"),
         ({"max_jobs": timedelta(1)}, "max_jobs: a timedelta given; give a whole number"),
+        ({"max_memory": "512 monkeys"}, "max_memory: 'monkeys' is no unit of memory; there are: GiB, GB, MiB"),
+        ({"max_memory": "much"}, "max_memory: 'much' is no size; write for example 512MB or 1GiB"),
+        ({"max_memory": 512}, "max_memory: 512 bytes given, must be at least 16MiB; write for example 512MB"),
+        ({"max_memory": True}, "max_memory: a bool given; give bytes"),
         ({"lease": 3.0, "heartbeat_interval": 2.0}, "three beats"),
     ],
 )
@@ -47,10 +52,20 @@ def test_a_wrong_option_is_refused_when_it_is_made(given: dict[str, Any], says: 
 
 def test_every_duration_may_be_a_timedelta() -> None:
     names = ("lease", "poll_interval", "heartbeat_interval", "job_timeout", "sweep_interval", "grace")
-    given: dict[str, Any] = dict.fromkeys((*names, "max_active_time"), timedelta(minutes=1))
+    given: dict[str, Any] = dict.fromkeys((*names, "max_age"), timedelta(minutes=1))
     made = WorkerOptions(**(given | {"lease": timedelta(hours=1)}))
-    assert (made.lease, made.max_active_time) == (3600.0, 60.0)
+    assert (made.lease, made.max_age) == (3600.0, 60.0)
     assert {getattr(made, name) for name in names[1:]} == {60.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("512MB", 512_000_000), ("1GiB", 2**30), ("1.5 gib", 3 * 2**29), ("20000 kB", 20_000_000), (2**25, 2**25)],
+)
+def test_memory_may_be_a_phrase(given: Any, size: int) -> None:
+    made = WorkerOptions(max_memory=given)
+    assert made.max_memory == size
+    assert parse_size(say_size(size)) == size
 
 
 def test_names_of_tasks_may_be_any_list() -> None:

@@ -25,6 +25,7 @@ from stowhand.stores.memory.heartbeats import MemoryHeartbeats
 from stowhand.stores.memory.rows import Row
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.internals import Host
+from stowhand.worker.renewal import resident_bytes
 from stowhand.worker.worker import Worker
 
 E = TypeVar("E", bound=Event)
@@ -222,6 +223,7 @@ async def at_work(
     store: FaultyStore | None = None,
     clock: FakeClock | None = None,
     isolate: Isolate | None = None,
+    resident: Callable[[], int] = resident_bytes,
     jobs: Sequence[NewJob] = (),
     **options: Any,
 ) -> AsyncIterator[WorkerHarness]:
@@ -235,9 +237,8 @@ async def at_work(
     for kind in KINDS:
         events.on(kind, emitted.append)
     before = asyncio.all_tasks()
-    worker = Worker(
-        store, handler_of(acts), WorkerOptions(name="w", **options), clock=clock, events=events, host=Host(isolate)
-    )
+    host = Host(isolate, resident=resident)
+    worker = Worker(store, handler_of(acts), WorkerOptions(name="w", **options), clock=clock, events=events, host=host)
     harness = WorkerHarness(worker, store, clock, emitted)
     await clock.settle()
     try:

@@ -64,7 +64,8 @@ class WorkerKeywords(WorkKeywords, CronSources, total=False):
     exclude_tasks: Iterable[str]
     heartbeat_interval: Duration | None
     max_jobs: int | None
-    max_active_time: Duration | None
+    max_age: Duration | None
+    max_memory: int | str | None
     look_ahead: int
     app_version: str | None
     fair: bool

@@ -16,6 +16,7 @@ from typing import Any
 from stowhand.events import (
     ChangeRefused,
     ChildDied,
+    ChildRenewed,
     ConnectionAwaited,
     CronClockMoved,
     CronConflict,
@@ -46,6 +47,7 @@ from stowhand.events import (
     ThreadEnded,
     ThreadsExhausted,
     WorkerQuieted,
+    WorkerRenewed,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -127,6 +129,7 @@ class LogListener:
             ThreadsExhausted: ("error", self._threads_exhausted),
             ConnectionAwaited: ("warning", self._connection_awaited),
             ChildDied: ("error", self._child_died),
+            ChildRenewed: ("info", self._child_renewed),
             TasksReloaded: ("error", self._reloaded),
             CronStarted: ("info", self._cron_started),
             CronScheduled: ("info", self._cron_scheduled),
@@ -135,6 +138,7 @@ class LogListener:
             CronTrouble: ("error", self._cron_trouble),
             CronReloaded: ("error", self._cron_reloaded),
             WorkerStopping: ("info", self._stopping),
+            WorkerRenewed: ("info", self._renewed),
             WorkerQuieted: ("info", self._quieted),
             WorkerStopped: ("warning", self._stopped),
         }
@@ -301,6 +305,9 @@ class LogListener:
         back = count(event.jobs, "job")
         self._worker(event.worker).error(f"Worker process {event.pid} ended unasked ({event.how}); {back} came back")
 
+    def _child_renewed(self, event: ChildRenewed) -> None:
+        self._worker(event.worker).info(f"Worker process {event.pid} reached a limit and ended; starting another")
+
     def _reloaded(self, event: TasksReloaded) -> None:
         if event.problem is None:
             self._core.info(f"Loaded the tasks again (task names: {names(event.tasks)})")
@@ -347,6 +354,11 @@ class LogListener:
     def _quieted(self, event: WorkerQuieted) -> None:
         words = f"Quiet: takes nothing new; running: {event.running}" if event.quiet else "Takes jobs again"
         self._worker(event.worker).info(words)
+
+    def _renewed(self, event: WorkerRenewed) -> None:
+        self._worker(event.worker).info(
+            f"Claiming nothing new: {event.reason}; ends when {count(event.running, 'running job')} ended"
+        )
 
     def _stopping(self, event: WorkerStopping) -> None:
         jobs = count(event.running, "running job")

@@ -17,6 +17,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
 from stowhand.jobs.durations import parse_duration, say_duration, seconds
+from stowhand.jobs.sizes import parse_size, say_size
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import named
 
@@ -146,6 +147,24 @@ class Whole(Option, frozen=True):
         except ValueError:
             raise ValueError(f"{reprlib.repr(text)} is not a whole number") from None
         return self.read(number)
+
+
+class Size(Option, frozen=True):
+    """A number of bytes: in text with a unit."""
+
+    least: int = 1
+    metavar: str = "SIZE"
+
+    def read(self, given: Any) -> Any:
+        if isinstance(given, str):
+            given = parse_size(given)
+        refuse_other(given, int, "bytes, or a phrase such as '512MB' or '1GiB'")
+        if given < self.least:
+            raise ValueError(f"{given} bytes given, must be at least {say_size(self.least)}; write for example 512MB")
+        return given
+
+    def say(self, value: int | None) -> str:
+        return "" if value is None else say_size(value)
 
 
 class Switch(Option, frozen=True):

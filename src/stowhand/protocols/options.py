@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.offered import check_store
-from stowhand.protocols.option import Names, Seconds, Suggesting, Switch, Text, Wait, Whole, read_fields
+from stowhand.protocols.option import Names, Seconds, Size, Suggesting, Switch, Text, Wait, Whole, read_fields
 from stowhand.protocols.store import Store, Terms
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import AnyBackoff, exponential, natural
@@ -30,6 +30,8 @@ LEASE = 30.0
 """Seconds; the default."""
 SHORTEST = 0.001
 """Seconds, of a poll or an attempt in text: with less the worker would do nothing else."""
+SMALLEST_MEMORY = 16 * 2**20
+"""Bytes of a process. Python alone uses that much; a number without a unit is a mistake."""
 SHORTEST_LEASE = 1.0
 """Seconds. With less, a short pause of the machine would count as a death."""
 
@@ -129,12 +131,27 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     ] = 500
     max_jobs: Annotated[
         int | None,
-        Whole("Start so many jobs, and end when the last of them has ended.", unset="no limit", on="python"),
+        Whole(
+            "Start so many jobs, and end when the last of them has ended; with --processes another process takes its"
+            " place.",
+            most=1_000_000_000,
+            unset="no limit",
+        ),
     ] = None
-    max_active_time: Annotated[
+    max_age: Annotated[
         float | None,
         Seconds(
-            "Claim nothing new after this time, and end when nothing runs any more.", unset="no limit", on="python"
+            "Claim nothing new after this time, and end when nothing runs any more, as above.",
+            unset="no limit",
+            typed_least=1.0,
+        ),
+    ] = None
+    max_memory: Annotated[
+        int | None,
+        Size(
+            "Claim nothing new while the process uses more memory (512MB, 1GiB), and end when nothing runs, as above.",
+            unset="no limit",
+            least=SMALLEST_MEMORY,
         ),
     ] = None
     sweep_interval: Annotated[

@@ -22,7 +22,7 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import Clock, SystemClock, stopwatch
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError
-from stowhand.events import ChildDied, Events
+from stowhand.events import ChildDied, ChildRenewed, Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import child_reports
@@ -111,7 +111,8 @@ class HealthReporter(ProcessObserver):
 
     def listen(self, events: Events) -> None:
         self._late = count(self._settings, events)
-        events.on(ChildDied, self._child_died)
+        for kind in (ChildDied, ChildRenewed):
+            events.on(kind, self._child_ended)
 
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
         self._probe.of(store, lent=self._settings.store.connection.is_lent)
@@ -153,7 +154,7 @@ class HealthReporter(ProcessObserver):
             self._seen = self._clock.monotonic()
             await self._clock.sleep(SEEN_EVERY)
 
-    def _child_died(self, event: ChildDied) -> None:
+    def _child_ended(self, event: ChildDied | ChildRenewed) -> None:
         child_reports.forget(self.folder, event.pid)
         if self._exposition is not None:
             self._exposition.bury(event.pid)

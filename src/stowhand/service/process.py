@@ -93,6 +93,8 @@ class Stopper:
         self.loop = asyncio.get_running_loop()
         self.code_offset = 0
         """Added to the exit code of a process that ends in order."""
+        self.renewed_code = exit_codes.OK
+        """The exit code of a process whose worker has reached a limit of its own."""
         self.must_be_replaced = False
         self.code: int | None = None
         """The exit code, once the work is over: a forced exit after that does not change it."""
@@ -141,8 +143,10 @@ class Stopper:
 
     def over(self, code: int) -> int:
         """Note the exit code: the work is over."""
-        if self.must_be_replaced and code == exit_codes.OK:
+        if code == exit_codes.OK and self.must_be_replaced:
             code = exit_codes.REPLACE
+        elif code == exit_codes.OK and self._worker.internals.renewal_reason() is not None:
+            code = self.renewed_code
         self.code = self.code_offset + code
         return code
 

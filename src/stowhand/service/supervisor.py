@@ -20,7 +20,7 @@ import msgspec
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
-from stowhand.events import ChildDied, Events, JobsReset
+from stowhand.events import ChildDied, ChildRenewed, Events, JobsReset
 from stowhand.protocols.operating import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
@@ -34,9 +34,11 @@ SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHE
 a replacement of a dead child is started again."""
 UNOPENED = 9
 """Between a child and its supervisor: what its tasks ask for could not be opened. At the start that ends all."""
+RENEWED = 8
+"""Between a child and its supervisor: a limit of its worker was reached. Another process takes its place at once."""
 IN_ORDER_OFFSET = 200
 """Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
-_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, REPLACE, UNOPENED)
+_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, REPLACE, RENEWED, UNOPENED)
 IN_ORDER = {IN_ORDER_OFFSET + code: code for code in _CHILD_CODES}
 
 
@@ -157,12 +159,14 @@ class Supervisor:
             ended = await child.process.wait()
             child.ended = stopwatch()
             code = IN_ORDER.get(ended, exit_codes.FAILURE)
-            if code != exit_codes.OK and not await self._take_back(child, ended):
+            if code == RENEWED:
+                self._events.emit(ChildRenewed(child.name, child.process.pid))
+            elif code != exit_codes.OK and not await self._take_back(child, ended):
                 code = exit_codes.OK
             if self._ends_with(child, code):
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause(child)):
+                async with asyncio.timeout(0.0 if code == RENEWED else self._pause(child)):
                     await self._stopped.wait()
 
     async def _start(self, child: Child) -> None:
@@ -186,7 +190,7 @@ class Supervisor:
             if not self._stopped.is_set():
                 self._stop()
             return True
-        if self._stopped.is_set() and code != exit_codes.OK and not never_worked:
+        if self._stopped.is_set() and code not in (exit_codes.OK, RENEWED) and not never_worked:
             self._code = exit_codes.FAILURE
         return self._stopped.is_set() or (self._settings.worker.once and code == exit_codes.OK)
 

@@ -32,7 +32,7 @@ from stowhand.service.health import Process, bounds, refusals, starting, stuck, 
 from stowhand.service.run_all import Routine, is_routine, run_all
 from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
 from stowhand.service.stop_requests import StopRequests
-from stowhand.service.supervisor import SETTLED_CODES
+from stowhand.service.supervisor import RENEWED, SETTLED_CODES
 from stowhand.tasks.loading import load_object
 from stowhand.worker.timings import USUAL
 from stowhand.worker.worker import Worker
@@ -106,7 +106,10 @@ async def _work(options: TableRunOptions) -> int:
     }
     with _shown(options.http, pages), _reported(options.folder, workers, clock):
         await run_all(*routines)
-    return exit_codes.FAILURE if any(one.unfinished for one in workers) else exit_codes.OK
+    if any(one.unfinished for one in workers):
+        return exit_codes.FAILURE
+    is_renewed = options.folder is not None and any(one.internals.renewal_reason() for one in workers)
+    return RENEWED if is_renewed else exit_codes.OK
 
 
 def _unready(worker: Worker) -> list[str]:
@@ -212,8 +215,11 @@ class _TableWorkers:
             began = stopwatch()
             code = await self._live(child)
             if code == exit_codes.OK or self._stopping.is_set():
-                self._code = self._code or (exit_codes.FAILURE if code > 0 else exit_codes.OK)
+                has_failed = code > 0 and code != RENEWED
+                self._code = self._code or (exit_codes.FAILURE if has_failed else exit_codes.OK)
                 break
+            if code == RENEWED:
+                continue
             if first and code in SETTLED_CODES:
                 self._code = code
                 self._stop(signal.SIGTERM)

@@ -10,16 +10,20 @@ from stowhand.worker.basis import Basis
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.leases import Held
 from stowhand.worker.load import Load
+from stowhand.worker.renewal import Renewal
 from stowhand.worker.slots import Slots
 
 
 class ClaimSize:
     """Of one worker. ``one_by_one``: the application counts each record before the next claim."""
 
-    def __init__(self, slots: Slots, load: Load, hooks: Hooks, basis: Basis, *, one_by_one: bool) -> None:
+    def __init__(
+        self, slots: Slots, load: Load, hooks: Hooks, renewal: Renewal, basis: Basis, *, one_by_one: bool
+    ) -> None:
         self._slots = slots
         self._load = load
         self._hooks = hooks
+        self._renewal = renewal
         self._options = basis.options
         self._clock = basis.clock
         self._one_by_one = one_by_one
@@ -50,10 +54,7 @@ class ClaimSize:
     @property
     def left(self) -> float:
         """How many more the worker may ever claim."""
-        if self._options.max_jobs is None:
-            return float("inf")
-        claimed = self._slots.ended + self._slots.running + len(self._slots.ready)
-        return max(self._options.max_jobs - claimed, 0)
+        return self._renewal.jobs_left
 
     def measure(self, claimed: Sequence[Held]) -> None:
         """Jobs per second since the last claim that brought some, half old and half new.

@@ -14,8 +14,8 @@ class Duty:
         """Claim only these; ``None``: any."""
         self.is_quiet = False
         """Claim nothing for the time being."""
-        self.is_over = False
-        """Claim nothing more; end when nothing runs: the worker has been active for as long as it may."""
+        self.over_because: str | None = None
+        """Claim nothing more; end when nothing runs: the worker has reached this limit."""
         self.is_stopping = False
         """Claim nothing more, and end within the grace."""
         self.stopped_at = 0.0
@@ -33,9 +33,14 @@ class Duty:
         self.is_quiet = on
         self._changes.wake()
 
-    def end(self) -> None:
-        """The active time is over."""
-        self.is_over = True
+    @property
+    def is_over(self) -> bool:
+        """Claim nothing more; end when nothing runs."""
+        return self.over_because is not None
+
+    def end(self, reason: str) -> None:
+        """A limit is reached. May be repeated: the first reason is kept."""
+        self.over_because = self.over_because or reason
         self._changes.look_again()
 
     def stop(self, now: float, *, at_once: bool) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.isolation import Isolate
 from stowhand.worker.liveness import Liveness
+from stowhand.worker.renewal import resident_bytes
 from stowhand.worker.timings import Timings
 
 
@@ -22,6 +23,8 @@ class Host(msgspec.Struct, frozen=True):
     on_threads_exhausted: Callable[[], None] = lambda: None
     """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
     timings: Timings = Timings()
+    resident: Callable[[], int] = resident_bytes
+    """Gives the bytes of memory that the process uses."""
 
 
 class Internals(msgspec.Struct, frozen=True):
@@ -37,3 +40,5 @@ class Internals(msgspec.Struct, frozen=True):
     """Every lease of the worker just now. From any thread; release them only as the last write."""
     give_up: Callable[[], None]
     """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""
+    renewal_reason: Callable[[], str | None]
+    """Which limit of the worker was reached, if one was: its process ends well, and another is to take its place."""

@@ -66,7 +66,7 @@ class Registration:
             version=own_version(),
             tasks=self._duty.tasks,
             concurrency=self._options.concurrency,
-            stopping=self._duty.is_stopping or self._duty.is_quiet,
+            stopping=self._duty.is_stopping or self._duty.is_quiet or self._duty.is_over,
             app_version=self._options.app_version,
             forbidden_flags=flags if isinstance(flags := self._options.forbidden_flags, tuple) else None,
             abandoned_threads=self._abandoned.number,

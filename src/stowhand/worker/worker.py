@@ -56,6 +56,7 @@ from stowhand.worker.load import Load
 from stowhand.worker.minute_book import MinuteBook, uncounted
 from stowhand.worker.openings import openings_for
 from stowhand.worker.program_groups import GUARDED
+from stowhand.worker.renewal import Renewal
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.successors import Successors
@@ -134,7 +135,8 @@ class Worker:
         self._load = load = Load(slots, executor, settler, heartbeater, abandoned, basis)
 
         claims = Claims(store, leases, heartbeater, load, basis)
-        claim_size = ClaimSize(slots, load, hooks, basis, one_by_one=admission.one_by_one)
+        self._renewal = renewal = Renewal(slots, host.resident, basis)
+        claim_size = ClaimSize(slots, load, hooks, renewal, basis, one_by_one=admission.one_by_one)
         suspects = Suspects(slots, load, leases, heartbeater, basis, can_isolate=host.isolate is not None)
         succession = (claims, claim_size, suspects, slots, load, leases, heartbeater, basis)
         self._settling = partial(settler.run, Successors(chain, *succession))
@@ -145,8 +147,10 @@ class Worker:
         beating = (lambda: heartbeater.ticked) if openings is None else lambda: max(heartbeater.ticked, openings.moved)
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": beating}
-        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since, abandoned.why_exhausted)
-        self.internals = Internals(self._liveness, self._quiet, self._duty.retask, leases.list_all, settler.give_up)
+        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since, self._unready)
+        self.internals = Internals(
+            self._liveness, self._quiet, self._duty.retask, leases.list_all, settler.give_up, renewal.reason
+        )
 
     # -- run and stop ----------------------------------------------------------------------------
 
@@ -183,8 +187,7 @@ class Worker:
                     claiming = self._claiming = group.create_task(watch(self._claimer.run))
                     loops = (self._settling, self._wakeups.run, self._guard)
                     others = [group.create_task(watch(loop)) for loop in loops]
-                    if self.options.max_active_time is not None:
-                        self._clock.call_later(self.options.max_active_time, self._duty.end)
+                    self._renewal.start()
                     try:
                         await asyncio.wait([claiming])
                     except asyncio.CancelledError:
@@ -212,6 +215,7 @@ class Worker:
         while True:
             self._watchdog.alive()
             self._abandoned.look()
+            self._renewal.look()
             for held in self._leases.expired(self._clock.monotonic()):
                 if held.phase is Phase.RUNNING:
                     self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
@@ -248,6 +252,10 @@ class Worker:
         """After ``run()``: leases of handlers that could not be ended. Release them only as the last write."""
         return self._executor.unfinished
 
+    def _unready(self) -> str | None:
+        """Why nothing new is claimed, although nobody asked for that."""
+        return self._abandoned.why_exhausted() or self._renewal.reason()
+
     def _quiet(self, on: bool) -> None:
         if on == self._duty.is_quiet or self._duty.is_stopping:
             return
@@ -268,6 +276,7 @@ class Worker:
         duty, clock, slots, load, heartbeater = self._duty, self._clock, self._slots, self._load, self._heartbeater
         timings = self._host.timings
         await asyncio.wait([claiming])
+        self._renewal.look()
         self._return_unstarted()
         duty.stop(clock.monotonic(), at_once=False)
         grace_ends = duty.stopped_at + self.options.grace

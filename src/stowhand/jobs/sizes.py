@@ -1,0 +1,34 @@
+"""Numbers of bytes as people write them: ``512MB``, ``1.5GiB``."""
+
+from __future__ import annotations
+
+import re
+
+UNITS = {
+    "GiB": 2**30,
+    "GB": 10**9,
+    "MiB": 2**20,
+    "MB": 10**6,
+    "KiB": 2**10,
+    "kB": 10**3,
+    "B": 1,
+}
+_BY_LOWER_CASE = {unit.lower(): size for unit, size in UNITS.items()}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{0,9})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Bytes. A plain number is bytes. Raises ValueError with a sentence."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no size; write for example 512MB or 1GiB")
+    unit = match[2].lower() or "b"
+    if unit not in _BY_LOWER_CASE:
+        raise ValueError(f"{match[2]!r} is no unit of memory; there are: {', '.join(UNITS)}")
+    return round(float(match[1]) * _BY_LOWER_CASE[unit])
+
+
+def say_size(size: int) -> str:
+    """The shortest phrase that ``parse_size`` reads back as the same size."""
+    unit = next(unit for unit, bytes_of in UNITS.items() if size % bytes_of == 0 and size >= bytes_of)
+    return f"{size // UNITS[unit]}{unit}"
