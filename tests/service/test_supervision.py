@@ -15,7 +15,7 @@ import pytest
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from tests.service.pages import Pages
-from tests.service.processes import Workers, add, children_of, wait_until_done, with_store
+from tests.service.processes import Workers, add, children_of, job_of, wait_until_done, with_store
 
 INNOCENT = 1000
 FORKED_OR_NOT = pytest.mark.parametrize(
@@ -213,3 +213,36 @@ def test_a_single_process_that_has_reached_its_limit_exits_with_0(sqlite_workers
     assert process.wait(60) == 0
     counts = with_store(sqlite_workers.url, lambda store: store.inspect.counts())
     assert (counts[State.COMPLETED], counts[State.QUEUED]) == (2, 1)
+
+
+def _add_a_jam(url: str, tmp_path: Path) -> int:
+    job = NewJob(task="jam", payload=f'{{"gate": "{tmp_path}/never"}}', max_resets=0)
+    return with_store(url, lambda store: store.jobs.enqueue(job)).id
+
+
+def test_a_process_whose_loop_is_blocked_too_long_exits_at_once_and_only_the_blocking_job_counts_a_reset(
+    url: str, workers: Workers, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    innocent = NewJob(task="gated", payload=f'{{"gate": "{gate}"}}', max_resets=0)
+    innocent_id = with_store(url, lambda store: store.jobs.enqueue(innocent)).id
+    jam_id = _add_a_jam(url, tmp_path)
+    process = workers.start("-j", "2", "--lease", "1", "--timeout", "2s", "--grace", "300")
+    assert process.wait(60) == 1
+    assert "it counts as hung" in workers.said()
+    jam, other = job_of(url, jam_id), job_of(url, innocent_id)
+    assert (jam.state, "its worker died" in (jam.last_error or "")) == (State.FAILED, True)
+    assert (other.state, other.attempts, other.resets) == (State.QUEUED, 0, 0)
+
+
+def test_a_child_whose_loop_is_blocked_too_long_is_replaced_and_said_to_hang(
+    sqlite_workers: Workers, tmp_path: Path
+) -> None:
+    jam_id = _add_a_jam(sqlite_workers.url, tmp_path)
+    options = ("--processes", "2", "-j", "1", "--lease", "1", "--timeout", "0.5s", "--grace", "300")
+    process = sqlite_workers.start(*options)
+    sqlite_workers.wait_for("ended unasked (hung: a handler blocked its event loop)")
+    assert job_of(sqlite_workers.url, jam_id).state is State.FAILED
+    sqlite_workers.wait_for("Worker connected", times=3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0

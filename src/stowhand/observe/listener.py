@@ -270,7 +270,7 @@ class LogListener:
             if event.job_id is not None
             else "something"
         )
-        hung = "" if event.beating else "; it counts as hung, and its lease is renewed no more"
+        hung = "" if event.beating else "; it counts as hung, and leases are not renewed any more"
         self._worker(event.worker).warning(
             f"The event loop is blocked for {event.seconds:.1f}s by {who}{hung}. It is here:\n{event.stack.rstrip()}"
         )

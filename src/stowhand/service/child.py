@@ -24,7 +24,7 @@ from stowhand.service.child_reports import ChildReporter
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
 from stowhand.service.process_observer import ProcessObserver
-from stowhand.service.supervisor import IN_ORDER_OFFSET, RENEWED, UNOPENED, Order
+from stowhand.service.supervisor import HUNG, IN_ORDER_OFFSET, RENEWED, UNOPENED, Order
 
 
 def main() -> None:
@@ -61,6 +61,7 @@ def _observer(order: Order, settings: WorkerSettings, alone: threading.Event) ->
 def _listen(alone: threading.Event, stopper: Stopper) -> None:
     stopper.code_offset = IN_ORDER_OFFSET
     stopper.renewed_code = RENEWED
+    stopper.hung_code = IN_ORDER_OFFSET + HUNG
     signal.signal(signal.SIGTERM, lambda *_: stopper.request_stop())  # also while the loop is blocked
     threading.Thread(target=_read_orders, args=(alone, stopper), name="stowhand orders", daemon=True).start()
 

@@ -32,6 +32,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.traces import Traces
+from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.loading import load_tasks, make_handler, report_problems
@@ -95,6 +96,8 @@ class Stopper:
         """Added to the exit code of a process that ends in order."""
         self.renewed_code = exit_codes.OK
         """The exit code of a process whose worker has reached a limit of its own."""
+        self.hung_code = exit_codes.FAILURE
+        """The exit code of a process whose loop is blocked for too long."""
         self.must_be_replaced = False
         self.code: int | None = None
         """The exit code, once the work is over: a forced exit after that does not change it."""
@@ -119,6 +122,18 @@ class Stopper:
         self.must_be_replaced = True
         self._stop(now=False)
         self._bounded(self._worker.options.grace)
+
+    def leave_hung(self, store: QueueStore, blocking: Lease | None) -> None:
+        """Exit at once, whatever was asked before: a handler blocks the loop, so nothing can drain. Other jobs go back
+        without using an attempt; for the blocking one this counts as a death of its worker."""
+
+        def leave() -> None:
+            kill_programs()
+            others = [lease for lease in self._worker.internals.held() if lease != blocking]
+            _within(lambda: asyncio.run(_release(store, others, self._worker.id)), LAST_WRITE)
+            hard_exit(self.hung_code)
+
+        threading.Thread(target=leave, name="stowhand hang", daemon=True).start()
 
     def toggle(self) -> None:
         """Pause claiming; called again: resume."""
@@ -181,9 +196,9 @@ async def _work(
         await open_to_work(store, settings.store)
         around = loaded.registry.around.handler(handler)
         isolate = Quarantine(settings, name, handler.is_program, around).run
-        tasks = loaded.claimed(settings)
-        host = Host(isolate, _leave_when_hung(settings.worker.grace), lambda: stopper.replace(), settings.timings)
-        worker = Worker(store, around, settings.worker_options(tasks, name), events=events, host=host)
+        host = _host(isolate, store, lambda: stopper, settings.timings)
+        options = settings.worker_options(loaded.claimed(settings), name)
+        worker = Worker(store, around, options, events=events, host=host)
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         leaving = partial(leave, store, worker, lambda: stopper.code)
@@ -202,6 +217,11 @@ async def _work(
     finally:
         handler.close()
         await store.close()
+
+
+def _host(isolate: Isolate, store: QueueStore, stopper: Callable[[], Stopper], timings: Timings) -> Host:
+    """What this process provides for its worker. ``stopper``: made after the worker."""
+    return Host(isolate, lambda lease: stopper().leave_hung(store, lease), lambda: stopper().replace(), timings)
 
 
 def collect_less() -> None:
@@ -315,16 +335,3 @@ def _within(call: Callable[[], None], seconds: float) -> None:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(seconds)
-
-
-def _leave_when_hung(grace: float) -> Callable[[], None]:
-    """A process whose loop hangs exits after the grace; a supervisor replaces it."""
-
-    def on_hang() -> None:
-        def wait() -> None:
-            sleep_blocking(grace)
-            hard_exit(exit_codes.FAILURE)
-
-        threading.Thread(target=wait, name="stowhand hang", daemon=True).start()
-
-    return on_hang

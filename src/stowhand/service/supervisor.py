@@ -34,11 +34,13 @@ SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHE
 a replacement of a dead child is started again."""
 UNOPENED = 9
 """Between a child and its supervisor: what its tasks ask for could not be opened. At the start that ends all."""
+HUNG = 7
+"""Between a child and its supervisor: a handler blocked its event loop for too long."""
 RENEWED = 8
 """Between a child and its supervisor: a limit of its worker was reached. Another process takes its place at once."""
 IN_ORDER_OFFSET = 200
 """Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
-_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, REPLACE, RENEWED, UNOPENED)
+_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, REPLACE, HUNG, RENEWED, UNOPENED)
 IN_ORDER = {IN_ORDER_OFFSET + code: code for code in _CHILD_CODES}
 
 
@@ -232,14 +234,16 @@ def _how(ended: int) -> str:
     """How a child ended, in words, from what ``wait`` gave."""
     if ended < 0:
         return f"was killed by {_named(-ended)}"
-    code = _shown(IN_ORDER.get(ended, ended))
-    reason = ": too many threads outlived their timeouts" if IN_ORDER.get(ended) == REPLACE else ""
-    return f"ended with code {code}{reason}"
+    code = IN_ORDER.get(ended, ended)
+    if ended in IN_ORDER and code == HUNG:
+        return "hung: a handler blocked its event loop"
+    reason = ": too many threads outlived their timeouts" if ended in IN_ORDER and code == REPLACE else ""
+    return f"ended with code {_shown(code)}{reason}"
 
 
 def _shown(code: int) -> int:
     """As the table of exit codes has it."""
-    return exit_codes.FAILURE if code == UNOPENED else code
+    return exit_codes.FAILURE if code in (UNOPENED, HUNG) else code
 
 
 def _named(number: int) -> str:

@@ -18,8 +18,9 @@ class Host(msgspec.Struct, frozen=True):
 
     isolate: Isolate | None = None
     """Runs suspects in a child process; without it they run alone."""
-    on_hang: Callable[[], None] = lambda: None
-    """Called from the heartbeat thread when the loop is blocked beyond all patience, once per hang."""
+    on_hang: Callable[[Lease | None], None] = lambda lease: None
+    """Called from the heartbeat thread when the loop counts as hung, once per hang, with the lease of the job that
+    blocks it."""
     on_threads_exhausted: Callable[[], None] = lambda: None
     """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
     timings: Timings = Timings()

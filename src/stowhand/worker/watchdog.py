@@ -8,8 +8,11 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from stowhand.events import LoopBlocked
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.store import Claim
 from stowhand.worker.basis import Basis
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
@@ -20,10 +23,12 @@ _ONE_AT_A_TIME = threading.Lock()
 class LoopWatchdog:
     """The loop calls ``alive()`` some times a second; another thread calls ``look()`` to see when it last did.
 
-    ``on_hang`` is called once per hang, from the thread that looks.
+    ``on_hang`` is called once per hang, from the thread that looks, with the lease of the job that blocks the loop.
     """
 
-    def __init__(self, executing: Executing, judge: Judge, on_hang: Callable[[], None], basis: Basis) -> None:
+    def __init__(
+        self, executing: Executing, judge: Judge, on_hang: Callable[[Lease | None], object], basis: Basis
+    ) -> None:
         self._executing = executing
         self._judge = judge
         self._on_hang = on_hang
@@ -42,7 +47,7 @@ class LoopWatchdog:
         self._doubted = False
         """The last look believed it blocked only if the next one does: the whole process may have stood still."""
         self.hangs = False
-        """Blocked for longer than the job's timeout and three leases: its leases are no longer renewed."""
+        """Blocked for longer than its patience: its leases are no longer renewed."""
 
     def watch_this_thread(self) -> None:
         """The caller's thread runs the loop."""
@@ -81,7 +86,7 @@ class LoopWatchdog:
     def _report(self, blocked: float) -> None:
         held = self._executing.held
         claim = held.claim if held is not None else None
-        patience = 3 * self._options.lease + (self._judge.timeout(claim) or 0.0 if claim is not None else 0.0)
+        patience = self._patience(claim)
         if not self._doubted and (held is None or blocked > patience):
             self._doubted = True
             self._next_report = blocked
@@ -103,7 +108,13 @@ class LoopWatchdog:
         )
         if self.hangs and not self._hang_reported:
             self._hang_reported = True
-            self._on_hang()
+            self._on_hang(None if claim is None else claim.lease)
+
+    def _patience(self, claim: Claim[Any] | None) -> float:
+        """Seconds for which the loop may be blocked before it counts as hung: the job's timeout and one lease, or three
+        leases where there is no timeout."""
+        timeout = None if claim is None else self._judge.timeout(claim)
+        return self._options.lease + (2 * self._options.lease if timeout is None else timeout)
 
 
 def frame_of(thread: int) -> FrameType | None:
