@@ -156,7 +156,7 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
     [
         (WorkerStarted(W, None), "(task names: any)"),
         (WorkerStopping(W, 3, False), "waiting for 3 running jobs"),
-        (WorkerStopping(W, 3, True), "3 running jobs are handed back"),
+        (WorkerStopping(W, 3, True), "Stopping now; returning 3 running jobs to the queue"),
         (WorkerStopped(W, 0), "INFO: Stopped"),
         (WorkerStopped(W, 2), "WARNING: Stopped; 2 handlers could not be ended"),
         (JobStarted(W, 1, "hello", 2), "DEBUG: Started task 1 (hello), attempt 2"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stowhand.clock import Cancelable
+from stowhand.errors import StowhandError
 from stowhand.events import JobEnded, ThreadAbandoned
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete
@@ -375,7 +376,7 @@ async def test_a_slot_cancelled_by_code_outside_the_worker_ends_the_worker_loudl
         await harness.add("brief", count=2)
         await harness.clock.advance(2)
         await harness.add("cancels")
-        with pytest.raises(RuntimeError, match="cancelled by code outside the worker"):
+        with pytest.raises(StowhandError, match="code outside the worker cancelled a task"):
             await harness.ended()
         assert (await harness.job(kept)).state is State.QUEUED
 

@@ -11,7 +11,16 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
-from stowhand.events import JobEnded, JobLeft, JobsReturned, JobUnknown, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.events import (
+    JobEnded,
+    JobLeft,
+    JobsReturned,
+    JobUnknown,
+    LoopBlocked,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.handler import Attempt, control_of
@@ -370,6 +379,84 @@ async def test_cancelling_run_hands_everything_back_first_and_needs_no_time_for_
         with pytest.raises(asyncio.CancelledError):
             await harness.ended(within=0.25)
         assert states(harness) == [(State.QUEUED, 0, 0)] * 3
+
+
+# -- the end of the event loop -----------------------------------------------------------------------
+
+
+def tasks_of(harness: WorkerHarness) -> set[asyncio.Task[Any]]:
+    """All tasks of the worker's loop. The heartbeats run in another loop in production, and in these tasks here."""
+    of_heartbeats = {"Rounds.run", "Rounds._repeat", "Event.wait"}
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    return {task for task in tasks if getattr(task.get_coro(), "__qualname__", "") not in of_heartbeats}
+
+
+def cancel_all_tasks(harness: WorkerHarness) -> None:
+    """Do as ``asyncio.run`` does when its main coroutine has ended."""
+    for task in tasks_of(harness):
+        task.cancel()
+
+
+async def test_the_end_of_the_event_loop_returns_running_jobs_and_reports_no_blocked_loop() -> None:
+    clock = FakeClock()
+    async with at_work({"act": taking(clock, 1000), "brief": nothing}, clock=clock, concurrency=4) as harness:
+        await harness.add("brief", count=2)
+        await harness.add(count=3)
+        await clock.advance(1)
+        cancel_all_tasks(harness)
+        with pytest.raises(asyncio.CancelledError):
+            await harness.ended(within=0.25)
+        assert states(harness)[2:] == [(State.QUEUED, 0, 0)] * 3
+        assert harness.events(LoopBlocked) == []
+        assert harness.worker.unfinished == []
+
+
+async def test_the_end_of_the_event_loop_lets_handlers_clean_up_and_watches_the_loop() -> None:
+    clock = FakeClock()
+    cleaned: list[int] = []
+
+    async def act(attempt: Attempt[Job]) -> None:
+        try:
+            await clock.sleep(1000)
+        finally:
+            await clock.sleep(3)
+            cleaned.append(attempt.lease.job_id)
+
+    async with at_work(act, clock=clock) as harness:
+        await harness.add(count=2)
+        await clock.advance(1)
+        cancel_all_tasks(harness)
+        with pytest.raises(asyncio.CancelledError):
+            await harness.ended()
+        assert sorted(cleaned) == [1, 2]
+        assert states(harness) == [(State.QUEUED, 0, 0)] * 2
+        assert harness.events(LoopBlocked) == []
+
+
+@pytest.mark.parametrize("reply", ["lost", "on its way"])
+async def test_the_end_of_the_event_loop_does_not_lose_an_end_that_is_being_recorded(reply: str) -> None:
+    async with at_work(nothing) as harness:
+        harness.store.gates["settle" if reply == "on its way" else "after settle"] = asyncio.Event()
+        await harness.add(count=2)
+        await harness.clock.settle()
+        cancel_all_tasks(harness)
+        harness.store.gates.clear()
+        with pytest.raises(asyncio.CancelledError):
+            await harness.ended(within=0.25)
+        assert states(harness) == [(State.COMPLETED, 1, 0)] * 2
+        assert harness.store.called("settle")[-1] == ([1, 2], True), "repeated, because the first reply was lost"
+        assert len(harness.events(JobEnded)) == 2
+        assert harness.events(JobUnknown) == []
+
+
+async def test_a_worker_whose_loops_are_cancelled_by_other_code_goes_on() -> None:
+    async with at_work(nothing) as harness:
+        for task in tasks_of(harness) - {harness.ending}:
+            task.cancel()
+        await harness.clock.settle()
+        assert (await harness.does(seconds=1)).state is State.COMPLETED
+        harness.worker.stop()
+        await harness.ended()
 
 
 # -- bugs ------------------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ class FaultyStore(MemoryStore):
             await self.gates["settle"].wait()
         free = [pair for pair in batch if pair[0].job_id not in self.locked]
         verdicts = dict(zip((lease for lease, _ in free), await super().settle(free, repeat=repeat), strict=True))
+        if "after settle" in self.gates:
+            await self.gates["after settle"].wait()
         self.after("settle")
         return [verdicts.get(lease, Verdict.BUSY) for lease, _ in batch]
 

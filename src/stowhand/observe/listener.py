@@ -362,10 +362,7 @@ class LogListener:
 
     def _stopping(self, event: WorkerStopping) -> None:
         jobs = count(event.running, "running job")
-        if event.now:
-            words = f"Stopping now; {jobs} {'is' if event.running == 1 else 'are'} handed back"
-        else:
-            words = f"Stopping; waiting for {jobs}"
+        words = f"Stopping now; returning {jobs} to the queue" if event.now else f"Stopping; waiting for {jobs}"
         self._worker(event.worker).info(words)
 
     def _stopped(self, event: WorkerStopped) -> None:

@@ -138,7 +138,7 @@ class Settler:
         return len(self._pile) + len(self._in_flight) + len(self._apart)
 
     async def run(self, successors: Successors) -> None:
-        """Settle until cancelled; what no store has recorded by then is reported."""
+        """Settle until cancelled. It may be run again: a call whose reply was lost is then repeated."""
         try:
             while True:
                 await self._arrived.wait()
@@ -149,8 +149,16 @@ class Settler:
                     await self._record(self._in_flight, successors)
                     self._in_flight = []
                 self._changes.look_again()
-        finally:
+        except asyncio.CancelledError:
+            for ended in self._in_flight:
+                ended.repeat = True
+            self._pile = self._in_flight + self._pile
+            self._in_flight = []
+            self._arrived.set()
+            raise
+        except BaseException:
             self.give_up()
+            raise
 
     def give_up(self) -> None:
         """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from typing import Any
 
+from stowhand.errors import StowhandError
 from stowhand.jobs.outcomes import DONE, from_returned
 from stowhand.protocols.handler import Stop
 from stowhand.worker.basis import Basis
@@ -122,10 +123,14 @@ class Slots:
         self.add([held], first=True)
 
     def stop_all(self, why: Stop) -> None:
-        """Cancel every running handler."""
+        """Cancel every running handler, once."""
         for slot in self._slots:
-            if slot.held is not None:
+            if slot.held is not None and not self._is_cancelled_with_run(slot):
                 slot.held.stop(why, self._clock.monotonic())
+
+    def _is_cancelled_with_run(self, slot: Slot) -> bool:
+        """Its task was cancelled along with the one that runs the worker: the event loop is about to end."""
+        return self._supervisor.is_cancelled and slot.task is not None and slot.task.cancelling() > 0
 
     # -- one slot --------------------------------------------------------------------------------
 
@@ -143,9 +148,10 @@ class Slots:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """Only ``close`` ends a slot's task. One that ended by itself would be a slot lost in silence."""
         error = None if task.cancelled() else task.exception()
-        if not self._supervisor.is_closed:
-            cancelled = RuntimeError("a slot of the worker was cancelled by code outside the worker")
-            self._supervisor.report(error or cancelled)
+        if self._supervisor.is_closed or (error is None and self._supervisor.is_cancelled):
+            return
+        cancelled = StowhandError("code outside the worker cancelled a task in which it runs jobs; it stops")
+        self._supervisor.report(error or cancelled)
 
     async def _run(self, slot: Slot) -> None:
         while True:
@@ -211,7 +217,8 @@ class Slots:
                 self._free(slot, held)
                 self._executor.ended(held, Stop.RETURNED, self._again)
                 raise  # the slot itself is being ended
-            end = self._executor.end_of(error, held)
+            is_returned = isinstance(error, asyncio.CancelledError) and self._is_cancelled_with_run(slot)
+            end = Stop.RETURNED if is_returned else self._executor.end_of(error, held)
         await self._end_uncancelled(slot, held, end)
 
     async def _end_uncancelled(self, slot: Slot, held: Held, end: End) -> None:

@@ -25,6 +25,9 @@ class Supervisor:
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.crash: BaseException | None = None
         """The first error."""
+        self._run: asyncio.Task[None] | None = None
+        self.is_finished = False
+        """The worker's own loops may end."""
         self.is_closed = False
         """The worker is over: of side tasks that end from now on nothing is recorded or reported."""
 
@@ -33,12 +36,35 @@ class Supervisor:
         """Side tasks at work."""
         return len(self._side_tasks)
 
+    def open(self) -> None:
+        """The current task runs the worker."""
+        self._run = asyncio.current_task()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """The task that runs the worker was cancelled: by its owner, or by ``asyncio.run``, which at its end cancels
+        every task of its loop, those of the worker's loops and slots too."""
+        return self._run is not None and self._run.cancelling() > 0
+
+    def finish(self) -> None:
+        """Nothing is left to record or return."""
+        self.is_finished = True
+
     async def watch(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the worker's loops."""
-        try:
-            await loop()
-        except Exception as error:  # noqa: BLE001 - boundary: the top of each of our own loops
-            self.report(error)
+        """Run one of the worker's loops until the worker has finished. It is restarted when other code cancels it."""
+        while True:
+            try:
+                await loop()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self.is_finished or task is None:
+                    raise
+                task.uncancel()
+            except Exception as error:  # noqa: BLE001 - boundary: the top of each of our own loops
+                self.report(error)
+                return
+            else:
+                return
 
     def watch_tick(self, tick: Tick) -> Tick:
         """The same for what the heartbeat thread calls: it goes on while the worker stops."""

@@ -164,6 +164,7 @@ class Worker:
             log_by_default(self.events)
         await self._validate()
         self._changes.open()
+        self._supervisor.open()
         if self._openings is None:
             await self._work()
         else:
@@ -194,10 +195,14 @@ class Worker:
                         self.stop(now=True)
                         raise
                     finally:
-                        await self._finish(claiming)
-                        for other in others:
-                            other.cancel()
+                        try:
+                            await self._finish(claiming)
+                        finally:
+                            self._supervisor.finish()
+                            for other in others:
+                                other.cancel()
         finally:
+            self._settler.give_up()
             await self._close()
 
     async def _validate(self) -> None:
