@@ -37,6 +37,10 @@ def test_explain_says_every_reason_and_what_to_do(queue: Stowhand) -> None:
     assert "    -> start one: stowhand worker" in lines
     codes = [row["code"] for row in queue("jobs", "explain", 1, "--json").rows()]
     assert codes == ["not_due", "queue_paused", "no_worker"]
+    several = queue("jobs", "explain", 1, 2, 1)
+    assert (several.code, several.out.count("1 (")) == (1, 2)
+    assert "there is no job 2" in several.err
+    assert len(queue("jobs", "explain", 1, 1, "--json").rows()) == 2 * len(codes)
     missing = queue("jobs", "explain", 2)
     assert (missing.code, missing.err) == (1, "error: there is no job 2\n")
 

@@ -266,13 +266,21 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
 
 
 @command.command("explain")
-@click.argument("job_id", metavar="ID", type=ID)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ID)
 @json_option
 @store_options
-def explain_job(job_id: int, as_json: bool, **typed: Any) -> int:
-    """Say why a job is not running: every reason, the most important first, and what to do about it."""
-    found = with_store(settings_of(typed).store, lambda store: store.inspect.explain(job_id))
-    return show_one(found, f"job {job_id}", _reasons_json if as_json else _reasons)
+def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
+    """Say why jobs are not running: every reason, the most important first, and what to do about it."""
+
+    async def explain(store: QueueStore) -> list[Explanation | None]:
+        return [await store.inspect.explain(job_id) for job_id in job_ids]
+
+    code = OK
+    for number, (job_id, one) in enumerate(zip(job_ids, with_store(settings_of(typed).store, explain), strict=True)):
+        if number and not as_json:
+            click.echo()
+        code = show_one(one, f"job {job_id}", _reasons_json if as_json else _reasons) or code
+    return code
 
 
 @command.command("purge")
