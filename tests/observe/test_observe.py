@@ -91,12 +91,32 @@ def test_the_lines_of_the_readme() -> None:
 
 def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
     error = ended(Ended.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2")
-    line = f"[worker({W})] ERROR: Failed task 1 (hello), attempt 2/25, to be tried again: ValueError: no (0.16ms)\n"
+    line = f"[worker({W})] WARNING: Failed task 1 (hello), attempt 2/25, to be tried again: ValueError: no (0.16ms)\n"
     assert written(error, level="info") == line
     assert written(error) == f"{line}    Traceback …\n      deep, password=***\n"
     entry = json.loads(written(error, level="info", fmt="json"))
     assert entry["trace"] == "Traceback …\n  deep, password=***"
     assert (entry["outcome"], entry["duration"], entry["max_attempts"]) == ("retry", 0.00016, 25)
+
+
+@pytest.mark.parametrize(("how", "level"), [(Ended.RETRY, logging.WARNING), (Ended.FAILED, logging.ERROR)])
+def test_the_failures_of_a_task_have_one_message_and_their_numbers_as_arguments(how: Ended, level: int) -> None:
+    """Sentry groups by the message before it is formatted, and makes an issue of each line at ERROR."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[assignment]
+    logger = logging.getLogger("stowhand.worker")
+    logger.addHandler(handler)
+    errors = {number: f"ValueError: bad row {number} password=a{number}" for number in (1, 2)}
+    try:
+        written(*(JobEnded(W, n, "50%s off", n, 25, how, n / 1000, error) for n, error in errors.items()))
+    finally:
+        logger.removeHandler(handler)
+    one, other = records
+    assert one.msg == other.msg
+    assert (one.levelno, one.args) == (level, ("1", 1, 25, "ValueError: bad row 1 password=***", 1.0))
+    assert "task 2 (50%s off)" in other.getMessage()
+    assert "attempt 2/25" in other.getMessage()
 
 
 def test_secrets_are_redacted_alike_in_text_and_json_and_parentheses_stay() -> None:
@@ -225,7 +245,8 @@ def test_nobody_listens_to_what_the_level_would_drop() -> None:
 
 def test_a_success_is_not_written_where_only_errors_are() -> None:
     assert written(ended(), level="error") == ""
-    assert "Failed task" in written(ended(Ended.RETRY, "x"), level="error")
+    assert "Failed task" in written(ended(Ended.FAILED, "x"), level="error")
+    assert written(ended(Ended.RETRY, "x"), level="error") == ""
 
 
 def test_json_lines_hold_the_scope_in_fields() -> None:

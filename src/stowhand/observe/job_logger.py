@@ -42,8 +42,18 @@ class LineLogger(ABC):
         self._log("error", message, meta, facts)
 
     @abstractmethod
-    def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
-        """A line about an event: the message, the same as facts, and the traceback of a failed attempt."""
+    def log_event(
+        self,
+        level: str,
+        message: str,
+        facts: Mapping[str, Any],
+        traceback: str | None = None,
+        values: tuple[object, ...] = (),
+    ) -> None:
+        """A line about an event: the message, the same as facts, and the traceback of a failed attempt.
+
+        ``values``: what %-formatting puts into the message. Programs that group lines by it see a constant.
+        """
 
     @abstractmethod
     def enabled(self, level: str) -> bool:
@@ -62,7 +72,14 @@ class ScopedLogger(LineLogger):
         self._scope = scope
         self._logger = logger_of(scope.label)
 
-    def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+    def log_event(
+        self,
+        level: str,
+        message: str,
+        facts: Mapping[str, Any],
+        traceback: str | None = None,
+        values: tuple[object, ...] = (),
+    ) -> None:
         """A line about an event; its ``facts`` are fields of a line of JSON; a line of text has them in the message."""
         if self.enabled(level):
             extra = {
@@ -71,7 +88,8 @@ class ScopedLogger(LineLogger):
                 "facts": redact(dict(facts)),
                 "traceback": traceback and scrub(traceback),
             }
-            self._logger.log(LEVELS[level], scrub(clean(message, LOG_ENTRY_LIMIT)), extra=extra)
+            safe = (scrub(clean(one, LOG_ENTRY_LIMIT)) if isinstance(one, str) else one for one in values)
+            self._logger.log(LEVELS[level], scrub(clean(message, LOG_ENTRY_LIMIT)), *safe, extra=extra)
 
     def enabled(self, level: str) -> bool:
         return self._logger.isEnabledFor(LEVELS[level])

@@ -151,23 +151,33 @@ class LogListener:
         self._worker(event.worker).debug(f"Started task {job(event)}, attempt {event.attempt}")
 
     def _job_ended(self, event: JobEnded) -> None:
-        logger, what, took = self._worker(event.worker), job(event), f"{event.seconds * 1000:.2f}ms"
-        facts = {"outcome": event.ended.value, "duration": round(event.seconds, 6)}
-        failed = facts | {"max_attempts": event.max_attempts}
+        task = f"%s ({escape(event.task).replace('%', '%%')})"
         match event.ended:
             case Ended.OK:
-                logger.log_event("info", f"Completed task {what} with success ({took})", facts)
+                self._log_end("info", event, f"Completed task {task} with success")
             case Ended.SNOOZED:
-                logger.log_event("info", f"Snoozed task {what} ({took})", facts)
+                self._log_end("info", event, f"Snoozed task {task}")
             case Ended.CANCELED:
-                logger.log_event("info", f"Canceled task {what}{because(event.error)} ({took})", facts)
+                self._log_end("info", event, f"Canceled task {task}", because=event.error)
             case Ended.RETRY:
-                words = f"Failed task {what}, {attempt(event)}, to be tried again{because(event.error)} ({took})"
-                logger.log_event("error", words, failed, traceback_of(event.error))
+                words = f"Failed task {task}, attempt %d/%d, to be tried again"
+                self._log_end("warning", event, words, event.attempt, event.max_attempts, because=event.error)
             case Ended.FAILED | Ended.POISON:
                 word = " as poison" if event.ended is Ended.POISON else ""
-                words = f"Failed task {what} for good{word}, {attempt(event)}{because(event.error)} ({took})"
-                logger.log_event("error", words, failed, traceback_of(event.error))
+                words = f"Failed task {task} for good{word}, attempt %d/%d"
+                self._log_end("error", event, words, event.attempt, event.max_attempts, because=event.error)
+
+    def _log_end(self, level: str, event: JobEnded, words: str, *numbers: object, because: str | None = None) -> None:
+        """The message is the same for all such ends of a task, so that programs such as Sentry group them."""
+        facts: dict[str, Any] = {"outcome": event.ended.value, "duration": round(event.seconds, 6)}
+        if numbers:
+            facts["max_attempts"] = event.max_attempts
+        values: tuple[object, ...] = (escape(str(event.job_id)), *numbers)
+        if because:
+            words, values = f"{words}: %s", (*values, escape(shorten(telling_line(because), ERROR_WIDTH)))
+        trace = traceback_of(event.error) if numbers else None
+        values = (*values, event.seconds * 1000)
+        self._worker(event.worker).log_event(level, f"{words} (%.2fms)", facts, trace, values)
 
     def _job_lost(self, event: JobLost) -> None:
         self._worker(event.worker).warning(f"Lost the lease of task {job(event)}, nothing was recorded: {event.why}")
@@ -413,16 +423,6 @@ AboutAJob = (
 def job(event: AboutAJob) -> str:
     """Which job: its id and its task."""
     return f"{escape(str(event.job_id))} ({escape(event.task)})"
-
-
-def attempt(event: JobEnded) -> str:
-    """Which attempt of how many."""
-    return f"attempt {event.attempt}/{event.max_attempts}"
-
-
-def because(error: str | None) -> str:
-    """The telling line of an error."""
-    return f": {escape(shorten(telling_line(error), ERROR_WIDTH))}" if error else ""
 
 
 def traceback_of(error: str | None) -> str | None:

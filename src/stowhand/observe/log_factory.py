@@ -32,8 +32,16 @@ class Logger(LineLogger):
         self._scope = dict(scope or {})
         self._write = self._made()
 
-    def log_event(self, level: str, message: str, facts: Mapping[str, Any], traceback: str | None = None) -> None:
+    def log_event(
+        self,
+        level: str,
+        message: str,
+        facts: Mapping[str, Any],
+        traceback: str | None = None,
+        values: tuple[object, ...] = (),
+    ) -> None:
         """A line about an event: its facts and traceback are the ``meta`` of the program's function."""
+        message = message % values if values else message
         self._log(level, message, facts, {} if traceback is None else {"traceback": traceback})
 
     def scope(self, extra: Mapping[str, Any] | None = None, /, **facts: Any) -> Logger:
