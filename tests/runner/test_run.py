@@ -402,3 +402,30 @@ async def test_a_task_of_a_list_gets_what_it_asks_for(sqlite_url: str) -> None:
         await utils.add_job("judge", {"text": "x"})
     await run_once(connection_string=sqlite_url, task_list={"judge": judge})
     assert said == ["opens", "x by model", "closes"]
+
+
+async def test_a_job_has_the_attributes_of_the_originals(url: str) -> None:
+    expected: dict[str, Any] = {
+        "queue_name": "q", "task_identifier": "work", "payload": {"a": 1}, "priority": 0, "attempts": 1,
+        "max_attempts": 25, "last_error": None, "key": "k", "revision": 0, "locked_by": "w", "flags": ("f",),
+    }  # fmt: skip
+    seen: list[Job] = []
+
+    async def work(payload: dict[str, int], helpers: Helpers) -> None:
+        seen.append(helpers.job)
+
+    options: dict[str, Any] = {"connection_string": url, "name": "w", "task_list": {"work": work}}
+    await run_migrations(**options)
+    async with await make_worker_utils(connection_string=url) as utils:
+        added = await utils.add_job("work", {"a": 1}, queue_name="q", job_key="k", flags=["f"])
+        assert (added.task_identifier, added.queue_name) == ("work", "q")
+        assert (added.locked_at, added.locked_by) == (None, None)
+        await run_once(**options)
+        done = await utils._store.jobs.get(added.id)
+    (job,) = seen
+    assert {name: getattr(job, name) for name in expected} == expected
+    assert (job.id, job.run_at, job.created_at) == (added.id, added.run_at, added.created_at)
+    assert job.locked_at is not None
+    assert job.locked_at >= job.run_at
+    assert done is not None
+    assert (done.state, done.locked_at, done.locked_by) == (State.COMPLETED, None, None)

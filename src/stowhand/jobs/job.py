@@ -89,6 +89,7 @@ class Job(msgspec.Struct, frozen=True, dict=True):
 
     ``payload`` and ``result`` are values, decoded at the first access, which raises UndecodablePayload for a text that
     cannot be decoded; ``payload_text`` and ``result_text`` are the texts as the store has them.
+    ``task_identifier``, ``queue_name``, ``locked_at`` and ``locked_by`` are graphile-worker's names, for reading.
     """
 
     id: int
@@ -132,3 +133,23 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     def result(self) -> Any:
         """What the handler returned; ``None``: no result."""
         return None if self.result_text is None else strict_json.decode(self.result_text)
+
+    @property
+    def task_identifier(self) -> str:
+        """The same as ``task``."""
+        return self.task
+
+    @property
+    def queue_name(self) -> str | None:
+        """The same as ``queue``."""
+        return self.queue
+
+    @property
+    def locked_at(self) -> datetime | None:
+        """When the current attempt was claimed; ``None`` unless the job is processing."""
+        return self.started_at if self.state is State.PROCESSING else None
+
+    @property
+    def locked_by(self) -> str | None:
+        """The same as ``worker``."""
+        return self.worker
