@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stowhand.app.app import App
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Claimed, Claiming, JobEnded, StoreRecovered, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.handler import Asking, Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.claimer import RECHECK_DELAYS_SECONDS
@@ -201,7 +201,7 @@ def failing(how: str) -> Callable[[], Any]:
             raise LookupError("no such table")
         if how.startswith("cancelled"):
             raise asyncio.CancelledError  # as a task does that somebody else has cancelled
-        return {"text": "slow", "number": 7, "numbers": [7], "nul": ["a\x00"]}[how]
+        return {"numbers": [7], "nul": ["a\x00"]}[how]
 
     async def later() -> Any:
         return plain()
@@ -209,7 +209,7 @@ def failing(how: str) -> Callable[[], Any]:
     return later if how in ("numbers", "cancelled later") else plain
 
 
-@pytest.mark.parametrize("how", ["raises", "cancelled", "cancelled later", "text", "number", "numbers", "nul"])
+@pytest.mark.parametrize("how", ["raises", "cancelled", "cancelled later", "numbers", "nul"])
 async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_more_rarely(how: str) -> None:
     fails = True
 
@@ -232,6 +232,36 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
         assert [(event.doing, event.failures) for event in harness.events(StoreRecovered)] == [
             ("forbidden flags", len(told))
         ]
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("answer", ["slow", b"slow", 7, True])
+async def test_a_function_that_returns_no_list_ends_the_worker(answer: object, once: bool) -> None:
+    async with at_work(nothing, jobs=flagged(""), forbidden_flags=lambda: answer, once=once) as harness:
+        with pytest.raises(
+            ConfigurationError, match=f"forbidden_flags: the function returned .*{type(answer).__name__}"
+        ):
+            await harness.ended(within=1)
+        assert not harness.store.called("claim")
+
+
+@pytest.mark.parametrize("code", ["flags", "pre_claim"])
+async def test_once_ends_when_the_code_before_a_claim_keeps_failing(code: str) -> None:
+    def fails(*args: object) -> Any:
+        raise LookupError("no such table")
+
+    class Handler:
+        async def handle(self, attempt: Attempt[Job], record: Job) -> None: ...
+
+        async def pre_claim(self, asking: Asking) -> bool:
+            return True if code == "flags" else fails()
+
+    flags = fails if code == "flags" else ()
+    async with at_work(Handler(), jobs=flagged(""), forbidden_flags=flags, once=True) as harness:
+        with pytest.raises(StowhandError, match="no such table"):
+            await harness.ended(within=60)
+        assert not harness.store.called("claim")
+        assert harness.clock.monotonic() > 10, "not at the first failure, which may pass"
 
 
 async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> None:

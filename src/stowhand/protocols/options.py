@@ -24,6 +24,8 @@ Flags = Callable[[], Iterable[str] | Awaitable[Iterable[str] | None] | None]
 """Returns the flags that are forbidden at present. Called before every claim, so it should be quick."""
 OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
 """Seconds until a call that has failed n times in a row is tried again. An outage may last for days."""
+ONCE_PATIENCE = 9
+"""Failures in a row, of claims or of what decides about them, after which a run with ``once`` ends: some 20 seconds."""
 NAME_LIMIT = 255
 VERSION_LIMIT = 128
 LEASE = 30.0

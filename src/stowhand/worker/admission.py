@@ -1,7 +1,8 @@
 """Whether a claim may go out now: the flags that are forbidden, and the handler's ``pre_claim``.
 
 Both are the application's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be
-allowed; the error is reported in an event, and the code is called again after a pause.
+allowed; the error is reported in an event, and the code is called again after a pause. A run with ``once`` raises the
+error after a number of failures in a row: it must end.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import HookFailed, HookRan, StoreRecovered, StoreTrouble
 from stowhand.jobs.outcomes import awaitable, describe
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Asking, Claimable, Handler
-from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE
 from stowhand.worker.basis import Basis
 from stowhand.worker.flags import LAST_WORDS, FlagsUnknown, ForbiddenFlags
 
@@ -51,12 +52,19 @@ class Admission:
         self._flags = ForbiddenFlags(flags, basis.clock) if callable(flags) else None
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
         self._logger = AttemptLogger(basis.events.emit, basis.worker, "pre_claim", None)
+        self._once = basis.options.once
         self._refusals = 0
+        """How often the flags were not known, in a row."""
+        self._hook_failures = 0
+        """How often ``pre_claim`` failed, in a row."""
         self.one_by_one = self._flags is not None or self._pre_claim is not None
         """The last record must have begun, and been counted by the application, before the next claim."""
 
     async def ask(self, *, free: int, running: int, limit: int) -> Permit | Pause:
-        """May a claim go out, and for what? ``limit``: how many the worker would claim by itself."""
+        """May a claim go out, and for what? ``limit``: how many the worker would claim by itself.
+
+        Raises ConfigurationError where the flags' function returned no list; with ``once``, what went on failing.
+        """
         flags = self._fixed_flags
         if self._flags is not None:
             try:
@@ -65,6 +73,8 @@ class Admission:
                 self._refusals += 1
                 pause = OUTAGE(self._refusals)
                 self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
+                if self._gives_up(self._refusals, running):
+                    raise
                 return Pause(pause)
             if self._refusals:
                 self._events.emit(StoreRecovered(self._worker, "forbidden flags", self._refusals))
@@ -75,10 +85,17 @@ class Admission:
         answer = await self._call_apart(self._pre_claim, Asking(self._worker, free, running, self._logger))
         if isinstance(answer, BaseException):
             self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
+            self._hook_failures += 1
+            if self._gives_up(self._hook_failures, running):
+                raise StowhandError(f"pre_claim failed {self._hook_failures} times in a row: {describe(answer)}")
             return Pause(self._options.poll(is_listening=False))
+        self._hook_failures = 0
         if answer is None:
             return Pause()
         return Permit(min(limit, answer.limit), flags, answer.conditions)
+
+    def _gives_up(self, failures: int, running: int) -> bool:
+        return self._once and failures > ONCE_PATIENCE and not running
 
     async def _call_apart(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
         """Its answer, or what it raises. In a task of its own: it can neither cancel this one nor ignore its end."""

@@ -13,7 +13,7 @@ from typing import Any
 from stowhand.errors import SchemaError, StoreError
 from stowhand.events import Claimed, Claiming, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE
 from stowhand.protocols.store import ClaimRequest, Store
 from stowhand.worker.admission import Permit
 from stowhand.worker.basis import Basis
@@ -22,8 +22,6 @@ from stowhand.worker.leases import Held, Leases
 from stowhand.worker.liveness import Call
 from stowhand.worker.load import Load
 
-ONCE_PATIENCE = 9
-"""Claims in a row that may fail before a run with ``once`` ends: some twenty seconds."""
 SCHEMA_PATIENCE = 6
 """Claims in a row, over some seconds, that may find no schema."""
 FORESEE_EVERY = 1.0

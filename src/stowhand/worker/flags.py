@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from stowhand.clock import Clock
-from stowhand.errors import InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, StowhandError, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.outcomes import describe
 from stowhand.protocols.options import Flags
@@ -22,8 +22,8 @@ LAST_WORDS = 1.0
 """Seconds that it, or a hook, has to end once it is cancelled; then it is left behind."""
 
 
-class FlagsUnknown(Exception):
-    """The function raised, returned no list of flags, or took too long; the text says which."""
+class FlagsUnknown(StowhandError):
+    """The function raised, returned something that is no flag, or took too long; the text says which."""
 
 
 class ForbiddenFlags:
@@ -34,16 +34,22 @@ class ForbiddenFlags:
         self._clock = clock
 
     async def now(self) -> tuple[str, ...]:
-        """The flags. Raises FlagsUnknown."""
+        """The flags. Raises FlagsUnknown, and ConfigurationError where the answer is no list of flags."""
         try:
             answer = _uncancelled(self._function)
-            return limits.read_forbidden(await self._within(answer) if inspect.isawaitable(answer) else answer)
-        except InvalidJob as error:
-            raise FlagsUnknown(str(error)) from error
+            flags = await self._within(answer) if inspect.isawaitable(answer) else answer
         except FlagsUnknown:
             raise
         except Exception as error:  # boundary: reported in an event, and called again after a pause
             raise FlagsUnknown(describe(error)) from error
+        if isinstance(flags, str | bytes) or not isinstance(flags, Iterable | None):
+            raise ConfigurationError(
+                f"forbidden_flags: the function returned {a_type(flags)}; return a list of flags, or None"
+            )
+        try:
+            return limits.read_forbidden(flags)
+        except InvalidJob as error:  # a flag that came from data
+            raise FlagsUnknown(str(error)) from error
 
     async def _within(self, answer: Awaitable[object]) -> object:
         asking = asyncio.ensure_future(answer)
