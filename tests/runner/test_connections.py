@@ -64,6 +64,17 @@ async def test_a_connection_is_lent_for_one_callback_and_its_result_is_passed_on
     assert got == [(1,)]
 
 
+async def test_a_callback_that_is_not_asynchronous_is_refused_in_an_async_task(postgres_url: str) -> None:
+    async def task(payload: Any, helpers: Helpers) -> None:
+        never_awaited: Any = lambda connection: None  # noqa: E731
+        with pytest.raises(ConfigurationError, match="an async task gives an async callback"):
+            await helpers.with_pg_client(never_awaited)
+        assert await helpers.query("select 1 as n") == [{"n": 1}], "the connection went back whole"
+
+    job = await work(postgres_url, task)
+    assert job.state is State.COMPLETED, job.last_error
+
+
 async def test_a_connection_comes_back_even_when_the_callback_raises(postgres_url: str) -> None:
     """The pool has one connection for tasks: a second use would wait for ever if the first had kept it."""
 

@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from stowhand.errors import SchemaMissing, StowhandError
+from stowhand.errors import ConfigurationError, SchemaMissing, StowhandError
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
@@ -402,6 +403,49 @@ async def test_a_task_of_a_list_gets_what_it_asks_for(sqlite_url: str) -> None:
         await utils.add_job("judge", {"text": "x"})
     await run_once(connection_string=sqlite_url, task_list={"judge": judge})
     assert said == ["opens", "x by model", "closes"]
+
+
+async def test_a_task_list_passes_the_payload_by_position(url: str) -> None:
+    seen: list[object] = []
+
+    async def positional_only(payload: dict[str, int], /) -> None:
+        seen.append(payload["n"])
+
+    async def both_positional_only(payload: dict[str, int], helpers: Helpers, /) -> None:
+        seen.append((payload["n"], helpers.job.task))
+
+    async def variadic(*args: Any) -> None:
+        payload, helpers = args
+        seen.append((payload["n"], helpers.job.task))
+
+    def in_a_thread(payload: dict[str, int], *rest: Any, **options: Any) -> None:
+        seen.append((payload["n"], [type(one) for one in rest], options))
+
+    mock, plain_mock = AsyncMock(return_value=None), Mock(return_value=None)
+    tasks: dict[str, Any] = {
+        "positional_only": positional_only,
+        "both_positional_only": both_positional_only,
+        "variadic": variadic,
+        "in_a_thread": in_a_thread,
+        "mock": mock,
+        "plain_mock": plain_mock,
+    }
+    options: dict[str, Any] = {"connection_string": url, "concurrency": 1, "task_list": tasks}
+    await run_migrations(**options)
+    async with await make_worker_utils(connection_string=url) as utils:
+        await utils.add_jobs([{"identifier": name, "payload": {"n": n}} for n, name in enumerate(tasks)])
+    await run_once(**options)
+    assert seen == [0, (1, "both_positional_only"), (2, "variadic"), (3, [BlockingHelpers], {})]
+    for one, number in ((mock, 4), (plain_mock, 5)):
+        ((payload, helpers), named) = one.call_args
+        assert (payload, helpers.job.payload, named) == ({"n": number}, {"n": number}, {})
+
+
+async def test_a_task_that_takes_only_names_is_refused(sqlite_url: str) -> None:
+    async def named(**arguments: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="name the parameters"):
+        await run_once(connection_string=sqlite_url, task_list={"named": named})
 
 
 async def test_a_job_has_the_attributes_of_the_originals(url: str) -> None:

@@ -120,6 +120,8 @@ async def test_many_keyed_jobs_can_keep_their_times(url: str) -> None:
         await utils.add_job("a", run_at=moment, job_key="k")
         (kept,) = await utils.add_jobs([{"identifier": "a", "job_key": "k"}], job_key_preserve_run_at=True)
         assert kept.run_at == moment
+        (kept,) = await utils.add_jobs([{"identifier": "a", "job_key": "k"}], True)
+        assert kept.run_at == moment
         (moved,) = await utils.add_jobs([{"identifier": "a", "job_key": "k"}])
         assert moved.run_at != moment
 

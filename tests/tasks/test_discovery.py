@@ -110,7 +110,7 @@ def test_every_broken_file_is_reported_at_once_with_its_line(tmp_path: Path) -> 
             "leaves.py": "import sys; sys.exit(3)",
             "syntax.py": "def task(:",
             "typed.py": "def task(to: str, subject: str): ...",
-            "stars.py": "def task(*args): ...",
+            "stars.py": "def task(**named): ...",
         },
     )
     before = set(sys.modules)
@@ -121,7 +121,7 @@ def test_every_broken_file_is_reported_at_once_with_its_line(tmp_path: Path) -> 
         "empty.py: no function named empty, task, main in it",
         "leaves.py: line 1: SystemExit: 3",
         "raises.py: line 3: ValueError: no",
-        "stars.py: task 'stars': parameter *args: a payload names its arguments; take a list instead",
+        "stars.py: task 'stars': parameter **named: name the parameters, or take the whole object as one called 'payload'",
         "syntax.py: line 1: SyntaxError: invalid syntax (syntax.py, line 1)",
         "typed.py: task 'typed': takes to, subject; a task in a folder takes (payload) or (payload, helpers)",
     ]
@@ -175,3 +175,38 @@ def test_a_folder_is_registered_beside_other_tasks_but_not_twice(tmp_path: Path)
     assert registry.names == ("a", "b")
     with pytest.raises(DuplicateTask, match="two tasks are named 'a'"):
         load_folder(tmp_path, registry)
+
+
+@pytest.fixture
+def import_path(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """As a console script has it: neither the current folder nor the one of the tasks."""
+    path = [one for one in sys.path if one]
+    monkeypatch.setattr(sys, "path", path)
+    return path
+
+
+def test_tasks_import_what_lies_beside_their_folder(tmp_path: Path, import_path: list[str]) -> None:
+    write(
+        tmp_path,
+        {
+            "beside_tasks/__init__.py": "GREETING = 'Hello'",
+            "tasks/mail/send.py": "from beside_tasks import GREETING\ndef send(payload): return GREETING",
+            "tasks/other.py": "import beside_tasks\ndef other(payload): ...",
+        },
+    )
+    try:
+        assert names(read_folder(tmp_path / "tasks")) == ["mail/send", "other"]
+        read_folder(tmp_path / "tasks")
+        assert import_path.count(str(tmp_path)) == 1
+    finally:
+        sys.modules.pop("beside_tasks", None)
+
+
+def test_nothing_is_imported_from_a_parent_that_every_user_may_write_to(tmp_path: Path, import_path: list[str]) -> None:
+    write(tmp_path, {"tasks/a.py": TASK})
+    tmp_path.chmod(0o777)
+    folder = read_folder(tmp_path / "tasks")
+    assert str(tmp_path) not in import_path
+    assert folder.passed_over == (
+        f"{tmp_path}: tasks cannot import from here, because every user of this machine may write to it",
+    )

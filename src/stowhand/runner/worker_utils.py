@@ -71,7 +71,9 @@ class WorkerUtils:
         return await self._store.jobs.enqueue(self._job(identifier, payload, spec))
 
     async def add_jobs(
-        self, specs: Iterable[JobSpec | NewJob], *, job_key_preserve_run_at: bool = False
+        self,
+        specs: Iterable[JobSpec | NewJob],
+        job_key_preserve_run_at: bool = False,
     ) -> Sequence[Job]:
         """Enqueue many in one transaction: all of them or none; the jobs in the order given.
 

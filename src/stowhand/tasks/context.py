@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
@@ -175,10 +175,16 @@ class Helpers:
 
         The connection is psycopg's; it is committed when the callback returns, rolled back when it raises, and goes
         back either way. It has no part in the job's own transaction. Raises ConfigurationError where the store is not
-        PostgreSQL.
+        PostgreSQL, or where the callback gives nothing to await: the connection of an async task is asynchronous.
         """
         async with self.connection() as connection:
-            return await callback(connection)
+            result = callback(connection)
+            if not inspect.isawaitable(result):
+                raise ConfigurationError(
+                    f"with_pg_client: the callback returned {a_type(result)}, which cannot be awaited; an async task"
+                    " gives an async callback, and a def task a def callback"
+                )
+            return await result
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """As ``Context.connection``."""

@@ -60,6 +60,8 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
         raise ConfigurationError(f"{place}: no such folder of tasks; make it, or name another with --tasks")
     place = place.resolve()
     passed_over: list[str] = []
+    if (why := _make_importable(place.parent)) is not None:
+        passed_over.append(why)
     broken: list[str] = []
     tasks: dict[str, TaskDefinition] = {}
     load = next(_loads)
@@ -85,6 +87,16 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
             )
         )
     return Folder(place, tuple(tasks.values()), tuple(passed_over), load)
+
+
+def _make_importable(folder: Path) -> str | None:
+    """Let tasks import what lies beside their folder, as Python lets a script. Gives the reason if they may not."""
+    if str(folder) in sys.path:
+        return None
+    if folder.stat().st_mode & stat.S_IWOTH:
+        return f"{folder}: tasks cannot import from here, because every user of this machine may write to it"
+    sys.path.insert(0, str(folder))
+    return None
 
 
 def forget(load: int) -> None:

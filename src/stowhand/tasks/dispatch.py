@@ -152,6 +152,8 @@ class TaskHandler:
         function, read = definition.function, definition.shape.read
         if definition.executable:
             return lambda attempt: function(attempt, self._new_logger(attempt.record))
+        if definition.shape.by_position:
+            function = _by_position(function, definition.shape.by_position)
         if definition.is_async and not definition.shape.injects:
             return lambda attempt: function(**read(attempt.claim.record.payload_text))
         arguments = self._arguments(definition)
@@ -190,6 +192,13 @@ class TaskHandler:
         if (around := self._registry.around.thread) is not None:
             call = partial(_within, around, call)
         return await _finished(await self._threads.run(call, left_behind=left_behind))
+
+
+def _by_position(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    def call(**arguments: object) -> Any:
+        return function(*[arguments.pop(name) for name in names], **arguments)
+
+    return call
 
 
 def _within(around: AroundThread, call: Callable[[], object]) -> object:

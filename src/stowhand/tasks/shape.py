@@ -29,9 +29,18 @@ class Shape:
     """The parameters of one task."""
 
     def __init__(
-        self, task: str, parameters: list[Parameter], *, whole: str | None, injected: Injected, poison: bool = False
+        self,
+        task: str,
+        parameters: list[Parameter],
+        *,
+        whole: str | None,
+        injected: Injected,
+        poison: bool = False,
+        by_position: tuple[str, ...] = (),
     ) -> None:
         self.task = task
+        self.by_position = by_position
+        """Arguments that a worker passes by position, because the function takes them in no other way."""
         self._poison = poison
         """What does not fit these parameters fits no version of the task."""
         self.whole = whole
@@ -195,9 +204,12 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
     resources = tuple(_resources(function, task, signature))
     asked = {name for name, _ in resources}
     plain = [one for one in signature.parameters.values() if one.name not in asked]
+    by_position: tuple[str, ...] = ()
+    if positional:
+        by_position, plain = _passed_by_position(plain)
     found = [(one, _annotation(function, task, one)) for one in plain]
     for one, _ in found:
-        _refuse_kind(task, one)
+        _refuse_kind(task, one, by_position)
     injected = msgspec.structs.replace(_injected(found, positional=positional), resources=resources)
     parameters = [
         Parameter(
@@ -215,7 +227,26 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
             " a task in a folder takes (payload) or (payload, helpers)"
         )
     whole = parameters[0].name if len(parameters) == 1 and (positional or parameters[0].name == "payload") else None
-    return Shape(task, parameters, whole=whole, injected=injected, poison=poison)
+    return Shape(task, parameters, whole=whole, injected=injected, poison=poison, by_position=by_position)
+
+
+def _passed_by_position(
+    parameters: list[inspect.Parameter],
+) -> tuple[tuple[str, ...], list[inspect.Parameter]]:
+    """Names of the arguments that have to be passed by position, and the parameters without ``*`` and ``**``.
+
+    The call is ``(payload, helpers)``: a ``*args`` stands for what the parameters before it leave of the two.
+    """
+    positional = [one for one in parameters if one.kind in _POSITIONAL_KINDS]
+    only = any(one.kind is inspect.Parameter.POSITIONAL_ONLY for one in positional)
+    if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters):
+        rest = ("payload", "helpers")[len(positional) :]
+        positional += [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in rest]
+        only = True
+    named = [one for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    if not positional:  # a ** alone takes nothing by position, and is refused
+        named += [one for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
+    return tuple(one.name for one in positional) if only else (), positional + named
 
 
 def _resources(function: Callable[..., Any], task: str, signature: inspect.Signature) -> Iterator[tuple[str, Resource]]:
@@ -257,8 +288,8 @@ _REFUSED = {
 }
 
 
-def _refuse_kind(task: str, one: inspect.Parameter) -> None:
-    if one.kind in _REFUSED:
+def _refuse_kind(task: str, one: inspect.Parameter, by_position: tuple[str, ...]) -> None:
+    if one.kind in _REFUSED and one.name not in by_position:
         raise ConfigurationError(f"task {task!r}: parameter {one}: {_REFUSED[one.kind]}")
 
 
