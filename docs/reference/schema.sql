@@ -66,35 +66,6 @@ begin
   return not exists (select from "stowhand".live j where j.state = 'processing' and j.token = _token);
 end $$;
 
-CREATE FUNCTION stowhand.about_rows(_table regclass) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  _part record;
-  _pages numeric;
-  _share double precision;
-  _here double precision;
-  _all double precision := 0;
-begin
-  for _part in
-    select c.oid, n.nspname, c.relname, c.reltuples, c.relpages
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where c.oid = _table and c.relkind = 'r'
-      or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = _table)
-  loop
-    _pages := pg_relation_size(_part.oid) / current_setting('block_size')::numeric;
-    if _part.relpages > 0 and _part.reltuples >= 0 then
-      _all := _all + _part.reltuples / _part.relpages * _pages;
-    elsif _pages > 0 then
-      _share := "stowhand".share_of(pg_relation_size(_part.oid), 400);
-      execute format('select count(*) from %I.%I tablesample system (%s) repeatable (%s)',
-        _part.nspname, _part.relname, _share, "stowhand".sample_of()) into _here;
-      _all := _all + _here * 100 / _share;
-    end if;
-  end loop;
-  return round(_all);
-end $$;
-
 CREATE FUNCTION stowhand.absorb(_scouts bigint[], _taken text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -1002,26 +973,41 @@ CREATE FUNCTION stowhand.count_states(_most integer) RETURNS TABLE(state text, j
     AS $$
 #variable_conflict use_column
 declare
-  _one text;
+  _far constant bigint := greatest(_most, 1000000) + 1;
+  _errored bigint := (select count(*) from (
+    select from "stowhand".live l where l.state in ('errored', 'failed') and l.state = 'errored' limit _far) c);
+  _canceled bigint := (select count(*) from (select from "stowhand".history h where h.state = 'canceled' limit _far) c);
+  _rest bigint;
 begin
-  foreach _one in array array['processing', 'failed'] loop
-    return query execute format(
-      'select %L, count(*) from (select from %I.live l where l.state = %L limit %s) c',
-      _one, 'stowhand', _one, _most + 1);
-  end loop;
-  return query
-    with waiting as materialized (
-      (select l.state from "stowhand".live l
-       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 limit _most + 1)
+  return query values
+    ('processing', (select count(*) from (select from "stowhand".live l where l.state = 'processing' limit _most + 1) c)),
+    ('failed', (select count(*) from (select from "stowhand".live l where l.state = 'failed' limit _most + 1) c)),
+    ('errored', least(_errored, _most + 1)),
+    ('canceled', least(_canceled, _most + 1));
+  if _errored < _far then
+    _rest := _most + 1 + _errored;
+    return query select 'queued', least(sum(w.jobs) - _errored, _most + 1)::bigint from (
+      select count(*) as jobs from (
+        select from "stowhand".live l
+        where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 limit _rest) c
       union all
-      (select l.state from "stowhand".live l
-       where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2 limit _most + 1)
+      select count(*) from (
+        select from "stowhand".live l
+        where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2 limit _rest) c
       union all
-      (select l.state from "stowhand".live l where l.state in ('queued', 'errored') and l.resets >= 2 limit _most + 1)
-    )
-    select s.state, case when (select count(*) from waiting) > _most then _most + 1
-      else (select count(*) from waiting w where w.state = s.state) end
-    from (values ('queued'), ('errored')) as s(state);
+      select count(*) from (
+        select from "stowhand".live l where l.state in ('queued', 'errored') and l.resets >= 2 limit _rest) c) w;
+  else
+    return query select 'queued', count(*) from (
+      select from "stowhand".live l where l.state = 'queued' limit _most + 1) c;
+  end if;
+  if _canceled < _far then
+    _rest := _most + 1 + _canceled;
+    return query select 'completed', count(*) - _canceled from (select from "stowhand".history h limit _rest) c;
+  else
+    return query select 'completed', count(*) from (
+      select from "stowhand".history h where h.state = 'completed' limit _most + 1) c;
+  end if;
 end $$;
 
 CREATE FUNCTION stowhand.cron_enter(_identifiers text[], _ticks timestamp with time zone[], _specs text[], _backfilled boolean[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(mine boolean, job_id bigint, spec text)
@@ -1216,60 +1202,6 @@ CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
     when _state = 'canceled' then 'canceled'
     when _state in ('errored', 'failed') then case _error_class when 'TimedOut' then 'timeout' else 'error' end end
 $$;
-
-CREATE FUNCTION stowhand.ended(_minutes integer[], _names integer, _pages integer DEFAULT 2000, _most bigint DEFAULT 300000, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(minutes integer, name text, completed bigint, canceled bigint, failed bigint, exact boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-  _at timestamptz := "stowhand".at(_now);
-  _share double precision := "stowhand".share_of((
-    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = '"stowhand".history'::regclass), _pages);
-  _one int;
-  _since timestamptz;
-  _few boolean;
-begin
-  return query
-    with grouped as (
-      select h.task, count(*) filter (where h.state = 'completed') as completed,
-        count(*) filter (where h.state = 'canceled') as canceled
-      from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of()) group by h.task
-    ), ranked as (
-      select g.*, row_number() over (order by g.completed + g.canceled desc, g.task) <= _names as shown from grouped g
-    )
-    select null::int, case when r.shown then r.task end, round(sum(r.completed) * 100 / _share)::bigint,
-      round(sum(r.canceled) * 100 / _share)::bigint, 0::bigint, _share = 100
-    from ranked r group by r.shown, case when r.shown then r.task end;
-  foreach _one in array _minutes loop
-    _since := _at - _one * interval '1 minute';
-    -- What ended just now is not in the index before it is summarized: if it is much, only the sample is quick.
-    _few := _share = 100 or (
-      select count(*) * 100 / _share from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of()) where h.finished_at > _since
-    ) <= _most;
-    return query
-      with lately as (
-        select h.task, h.state, 1.0::double precision as weight from "stowhand".history h
-        where _few and h.finished_at > _since
-        union all
-        select h.task, h.state, 100 / _share from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of())
-        where not _few and h.finished_at > _since
-        union all
-        select l.task, l.state, 1.0 from "stowhand".live l where l.state = 'failed' and l.finished_at > _since
-      ), grouped as (
-        select s.task, sum(s.weight) filter (where s.state = 'completed') as completed,
-          sum(s.weight) filter (where s.state = 'canceled') as canceled,
-          sum(s.weight) filter (where s.state = 'failed') as failed, sum(s.weight) as every
-        from lately s group by s.task
-      ), ranked as (
-        select g.*, row_number() over (order by g.every desc, g.task) <= _names as shown from grouped g
-      )
-      select _one, case when r.shown then r.task end, round(coalesce(sum(r.completed), 0))::bigint,
-        round(coalesce(sum(r.canceled), 0))::bigint, round(coalesce(sum(r.failed), 0))::bigint, _few
-      from ranked r group by r.shown, case when r.shown then r.task end;
-  end loop;
-end $$;
 
 CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3616,12 +3548,6 @@ begin
   perform "stowhand".wake();
 end $$;
 
-CREATE FUNCTION stowhand.sample_of() RETURNS double precision
-    LANGUAGE sql STABLE
-    AS $$
-  select floor(extract(epoch from now()) / 60)::double precision
-$$;
-
 CREATE FUNCTION stowhand.search_jobs(_states text[], _task text, _queue text, _key text, _flag text, _worker text, _error text, _since timestamp with time zone, _until timestamp with time zone, _below bigint, _at timestamp with time zone, _limit integer, _budget double precision, _rows integer) RETURNS TABLE(looked_at bigint, next_id bigint, next_at timestamp with time zone, id bigint, task text, state text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, worker text, cancel_requested boolean, last_worker text, progress double precision, progress_text text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3733,35 +3659,19 @@ begin
     from "stowhand".history h where h.id = any(_found) and h.finished_at = any(_times)) j on true;
 end $_$;
 
-CREATE FUNCTION stowhand.searchable(_states text[], _most integer) RETURNS TABLE(jobs bigint, exact boolean)
+CREATE FUNCTION stowhand.searchable(_states text[], _most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
-declare
-  _about bigint := 0;
 begin
-  jobs := 0;
   if cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then
-    select a.jobs, a.exact into jobs, exact from "stowhand".state_amounts(_most, _states[1]) a;
-    return next;
-    return;
+    return (select s.jobs from "stowhand".count_states(_most) s where s.state = _states[1]);
   end if;
-  if _states && array['queued', 'errored', 'processing', 'failed'] then
-    _about := "stowhand".about_rows('"stowhand".live'::regclass);
-    if _about <= 3 * _most then
-      jobs := (select count(*) from (select from "stowhand".live l order by l.id limit _most + 1) c);
-    end if;
-  end if;
-  if _states && array['completed', 'canceled'] then
-    _about := _about + "stowhand".about_rows('"stowhand".history'::regclass);
-    if _about <= 3 * _most then
-      jobs := jobs + (select count(*) from (select from "stowhand".history h order by h.id limit _most + 1) c);
-    end if;
-  end if;
-  exact := jobs <= _most and _about <= 3 * _most;
-  if not exact then jobs := greatest(jobs, _about); end if;
-  return next;
+  return case when _states && array['queued', 'errored', 'processing', 'failed']
+      then (select count(*) from (select from "stowhand".live l limit _most + 1) c) else 0 end
+    + case when _states && array['completed', 'canceled']
+      then (select count(*) from (select from "stowhand".history h limit _most + 1) c) else 0 end;
 end $$;
 
 CREATE FUNCTION stowhand.set_scout() RETURNS trigger
@@ -3883,12 +3793,6 @@ begin
   return query select unnest(_done.mine);
 end $$;
 
-CREATE FUNCTION stowhand.share_of(_size numeric, _pages integer) RETURNS double precision
-    LANGUAGE sql
-    AS $$
-  select least(100, 100.0 * _pages * current_setting('block_size')::bigint / greatest(_size, 1))::double precision
-$$;
-
 CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -3900,7 +3804,7 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     _job.progress_text)::"stowhand".jobs
 $$;
 
-CREATE FUNCTION stowhand.standing(_names integer, _pages integer DEFAULT 4000, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(what text, name text, queued bigint, errored bigint, due bigint, processing bigint, failed bigint, exact boolean)
+CREATE FUNCTION stowhand.standing(_most integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(what text, name text, part text, jobs bigint, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3908,114 +3812,77 @@ CREATE FUNCTION stowhand.standing(_names integer, _pages integer DEFAULT 4000, _
 #variable_conflict use_column
 declare
   _at timestamptz := "stowhand".at(_now);
-  _share double precision := "stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), _pages);
-  _all boolean := _share = 100;
-  _few_run boolean := not _all and (
-    select count(*) from (select from "stowhand".live l where l.state = 'processing' limit 10001) c) <= 10000;
-  _few_failed boolean := not _all and (
-    select count(*) from (select from "stowhand".live l where l.state = 'failed' limit 10001) c) <= 10000;
 begin
   return query
-    with recursive sampled as materialized (
-      select l.task, l.queue, l.worker, l.state, l.run_at, 100 / _share as weight, _all as exact
-      from "stowhand".live l tablesample system (_share) repeatable ("stowhand".sample_of())
-      where not (_few_run and l.state = 'processing') and not (_few_failed and l.state = 'failed')
-    ), by_index as (
-      select l.task, l.queue, l.worker, l.state, l.run_at, 1.0, true from "stowhand".live l
-      where _few_run and l.state = 'processing'
+    with recursive levels as (
+      (select l.task, l.priority from "stowhand".live l
+       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+       order by l.task, l.priority, l.run_at, l.id limit 1)
       union all
-      select l.task, l.queue, l.worker, l.state, l.run_at, 1.0, true from "stowhand".live l
-      where _few_failed and l.state = 'failed'
-    ), tasks as (
-      (select l.task from "stowhand".live l
-       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 and not _all
-       order by l.task limit 1)
-      union all
-      select (
-        select l.task from "stowhand".live l
-        where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 and l.task > t.task
-        order by l.task limit 1)
-      from tasks t where t.task is not null
-    ), rare as (
-      select r.task, r.queue, r.worker, r.state, r.run_at, 1.0, r.counted <= 1000
-      from (select t.task from tasks t where t.task is not null limit 500) t cross join lateral (
-        select l.task, l.queue, l.worker, l.state, l.run_at, count(*) over () as counted from (
-          select * from "stowhand".live l
-          where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 and l.task = t.task
-          limit 1001) l) r
-      where not exists (
-        select from sampled s where s.task = t.task and s.state in ('queued', 'errored') and s.queue is null)
-    ), every as (
-      select * from sampled union all select * from by_index union all select * from rare
-    ), grouped as (
-      select case when grouping(e.task) = 0 then 'task' when grouping(e.queue) = 0 then 'queue' else 'worker' end as what,
-        coalesce(e.task, e.queue, e.worker) as name,
-        sum(e.weight) filter (where e.state = 'queued') as queued,
-        sum(e.weight) filter (where e.state = 'errored') as errored,
-        sum(e.weight) filter (where e.state in ('queued', 'errored') and e.run_at <= _at) as due,
-        sum(e.weight) filter (where e.state = 'processing') as processing,
-        sum(e.weight) filter (where e.state = 'failed') as failed,
-        sum(e.weight) as every, bool_and(e.exact) as exact
-      from every e group by grouping sets ((e.task), (e.queue), (e.worker))
-    ), ranked as (
-      select g.*, row_number() over (partition by g.what order by g.every desc, g.name) <= _names as shown
-      from grouped g where g.name is not null and (g.what <> 'worker' or g.processing > 0)
+      select n.task, n.priority from levels v cross join lateral (
+        select l.task, l.priority from "stowhand".live l
+        where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+          and (l.task, l.priority) > (v.task, v.priority)
+        order by l.task, l.priority, l.run_at, l.id limit 1) n
+    ), counted as (
+      select v.task, c.part, sum(c.jobs) as jobs from levels v cross join lateral (
+        select 'waiting' as part, count(*) as jobs from (
+          select from "stowhand".live l
+          where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+            and l.task = v.task and l.priority = v.priority limit _most + 1) w
+        union all
+        select 'due', count(*) from (
+          select from "stowhand".live l
+          where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
+            and l.task = v.task and l.priority = v.priority and l.run_at <= _at limit _most + 1) d) c
+      group by v.task, c.part
     )
-    select r.what, case when r.shown then r.name end, round(coalesce(sum(r.queued), 0))::bigint,
-      round(coalesce(sum(r.errored), 0))::bigint, round(coalesce(sum(r.due), 0))::bigint,
-      round(coalesce(sum(r.processing), 0))::bigint, round(coalesce(sum(r.failed), 0))::bigint, bool_and(r.exact)
-    from ranked r group by r.what, r.shown, case when r.shown then r.name end;
-end $$;
-
-CREATE FUNCTION stowhand.state_amounts(_most integer, _only text DEFAULT NULL::text) RETURNS TABLE(state text, jobs bigint, exact boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-  _live constant bigint := "stowhand".about_rows('"stowhand".live'::regclass);
-  _past constant bigint := case when _only is null then "stowhand".about_rows('"stowhand".history'::regclass) else 0 end;
-  _share double precision;
-  _one record;
-  _count bigint;
-begin
-  if _live <= 3 * _most and not exists (select from "stowhand".count_states(_most) c where c.jobs > _most) then
-    return query select c.state, c.jobs, true from "stowhand".count_states(_most) c where c.state = coalesce(_only, c.state);
-  else
-    _share := "stowhand".share_of(pg_relation_size('"stowhand".live'::regclass), 200);
-    for _one in
-      with sampled as materialized (
-        select l.state, count(*) as rows, sum(count(*)) over () as every
-        from "stowhand".live l tablesample system (_share) repeatable ("stowhand".sample_of()) group by l.state)
-      select k.state, coalesce(case when _share = 100 then s.rows else round(_live * s.rows / s.every) end, 0)::bigint as jobs
-      from (values ('queued'), ('errored'), ('processing'), ('failed')) as k(state) left join sampled s on s.state = k.state
-      where k.state = coalesce(_only, k.state)
-    loop
-      state := _one.state; jobs := _one.jobs; exact := false;
-      if state in ('processing', 'failed') and jobs <= 3 * _most then
-        execute format('select count(*) from (select from %I.live l where l.state = %L limit %s) c',
-          'stowhand', state, _most + 1) into _count;
-        exact := _count <= _most;
-        jobs := case when exact then _count else greatest(jobs, _count) end;
-      end if;
-      return next;
-    end loop;
-  end if;
-  if _only is not null then return; end if;
-  if _past <= 3 * _most then
-    return query select p.state, count(h.id), true
-      from (values ('completed'), ('canceled')) as p(state) left join "stowhand".history h on h.state = p.state group by p.state;
-    return;
-  end if;
-  _share := "stowhand".share_of((
-    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = '"stowhand".history'::regclass), 100);
+    select 'task', c.task, c.part, least(c.jobs, _most)::bigint, c.jobs > _most from counted c;
   return query
-    with sampled as materialized (
-      select h.state, count(*) as rows, sum(count(*)) over () as every
-      from "stowhand".history h tablesample system (_share) repeatable ("stowhand".sample_of()) group by h.state)
-    select p.state, coalesce(round(_past * s.rows / s.every), 0)::bigint, false
-    from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
+    with waiting as materialized (
+      (select l.task, l.queue, l.run_at from "stowhand".live l
+       where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2 limit 1000001)
+      union all
+      (select l.task, l.queue, l.run_at from "stowhand".live l
+       where l.state in ('queued', 'errored') and l.resets >= 2 limit _most + 1)
+    ), grouped as (
+      select w.queue, w.task, grouping(w.queue) = 0 as is_queue, count(*) as waiting,
+        count(*) filter (where w.run_at <= _at) as due
+      from waiting w group by grouping sets ((w.queue), (w.task))
+    )
+    select case when g.is_queue then 'queue' else 'task' end, coalesce(g.queue, g.task), p.part, p.jobs,
+      (select count(*) > 1000000 from waiting)
+    from grouped g cross join lateral (values ('waiting', g.waiting), ('due', g.due)) as p(part, jobs)
+    where coalesce(g.queue, g.task) is not null;
+  return query
+    with recursive groups as (
+      (select l.state, l.task from "stowhand".live l where l.state in ('errored', 'failed')
+       order by l.state, l.task limit 1)
+      union all
+      select n.state, n.task from groups g cross join lateral (
+        select l.state, l.task from "stowhand".live l
+        where l.state in ('errored', 'failed') and (l.state, l.task) > (g.state, g.task)
+        order by l.state, l.task limit 1) n
+    )
+    select 'task', g.task, g.state, least(c.jobs, _most), c.jobs > _most from groups g cross join lateral (
+      select count(*) as jobs from (
+        select from "stowhand".live l
+        where l.state in ('errored', 'failed') and l.state = g.state and l.task = g.task limit _most + 1) f) c;
+  return query
+    with failed as materialized (
+      select l.queue from "stowhand".live l where l.state = 'failed'
+      order by l.finished_at desc, l.id desc limit _most + 1
+    )
+    select 'queue', f.queue, 'failed', count(*), (select count(*) > _most from failed) from failed f
+    where f.queue is not null group by f.queue;
+  return query
+    with held as materialized (
+      select l.task, l.queue, l.worker from "stowhand".live l where l.state = 'processing' limit _most + 1
+    )
+    select case when grouping(h.task) = 0 then 'task' when grouping(h.queue) = 0 then 'queue' else 'worker' end,
+      coalesce(h.task, h.queue, h.worker), 'processing', count(*), (select count(*) > _most from held)
+    from held h group by grouping sets ((h.task), (h.queue), (h.worker))
+    having coalesce(h.task, h.queue, h.worker) is not null;
 end $$;
 
 CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]
@@ -4684,11 +4551,15 @@ CREATE INDEX flow_lookups_id ON stowhand.flow_lookups USING btree (id);
 
 CREATE INDEX flow_waits_ready_at ON stowhand.flow_waits USING btree (limiter, part, ready_at);
 
+CREATE INDEX history_canceled ON ONLY stowhand.history USING btree (id) WHERE (state = 'canceled'::text);
+
 CREATE INDEX history_default_finished ON stowhand.history_default USING btree (finished_at);
 
 CREATE INDEX history_ended ON ONLY stowhand.history USING brin (finished_at) WITH (pages_per_range='32', autosummarize='true');
 
 CREATE INDEX history_default_finished_at_idx ON stowhand.history_default USING brin (finished_at) WITH (pages_per_range='32', autosummarize='true');
+
+CREATE INDEX history_default_id_idx ON stowhand.history_default USING btree (id) WHERE (state = 'canceled'::text);
 
 CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
@@ -4710,6 +4581,8 @@ CREATE INDEX live_scouts ON stowhand.live USING btree (priority, run_at, id) WHE
 
 CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (resets >= 2));
 
+CREATE INDEX live_troubled ON stowhand.live USING btree (state, task) WHERE (state = ANY (ARRAY['errored'::text, 'failed'::text]));
+
 CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
 
 CREATE INDEX throughput_unfolded ON stowhand.throughput USING btree (begins) WHERE (writer <> ''::text);
@@ -4721,6 +4594,8 @@ CREATE INDEX uniques_job ON stowhand.uniques USING btree (job_id);
 CREATE INDEX uniques_until ON stowhand.uniques USING btree (until);
 
 ALTER INDEX stowhand.history_ended ATTACH PARTITION stowhand.history_default_finished_at_idx;
+
+ALTER INDEX stowhand.history_canceled ATTACH PARTITION stowhand.history_default_id_idx;
 
 ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
 

@@ -10,16 +10,22 @@ from pathlib import Path
 import pytest
 
 from stowhand.app.settings.reading import read_settings
+from stowhand.cli.counted import Counted, Ended
 from stowhand.cli.doctor import Mark, Server, examine_overdue, examine_settings, examine_work, judge_server
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
-from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, LiveCounts
+from stowhand.jobs.job import State
+from stowhand.protocols.figures import Amount, Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow
 from stowhand.protocols.queue_store import Reschedule
+from stowhand.protocols.throughput import Tally
 from stowhand.stores.sqlite.queue import SqliteStore
-from tests.cli.conftest import Ended, Stowhand
+from tests.cli.conftest import Ended as CommandEnd
+from tests.cli.conftest import Stowhand
+
+NOTHING = Tally()
 
 
-def marks(ended: Ended) -> dict[str, str]:
+def marks(ended: CommandEnd) -> dict[str, str]:
     """The worst mark of each thing that was looked at."""
     worst = ["ok", "warn", "FAIL"]
     found: dict[str, str] = {}
@@ -52,10 +58,11 @@ def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) ->
     assert "paused: mail" in ended.out
 
 
-def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = (), lately: Sequence[EndedCounts] = ()) -> Stats:
-    figures = Figures(tasks=tasks, queues=[], workers=[], history=[], lately=dict.fromkeys(MINUTES, lately), paused={})
+def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = (), lately: Tally = NOTHING) -> Stats:
+    figures = Figures(states=dict.fromkeys(State, Amount()), tasks=tasks, queues=[], workers=[], paused={})
+    counted = Counted(lately={15: Ended(lately, 900.0)})
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    return Stats(figures=figures, oldest_due=90.0, tasks=[], workers=workers, now=now)
+    return Stats(figures=figures, oldest_due=90.0, workers=workers, counted=counted, now=now)
 
 
 def a_worker(*tasks: str, held: int = 0, alive: bool = True) -> WorkerLine:
@@ -84,8 +91,8 @@ def test_slots_that_are_busy_and_workers_that_are_lost_are_told() -> None:
 
 
 def test_failures_of_the_last_minutes_are_told() -> None:
-    failed = [EndedCounts(name="a", failed=Amount(2)), EndedCounts(name="b", failed=Amount(1))]
-    assert said(stats_of(a_worker(), lately=failed)) == ["3 in the last 15 minutes: stowhand jobs list --state failed"]
+    counted = stats_of(a_worker(), lately=Tally(failed=2, poison=1, retry=9))
+    assert said(counted) == ["3 in the last 15 minutes: stowhand jobs list --state failed"]
 
 
 def test_a_schema_that_is_not_there_yet_is_a_warning_and_nothing_is_made(call: Stowhand, folder: Path) -> None:

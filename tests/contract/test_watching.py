@@ -1,4 +1,4 @@
-"""The roll of workers, counts by task, and what ended lately: for people; nothing else depends on it."""
+"""The roll of workers, and counts by task: for people; nothing else depends on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.figures import MINUTES, NAMES, Amount
+from stowhand.protocols.figures import NAMES, Amount
 from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, WorkerCard, WorkerList
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
@@ -71,24 +71,22 @@ async def test_jobs_are_counted_by_task_and_by_queue_and_worker(harness: StoreHa
     assert (later.queued, later.errored, later.due, later.processing, later.failed) == (one, none, none, none, none)
     assert [(queue.name, queue.waiting, queue.due) for queue in figures.queues] == [("q", one, none)]
     assert [(worker.name, worker.processing) for worker in figures.workers] == [("w1", one)]
-    assert [(over.name, over.completed, over.canceled) for over in figures.history] == [("t", one, one)]
 
 
 async def test_the_figures_of_a_small_store_are_what_is_counted_by_state(harness: StoreHarness) -> None:
     for times, state in enumerate(State, start=1):
         for _ in range(times):
             await harness.in_state(state)
-    counted = (await harness.store.inspect.figures()).states()
-    assert all(amount.exact for amount in counted.values())
+    counted = (await harness.store.inspect.figures()).states
+    assert not any(amount.least for amount in counted.values())
     assert {state: amount.number for state, amount in counted.items()} == await harness.store.inspect.counts()
     assert sorted(amount.number for amount in counted.values()) == list(range(1, len(State) + 1))
 
 
 async def test_nothing_is_told_of_an_empty_store(harness: StoreHarness) -> None:
     figures = await harness.store.inspect.figures()
-    assert [*figures.tasks, *figures.queues, *figures.workers, *figures.history, *figures.paused] == []
-    assert list(figures.lately) == list(MINUTES)
-    assert figures.states() == dict.fromkeys(State, Amount(0))
+    assert [*figures.tasks, *figures.queues, *figures.workers, *figures.paused] == []
+    assert figures.states == dict.fromkeys(State, Amount(0))
 
 
 async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: StoreHarness) -> None:
@@ -99,20 +97,6 @@ async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: 
     assert {one.name: one.queued for one in tasks} | {None: Amount(5), "t1": Amount(2), "t2": Amount(2)} == {
         one.name: one.queued for one in tasks
     }
-
-
-async def test_what_ended_lately_is_counted(harness: StoreHarness) -> None:
-    await harness.in_state(State.COMPLETED, task="t")
-    await harness.pass_time(100)
-    for state in State:
-        await harness.in_state(state, task="t")
-    await harness.pass_time(10)
-    lately = (await harness.store.inspect.figures()).lately
-    one, two = Amount(1), Amount(2)
-    assert [(ended.completed, ended.failed, ended.canceled) for ended in lately[1]] == [(one, one, one)]
-    assert [(ended.completed, ended.failed, ended.canceled) for ended in lately[5]] == [(two, one, one)]
-    await harness.pass_time(55)
-    assert list((await harness.store.inspect.figures()).lately[1]) == []
 
 
 async def test_paused_queues_are_named_and_their_jobs_are_not_late(harness: StoreHarness) -> None:

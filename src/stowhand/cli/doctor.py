@@ -31,7 +31,7 @@ from stowhand.jobs.durations import say_duration
 from stowhand.jobs.moments import say, say_span
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
-from stowhand.protocols.figures import Amount, CronFigures, total_ended
+from stowhand.protocols.figures import Amount, CronFigures
 from stowhand.protocols.operating import Reason
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 from stowhand.protocols.store import RESERVED_CONNECTIONS
@@ -259,8 +259,8 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     lost = [line.row.card.name for line in found.workers if not line.row.alive]
     if lost:
         yield warn("workers", f"said no goodbye within a day: {_some(lost)}")
-    failed = total_ended(found.figures.lately[15]).failed
-    if failed.number:
+    failed = found.counted.lately[15].tally.failures if found.counted.lately else 0
+    if failed:
         yield warn("failures", f"{failed} in the last 15 minutes: stowhand jobs list --state failed")
     yield ok("jobs", state_line(found))
 

@@ -14,14 +14,14 @@ from stowhand.cli.counted import OTHERS, counted_lines
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen, pressed_keys
 from stowhand.cli.session import with_store
-from stowhand.cli.stats import Stats, TaskLine, read_stats, state_line, stats_json, unkept_lines
+from stowhand.cli.stats import Stats, read_stats, state_line, stats_json
 from stowhand.cli.text_table import table
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import ago, say, say_span
 from stowhand.observe.job_logger import core_logger
-from stowhand.protocols.figures import total_ended
+from stowhand.protocols.figures import LiveCounts
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all
 
@@ -121,10 +121,8 @@ class _Top:
         yield f"{self._store.description}  {say(stats.now)}"
         yield from wrap(state_line(stats), width or 10_000)
         due = say_span(stats.oldest_due) if stats.oldest_due else "nothing"
-        ended = {minutes: total_ended(some).every.number for minutes, some in stats.figures.lately.items()}
-        rates = ", ".join(f"{number / (60 * minutes):.1f}/s in {minutes}m" for minutes, number in ended.items())
+        rates = ", ".join(f"{ended.rate:.1f}/s in {minutes}m" for minutes, ended in stats.counted.lately.items())
         yield f"oldest due: {due}   ended: {rates}"
-        yield from unkept_lines(stats)
         if stats.figures.paused:
             yield from wrap(f"paused: {', '.join(stats.figures.paused)}", width or 10_000)
         if names := stats.figures.pauses.names():
@@ -151,24 +149,19 @@ def pause_after(took: float, interval: float) -> float:
 
 
 def _tasks(stats: Stats, width: int | None) -> Iterator[str]:
-    heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED", "COMPLETED", "PER SECOND")
-    busiest = sorted(stats.tasks, key=_by_business)
-    rows = [_task(line) for line in busiest[:TASKS_SHOWN]]
+    heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED")
+    busiest = sorted(stats.figures.tasks, key=_by_business)
+    rows = [
+        (one.name or OTHERS, *map(str, (one.waiting, one.due, one.processing, one.failed)))
+        for one in busiest[:TASKS_SHOWN]
+    ]
     yield from table(heads, rows, right=heads[1:], squeezed=heads[:1], width=width) if rows else ["No jobs."]
     if len(busiest) > TASKS_SHOWN:
         yield f"and {len(busiest) - TASKS_SHOWN} more tasks"
 
 
-def _by_business(line: TaskLine) -> tuple[object, ...]:
-    one = line.standing
-    numbers = (one.processing.number, line.per_second, one.due.number, one.waiting.number)
-    return (*(-number for number in numbers), line.name or "")
-
-
-def _task(line: TaskLine) -> tuple[str, ...]:
-    one = line.standing
-    amounts = (one.waiting, one.due, one.processing, one.failed, line.history.completed)
-    return (line.name or OTHERS, *map(str, amounts), f"{line.per_second:.1f}")
+def _by_business(one: LiveCounts) -> tuple[object, ...]:
+    return (*(-amount.number for amount in (one.processing, one.due, one.waiting)), one.name or "")
 
 
 def _queues(stats: Stats, width: int | None) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
-from stowhand.protocols.figures import NAMES, CronFigures, Figures, LiveCounts
+from stowhand.protocols.figures import NAMES, Amount, CronFigures, Figures, LiveCounts
 
 COUNTED = (
     vocabulary.QUEUE_JOBS,
@@ -62,8 +62,9 @@ class QueueMetrics(Collector):
 
     def _of(self, figures: Figures) -> Iterable[Metric]:
         states, tasks, queues, paused, paused_since = (declared() for declared in COUNTED)
-        for state, amount in figures.states().items():
-            states.add_metric([state.value], amount.number)
+        for state, amount in figures.states.items():
+            if not amount.least:
+                states.add_metric([state.value], amount.number)
         for family, counts in ((tasks, figures.tasks), (queues, figures.queues)):
             for labels, number in _numbers(counts, self._labels).items():
                 family.add_metric(labels, number)
@@ -85,12 +86,13 @@ class QueueMetrics(Collector):
         return families
 
 
-def _numbers(counts: Sequence[LiveCounts], labels: int) -> Counter[tuple[str, str]]:
-    """By name and part: so many by name, and the others as one."""
+def _numbers(counts: Sequence[LiveCounts], labels: int) -> dict[tuple[str, str], int]:
+    """By name and part: so many by name, and the others as one. What was not counted to its end is left out."""
     named = [one.name for one in counts if one.name is not None][:labels]
-    numbers: Counter[tuple[str, str]] = Counter()
+    amounts: defaultdict[tuple[str, str], Amount] = defaultdict(Amount)
     for one in counts:
         name = vocabulary.OTHER if one.name is None or one.name not in named else one.name
         parts = {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
-        numbers.update({(name, part): amount.number for part, amount in parts.items()})
-    return numbers
+        for part, amount in parts.items():
+            amounts[name, part] += amount
+    return {labels: amount.number for labels, amount in amounts.items() if not amount.least}

@@ -96,8 +96,7 @@ def outlook(facts: Facts) -> str:
     behind = sum(row.due for row in facts.queues if row.paused_since is not None or row.name in stuck)
     least, most = max(due.number - behind, 0), min(due.number, max(every.number - behind, 0))
     if not most:
-        few = "Nothing is" if (due if every.number else every).exact else "Few jobs, if any, are"
-        return f"{few} due{' that a worker may take' * bool(every.number)}."
+        return f"Nothing is due{' that a worker may take' if every.number else ''}."
     due = msgspec.structs.replace(due, number=most)
     what = f"{_jobs(due)} due" if least == most else f"At most {_jobs(due)} due that may run now"
     if facts.pauses.unqueued is not None:

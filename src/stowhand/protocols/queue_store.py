@@ -30,7 +30,7 @@ import msgspec
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.tries import Try
-from stowhand.protocols.figures import Amount, Figures, Pauses
+from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.operating import (
@@ -175,7 +175,7 @@ class Inspector(FailureGroups, Protocol):
         """Live jobs and history by state; every state is a key."""
 
     async def amounts(self) -> Mapping[State, Amount]:
-        """As ``counts``, within a moment: exact up to 10,000; beyond it an estimate, or just that there are more."""
+        """As ``counts``, within a moment: exact up to 10,000; beyond it, that there are more."""
 
     async def oldest_due(self) -> float:
         """Seconds for which the job that has been due longest has waited; 0 when none is due. Of any task.
@@ -190,8 +190,11 @@ class Inspector(FailureGroups, Protocol):
         holds up are left out. ``explain`` says what else may.
         """
 
-    async def figures(self) -> Figures:
-        """How many jobs are in which state, and how many ended lately; fast, however many jobs there are."""
+    async def figures(self, most: int = COUNTED) -> Figures:
+        """Count jobs by state, and live jobs by task, queue and worker; fast, however many jobs there are.
+
+        Exact up to ``most`` jobs of a state and of a task; beyond it, that there are more.
+        """
 
     async def throughput(
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True

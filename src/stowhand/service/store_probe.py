@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.cron.known_items import cron_figures
-from stowhand.protocols.figures import CronFigures, Figures
+from stowhand.protocols.figures import COUNTED_FOR_METRICS, CronFigures, Figures
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 from stowhand.worker.timings import USUAL, Timings
 
@@ -45,7 +45,7 @@ class StoreProbe:
         self._status = _Question(status, loop, self._clock, timings.answer_within, timings.answer_fresh)
         limits = (loop, self._clock, timings.count_within, timings.counts_fresh, COUNTING_SHARE)
         if not lent:
-            self._figures = _Question(store.inspect.figures, *limits)
+            self._figures = _Question(partial(store.inspect.figures, COUNTED_FOR_METRICS), *limits)
             self._oldest_due = _Question(store.inspect.oldest_due, *limits)
             self._cron = _Question(partial(cron_figures, store.timetable), *limits)
 

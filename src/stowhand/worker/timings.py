@@ -53,7 +53,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """For the store to answer a probe: ``stowhand health`` waits two for all of it."""
     answer_fresh: float = 1.0
     """For which that answer is reused."""
-    count_within: float = 2.0
+    count_within: float = 1.0
     counts_fresh: float = 5.0
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import MINUTES, Amount, EndedCounts, Figures, Pauses, Tallies
+from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses, Tallies
 from stowhand.protocols.operating import (
     HELD_SHOWN,
     MAX_OVERDUE_JOBS,
@@ -69,7 +69,10 @@ class Inspector:
             return {state: states.count(state) for state in State}
 
     async def amounts(self) -> dict[State, Amount]:
-        return {state: Amount(number) for state, number in (await self.counts()).items()}
+        return await self._amounts(COUNTED)
+
+    async def _amounts(self, most: int) -> dict[State, Amount]:
+        return {state: Amount.up_to(most, number) for state, number in (await self.counts()).items()}
 
     async def oldest_due(self) -> float:
         with self._transaction() as rows:
@@ -132,8 +135,9 @@ class Inspector:
             found = throughput.read(rows, since.timestamp(), until.timestamp(), task)
             return periods(found, length, by_task=by_task)
 
-    async def figures(self) -> Figures:
-        """Counted exactly."""
+    async def figures(self, most: int = COUNTED) -> Figures:
+        """Live jobs are counted exactly, whatever ``most`` is."""
+        states = await self._amounts(most)
         by_task, by_queue, by_worker = Tallies(), Tallies(), Tallies()
         with self._transaction() as rows:
             for row in rows.live.values():
@@ -142,13 +146,10 @@ class Inspector:
                     if name is not None:
                         count(tallies, name, row, rows)
             return Figures(
+                states=states,
                 tasks=by_task.live(),
                 queues=by_queue.live(),
                 workers=by_worker.live(),
-                history=ended_rows(rows.history.values(), datetime.min.replace(tzinfo=UTC)),
-                lately={
-                    minutes: ended_rows(rows.every(), rows.now - timedelta(minutes=minutes)) for minutes in MINUTES
-                },
                 paused=dict(sorted(rows.paused_queues.items())),
                 pauses=operating.pauses(rows),
             )
@@ -179,12 +180,3 @@ def matches(row: Row, wanted: JobFilter) -> bool:
 def at(row: Row) -> datetime:
     """When it ended; where it has not: when it was enqueued."""
     return row.finished_at or row.created_at
-
-
-def ended_rows(rows: Iterable[Row], since: datetime) -> Sequence[EndedCounts]:
-    """By task, what ended after that."""
-    tallies = Tallies()
-    for row in rows:
-        if row.finished_at is not None and row.finished_at > since:
-            tallies.add(row.task, row.state.value, Amount(1))
-    return tallies.ended()

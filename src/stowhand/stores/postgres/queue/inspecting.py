@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import COUNTED, MINUTES, NAMES, Amount, EndedCounts, Figures, LiveCounts, Pauses
+from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses, Tallies
 from stowhand.protocols.operating import (
     HELD_SHOWN,
     MAX_OVERDUE_JOBS,
@@ -47,14 +47,10 @@ from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
 from stowhand.stores.periods import periods
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row, read_job
-from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
+from stowhand.stores.postgres.shared.array_literals import text_array
 from stowhand.stores.searching import Part, SearchProgress
 
-TASK_PAGES = 400
-"""Pages of the table that say how many jobs of each task there are."""
 _numbers = msgspec.json.Decoder(dict[str, int])
-STANDING = ("queued", "errored", "due", "processing", "failed")
-ENDED = ("completed", "canceled", "failed")
 _NAMES = ("task", "queue", "key", "worker", "error", "since", "until", "limit")
 
 
@@ -80,8 +76,8 @@ class Inspector:
             progress.add(*await self._search_part(valid, part))
         if progress.is_complete:
             return progress.found(Amount())
-        ((number, exact),) = await self._ask("searchable", sorted(valid.wanted), COUNTED)
-        return progress.found(Amount(number, exact))
+        ((number,),) = await self._ask("searchable", sorted(valid.wanted), COUNTED)
+        return progress.found(Amount.up_to(COUNTED, number))
 
     async def _search_part(self, wanted: Search, part: Part) -> tuple[builtins.list[Job], int, Place | None]:
         at = part.place.at
@@ -117,8 +113,11 @@ class Inspector:
 
     async def amounts(self) -> dict[State, Amount]:
         """Exact up to 10,000 of a state."""
-        found = await self._ask("amounts", COUNTED)
-        return {State(state): Amount(number, exact) for state, number, exact in found}
+        return await self._amounts(COUNTED)
+
+    async def _amounts(self, most: int) -> dict[State, Amount]:
+        counted = await self._ask("count_states", most)
+        return {State(state): Amount.up_to(most, number) for state, number in counted}
 
     async def oldest_due(self) -> float:
         """Seconds since the job that is due longest became due."""
@@ -136,29 +135,23 @@ class Inspector:
         asked = {"now": self._context.now(), "most": FAILURES_MOST}
         return [QueueRow(*row) for row in await self._ask_with("queues_paused" if paused else "queues", asked)]
 
-    async def figures(self) -> Figures:
-        """Exact while the tables are small; then what a sample of their pages says."""
-        now = self._context.now()
-        standing: defaultdict[str, builtins.list[LiveCounts]] = defaultdict(list)
-        over: defaultdict[int | None, builtins.list[EndedCounts]] = defaultdict(list)
-        for what, name, *numbers, exact in await self._ask("standing_jobs", NAMES, now):
-            standing[what].append(LiveCounts(name=name, **_amounts(STANDING, numbers, exact)))
-        for minutes, name, *numbers, exact in await self._ask("ended_jobs", plain_array(MINUTES), NAMES, now):
-            over[minutes].append(EndedCounts(name=name, **_amounts(ENDED, numbers, exact)))
-        few: dict[State, int] = {}
-        if not all(one.waiting.exact for one in standing["task"]):
-            counted = await self._ask("count_states", COUNTED)
-            few = {State(state): number for state, number in counted if number <= COUNTED}
+    async def figures(self, most: int = COUNTED) -> Figures:
+        """By indexes."""
+        standing = await self._standing(most)
         return Figures(
-            few=few,
-            tasks=standing["task"],
-            queues=standing["queue"],
-            workers=standing["worker"],
-            history=over[None],
-            lately={minutes: over[minutes] for minutes in MINUTES},
+            states=await self._amounts(most),
+            tasks=standing["task"].live(),
+            queues=standing["queue"].live(),
+            workers=standing["worker"].live(),
             paused=dict(await self._ask("paused_queues")),
             pauses=await self.pauses(),
         )
+
+    async def _standing(self, most: int) -> dict[str, Tallies]:
+        standing: defaultdict[str, Tallies] = defaultdict(Tallies)
+        for what, name, part, number, more in await self._ask("live_counts", most, self._context.now()):
+            standing[what].add(name, part, Amount(number, more))
+        return standing
 
     async def throughput(
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
@@ -183,7 +176,7 @@ class Inspector:
         found: dict[str, tuple[Amount, builtins.list[Job]]] = {}
         for *columns, number, every in await self._ask_with("held", {"each": each, "most": COUNTED}):
             job, least = read_job(tuple(columns)), every == COUNTED
-            found.setdefault(job.worker or "", (Amount(number, not least, least), []))[1].append(job)
+            found.setdefault(job.worker or "", (Amount(number, least), []))[1].append(job)
         return [Held(worker=worker, jobs=number, longest=jobs) for worker, (number, jobs) in found.items()]
 
     async def app_versions(self) -> Sequence[AppVersion]:
@@ -193,10 +186,7 @@ class Inspector:
     async def tasks(self) -> Sequence[TaskRow]:
         """By name."""
         now = self._context.now()
-        standing = [
-            LiveCounts(name=name, **_amounts(STANDING, numbers, exact))
-            for name, *numbers, exact in await self._ask("standing_tasks", MOST_TASKS, TASK_PAGES, now)
-        ]
+        standing = (await self._standing(COUNTED))["task"].live(MOST_TASKS)
         counted = [task for (task,) in await self._ask("counted_tasks", now, COUNTED_FOR)]
         return known_tasks(standing, counted, await self.workers(), await self.pauses())
 
@@ -262,10 +252,6 @@ def _parameters(wanted: JobFilter) -> dict[str, object]:
         parameters[table] = bool(here)
         parameters[f"{table}_states"] = None if len(here) == len(kept) else here
     return parameters
-
-
-def _amounts(parts: Sequence[str], numbers: Sequence[int], exact: bool) -> dict[str, Amount]:
-    return {part: Amount(number, exact) for part, number in zip(parts, numbers, strict=True)}
 
 
 def _worker(row: Row) -> WorkerRow:

@@ -212,10 +212,10 @@ from {schema}.search_jobs(%(states)s::text[], %(task)s, %(queue)s, %(key)s, %(fl
   %(budget)s::float8, %(rows)s::int)
 
 -- name: searchable
-select jobs, exact from {schema}.searchable(%s::text[], %s::int)
+select {schema}.searchable(%s::text[], %s::int)
 
--- name: amounts
-select state, jobs, exact from {schema}.state_amounts(%s::int)
+-- name: count_states
+select state, jobs from {schema}.count_states(%s::int)
 
 -- Of each worker what it has held longest, of some thousand jobs that run.
 -- name: held
@@ -230,10 +230,6 @@ order by h.worker collate "C", h.place
 
 -- name: app_versions
 select version, since from {schema}.app_versions order by since, version
-
--- name: standing_tasks
-select name, queued, errored, due, processing, failed, exact
-from {schema}.standing(%s::int, _pages => %s::int, _now => %s::timestamptz) where what = 'task'
 
 -- name: counted_tasks
 select distinct task from {schema}.throughput
@@ -561,15 +557,8 @@ from {schema}.queues q cross join (values (coalesce(%(now)s::timestamptz, now())
 where q.paused_at is not null
 order by q.name collate "C"
 
--- name: standing_jobs
-select what, name, queued, errored, due, processing, failed, exact from {schema}.standing(%s::int, _now => %s::timestamptz)
-
--- name: ended_jobs
-select minutes, name, completed, canceled, failed, exact
-from {schema}.ended(%s::int[], %s::int, _now => %s::timestamptz)
-
--- name: count_states
-select state, jobs from {schema}.count_states(%s::int)
+-- name: live_counts
+select what, name, part, jobs, more from {schema}.standing(%s::int, %s::timestamptz)
 
 -- name: paused_queues
 select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"

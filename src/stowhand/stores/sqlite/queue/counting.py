@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import COUNTED, MINUTES, Amount, Figures, LiveCounts, Pauses, Tallies, total_ended
+from stowhand.protocols.figures import COUNTED, Amount, Figures, LiveCounts, Pauses, Tallies
 from stowhand.protocols.operating import Held
 from stowhand.protocols.throughput import MOST_TASKS
-from stowhand.stores.sqlite.queue.moment import micros, to_datetime
-from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.searching import head
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -17,21 +16,16 @@ MOST = 2_000_000
 """Entries of an index that one question reads: a tenth of a second."""
 FEW = 20_000
 """Rows that one question reads."""
-PROBES = 2_000
-"""Rows read of a longer history, which stand for all of it."""
-GOLDEN = 0.6180339887498949
-"""Steps of this fraction spread evenly, and match no period in the data."""
 
 
-def figures(tx: Transaction) -> Figures:
-    """Live jobs are counted, up to millions; the history is estimated where it is long."""
+def figures(tx: Transaction, most: int) -> Figures:
+    """By indexes. Live jobs are counted up to millions, whatever ``most`` is."""
     tasks, queues, workers = _standing(tx)
     return Figures(
+        states=amounts(tx, most),
         tasks=tasks.live(),
         queues=queues.live(),
         workers=workers.live(),
-        history=_history(tx).ended(),
-        lately={minutes: _lately(tx, minutes).ended() for minutes in MINUTES},
         paused={queue: to_datetime(since) for queue, since in tx.run("paused")},
         pauses=pauses(tx),
     )
@@ -43,26 +37,18 @@ def standing(tx: Transaction) -> list[LiveCounts]:
     return tasks.live(MOST_TASKS)
 
 
-def amounts(tx: Transaction) -> dict[State, Amount]:
-    """Live jobs are counted up to 10,000 of each state; the history is estimated where it is long."""
-    (failed,), (running,), (errored,) = (
-        tx.row(f"some_{name}", most=COUNTED + 1) for name in ("failed", "running", "errored")
-    )
-    (waiting,) = tx.row("some_waiting", most=COUNTED + 1 + errored)
-    ended = total_ended(_history(tx).ended())
-    return {
-        State.QUEUED: counted(waiting - errored),
-        State.PROCESSING: counted(running),
-        State.ERRORED: counted(errored),
-        State.COMPLETED: ended.completed,
-        State.FAILED: counted(failed),
-        State.CANCELED: ended.canceled,
-    }
+def amounts(tx: Transaction, most: int = COUNTED) -> dict[State, Amount]:
+    """Jobs by state, each counted up to ``most``.
 
-
-def counted(number: int) -> Amount:
-    """Of rows that were counted up to 10,000 and one."""
-    return Amount(number) if number <= COUNTED else Amount(COUNTED, exact=False, least=True)
+    What is queued or completed is all that is not errored or canceled, so those two are counted further.
+    """
+    (failed,), (running,) = (tx.row(f"some_{name}", most=most + 1) for name in ("failed", "running"))
+    (errored,), (canceled,) = (tx.row(f"some_{name}", most=MOST) for name in ("errored", "canceled"))
+    (waiting,) = tx.row("some_waiting", most=most + 1 + errored)
+    (over,) = tx.row("some_over", most=most + 1 + canceled)
+    counts = {State.FAILED: failed, State.PROCESSING: running, State.ERRORED: errored, State.CANCELED: canceled}
+    counts |= {State.QUEUED: waiting - errored, State.COMPLETED: over - canceled}
+    return {state: Amount.up_to(most, counts[state]) for state in State}
 
 
 def held(tx: Transaction, each: int) -> list[Held]:
@@ -71,10 +57,7 @@ def held(tx: Transaction, each: int) -> list[Held]:
     for worker, number, *row in tx.run("longest_held", each=each, most=COUNTED):
         found.setdefault(worker, (number, []))[1].append(head(row))
     least = sum(number for number, _ in found.values()) >= COUNTED
-    return [
-        Held(worker=worker, jobs=Amount(number, not least, least), longest=jobs)
-        for worker, (number, jobs) in found.items()
-    ]
+    return [Held(worker=worker, jobs=Amount(number, least), longest=jobs) for worker, (number, jobs) in found.items()]
 
 
 def pauses(tx: Transaction) -> Pauses:
@@ -91,7 +74,7 @@ def _standing(tx: Transaction, *, of_queues: bool = True) -> tuple[Tallies, Tall
     for task, queue, worker, number in running:
         for tallies, name in ((tasks, task), (queues, queue), (workers, worker)):
             if name is not None:
-                tallies.add(name, "processing", Amount(number, not least, least))
+                tallies.add(name, "processing", Amount(number, least))
     _add_failed(tx, tasks, queues)
     return tasks, queues, workers
 
@@ -102,54 +85,21 @@ def _add_waiting(tx: Transaction, tasks: Tallies, queues: Tallies, asked: Sequen
         found = tx.rows(f"all_waiting_{name}") if ids <= MOST else tx.rows(f"waiting_{name}", most=MOST, few=FEW)
         least = sum(number for _, number, _ in found) >= MOST
         for key, number, due in found:
-            tallies.add(key, "waiting", Amount(number, not least, least))
-            tallies.add(key, "due", Amount(due, not least, least))
+            tallies.add(key, "waiting", Amount(number, least))
+            tallies.add(key, "due", Amount(due, least))
     errored = tx.rows("errored", most=MOST)
     least = sum(number for _, _, number in errored) >= MOST
     for task, queue, number in errored:
-        tasks.add(task, "errored", Amount(number, not least, least))
+        tasks.add(task, "errored", Amount(number, least))
         if queue is not None:
-            queues.add(queue, "errored", Amount(number, not least, least))
+            queues.add(queue, "errored", Amount(number, least))
 
 
 def _add_failed(tx: Transaction, tasks: Tallies, queues: Tallies) -> None:
-    counted = 0
-    for task, queue, number in tx.run("failed", few=FEW):
-        counted += number
-        tasks.add(task, "failed", Amount(number))
+    """By the newest; which tasks older ones belong to is unknown without reading them."""
+    failed = tx.rows("failed", few=FEW)
+    least = sum(number for *_, number in failed) == FEW
+    for task, queue, number in failed:
+        tasks.add(task, "failed", Amount(number, least))
         if queue is not None:
-            queues.add(queue, "failed", Amount(number))
-    if counted == FEW:  # which tasks the older ones belong to is unknown without reading them
-        (every,) = tx.row("all_failed", most=MOST)
-        tasks.add(None, "failed", Amount(every - counted, every < MOST, every >= MOST))
-
-
-def _history(tx: Transaction) -> Tallies:
-    first, last = tx.row("history_ids")
-    span = last - first + 1
-    if span <= FEW:
-        return _tallied(tx.run("history"))
-    ids = [first + int(span * (place * GOLDEN % 1)) for place in range(PROBES)]
-    rows = tx.run("history_here_and_there", ids=as_json(ids))
-    return _tallied(rows, times=span / len(set(ids)))
-
-
-def _lately(tx: Transaction, minutes: int) -> Tallies:
-    since = tx.now.wall - micros(60.0 * minutes)
-    rows = tx.rows("lately", since=since, few=FEW)
-    times = None
-    if sum(number for _, _, number in rows) == FEW:
-        (every,) = tx.row("all_lately", since=since, most=MOST)
-        times = every / FEW if every > FEW else None
-    tallies = _tallied(rows, times)
-    for task, number in tx.run("failed_lately", since=since, few=FEW):
-        tallies.add(task, "failed", Amount(number, number < FEW))
-    return tallies
-
-
-def _tallied(rows: Iterable[tuple[str, str, int]], times: float | None = None) -> Tallies:
-    """``times``: the rows are a sample, of which each stands for so many."""
-    tallies = Tallies()
-    for task, state, number in rows:
-        tallies.add(task, state, Amount(number) if times is None else Amount(round(number * times), exact=False))
-    return tallies
+            queues.add(queue, "failed", Amount(number, least))

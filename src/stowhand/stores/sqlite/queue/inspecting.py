@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import Amount, Figures, Pauses
+from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
 from stowhand.protocols.operating import (
     HELD_SHOWN,
     MAX_OVERDUE_JOBS,
@@ -133,9 +133,9 @@ class Inspector:
 
         return await self._connections.read_all(find)
 
-    async def figures(self) -> Figures:
-        """From indexes; a long history is estimated from a sample of its rows."""
-        return await self._connections.read_all(counting.figures)
+    async def figures(self, most: int = COUNTED) -> Figures:
+        """By indexes."""
+        return await self._connections.read_all(lambda tx: counting.figures(tx, most))
 
     async def throughput(
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True

@@ -111,4 +111,4 @@ def _all(tx: Transaction, wanted: Search) -> Amount:
     else:
         tables = [name for name, states in (("live", LIVE), ("past", HISTORY)) if wanted.wanted & set(states)]
         number = sum(tx.row(f"{name}_piece", below=ABOVE_ALL, rows=COUNTED + 1)[0] for name in tables)
-    return Amount(number) if number <= COUNTED else Amount(COUNTED, exact=False, least=True)
+    return Amount.up_to(COUNTED, number)

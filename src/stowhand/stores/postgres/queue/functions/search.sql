@@ -1,36 +1,6 @@
 -- Searching, for people: piece by piece in the order of a key, until time is up or enough is found. No question reads a table
 -- of millions at one go, and none needs an index of its own.
 
--- About how many rows a table, or all parts of one, have: as vacuum and analyze saw their pages, for as many pages as there are
--- now. Of what they have not seen yet some pages are counted.
-create or replace function {schema}.about_rows(_table regclass) returns bigint
-language plpgsql as $$
-declare
-  _part record;
-  _pages numeric;
-  _share double precision;
-  _here double precision;
-  _all double precision := 0;
-begin
-  for _part in
-    select c.oid, n.nspname, c.relname, c.reltuples, c.relpages
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where c.oid = _table and c.relkind = 'r'
-      or c.oid in (select i.inhrelid from pg_inherits i where i.inhparent = _table)
-  loop
-    _pages := pg_relation_size(_part.oid) / current_setting('block_size')::numeric;
-    if _part.relpages > 0 and _part.reltuples >= 0 then
-      _all := _all + _part.reltuples / _part.relpages * _pages;
-    elsif _pages > 0 then
-      _share := {schema}.share_of(pg_relation_size(_part.oid), 400);
-      execute format('select count(*) from %I.%I tablesample system (%s) repeatable (%s)',
-        _part.nspname, _part.relname, _share, {schema}.sample_of()) into _here;
-      _all := _all + _here * 100 / _share;
-    end if;
-  end loop;
-  return round(_all);
-end $$;
-
 -- Live jobs, or the history (`_states` are of one of them), in descending order of ids; of failed jobs alone (`_at` is given), of
 -- the time at which they failed. `_below`, `_at`: where it begins. The jobs come as lists show them; beside each, and where there
 -- is none by itself: the rows that were examined, and where to go on (NULL: there is no more). A search examines `_rows` at
@@ -150,82 +120,15 @@ begin
     from {schema}.history h where h.id = any(_found) and h.finished_at = any(_times)) j on true;
 end $$;
 
--- How many rows such a search looks at in all: exact up to `_most`. Where there are clearly more, none is counted.
-create or replace function {schema}.searchable(_states text[], _most int) returns table (jobs bigint, exact boolean)
+-- How many rows such a search looks at in all; more than `_most` are given as more than that.
+create or replace function {schema}.searchable(_states text[], _most int) returns bigint
 language plpgsql {definer} set enable_seqscan = off as $$
-declare
-  _about bigint := 0;
 begin
-  jobs := 0;
   if cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then
-    select a.jobs, a.exact into jobs, exact from {schema}.state_amounts(_most, _states[1]) a;
-    return next;
-    return;
+    return (select s.jobs from {schema}.count_states(_most) s where s.state = _states[1]);
   end if;
-  if _states && array['queued', 'errored', 'processing', 'failed'] then
-    _about := {schema}.about_rows({live_text}::regclass);
-    if _about <= 3 * _most then
-      jobs := (select count(*) from (select from {schema}.live l order by l.id limit _most + 1) c);
-    end if;
-  end if;
-  if _states && array['completed', 'canceled'] then
-    _about := _about + {schema}.about_rows({history_text}::regclass);
-    if _about <= 3 * _most then
-      jobs := jobs + (select count(*) from (select from {schema}.history h order by h.id limit _most + 1) c);
-    end if;
-  end if;
-  exact := jobs <= _most and _about <= 3 * _most;
-  if not exact then jobs := greatest(jobs, _about); end if;
-  return next;
-end $$;
-
--- Jobs by state (`_only`: by this one, failed or processing): exact up to `_most`, beyond it an estimate from a sample of pages.
--- What is clearly more is not counted first: this is asked every second while somebody looks.
-create or replace function {schema}.state_amounts(_most int, _only text default null)
-returns table (state text, jobs bigint, exact boolean)
-language plpgsql {definer} set enable_seqscan = off as $$
-#variable_conflict use_column
-declare
-  _live constant bigint := {schema}.about_rows({live_text}::regclass);
-  _past constant bigint := case when _only is null then {schema}.about_rows({history_text}::regclass) else 0 end;
-  _share double precision;
-  _one record;
-  _count bigint;
-begin
-  if _live <= 3 * _most and not exists (select from {schema}.count_states(_most) c where c.jobs > _most) then
-    return query select c.state, c.jobs, true from {schema}.count_states(_most) c where c.state = coalesce(_only, c.state);
-  else
-    _share := {schema}.share_of(pg_relation_size({live_text}::regclass), 200);
-    for _one in
-      with sampled as materialized (
-        select l.state, count(*) as rows, sum(count(*)) over () as every
-        from {schema}.live l tablesample system (_share) repeatable ({schema}.sample_of()) group by l.state)
-      select k.state, coalesce(case when _share = 100 then s.rows else round(_live * s.rows / s.every) end, 0)::bigint as jobs
-      from (values ('queued'), ('errored'), ('processing'), ('failed')) as k(state) left join sampled s on s.state = k.state
-      where k.state = coalesce(_only, k.state)
-    loop
-      state := _one.state; jobs := _one.jobs; exact := false;
-      if state in ('processing', 'failed') and jobs <= 3 * _most then
-        execute format('select count(*) from (select from %I.live l where l.state = %L limit %s) c',
-          {schema_text}, state, _most + 1) into _count;
-        exact := _count <= _most;
-        jobs := case when exact then _count else greatest(jobs, _count) end;
-      end if;
-      return next;
-    end loop;
-  end if;
-  if _only is not null then return; end if;
-  if _past <= 3 * _most then
-    return query select p.state, count(h.id), true
-      from (values ('completed'), ('canceled')) as p(state) left join {schema}.history h on h.state = p.state group by p.state;
-    return;
-  end if;
-  _share := {schema}.share_of((
-    select sum(pg_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = {history_text}::regclass), 100);
-  return query
-    with sampled as materialized (
-      select h.state, count(*) as rows, sum(count(*)) over () as every
-      from {schema}.history h tablesample system (_share) repeatable ({schema}.sample_of()) group by h.state)
-    select p.state, coalesce(round(_past * s.rows / s.every), 0)::bigint, false
-    from (values ('completed'), ('canceled')) as p(state) left join sampled s on s.state = p.state;
+  return case when _states && array['queued', 'errored', 'processing', 'failed']
+      then (select count(*) from (select from {schema}.live l limit _most + 1) c) else 0 end
+    + case when _states && array['completed', 'canceled']
+      then (select count(*) from (select from {schema}.history h limit _most + 1) c) else 0 end;
 end $$;

@@ -1,5 +1,5 @@
--- Figures about the jobs without reading them all: from indexes that hold what is asked, and of the history from
--- rows here and there. Each question reads a bounded number of entries.
+-- Figures about the jobs without reading them all: from indexes that hold what is asked. Each question reads a bounded
+-- number of entries.
 
 -- name: waiting_tasks
 SELECT task, count(*), sum(run_at <= :now) FROM (
@@ -82,37 +82,6 @@ SELECT task, queue, count(*) FROM (
     SELECT task, queue FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
     WHERE state = 'failed' ORDER BY finished_at DESC LIMIT :few
 ) GROUP BY task, queue
-
--- name: all_failed
-SELECT count(*) FROM (
-    SELECT 1 FROM stowhand_jobs INDEXED BY stowhand_jobs_failed WHERE state = 'failed' LIMIT :most
-)
-
--- name: history_ids
-SELECT coalesce((SELECT min(id) FROM stowhand_history), 1), coalesce((SELECT max(id) FROM stowhand_history), 0)
-
--- name: history
-SELECT task, state, count(*) FROM stowhand_history GROUP BY task, state
-
--- name: history_here_and_there
-SELECT task, state, count(*) FROM stowhand_history WHERE id IN (SELECT value FROM json_each(:ids)) GROUP BY task, state
-
--- name: lately
-SELECT task, state, count(*) FROM (
-    SELECT task, state FROM stowhand_history INDEXED BY stowhand_history_finished
-    WHERE finished_at > :since ORDER BY finished_at DESC LIMIT :few
-) GROUP BY task, state
-
--- name: all_lately
-SELECT count(*) FROM (
-    SELECT 1 FROM stowhand_history INDEXED BY stowhand_history_finished WHERE finished_at > :since LIMIT :most
-)
-
--- name: failed_lately
-SELECT task, count(*) FROM (
-    SELECT task FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
-    WHERE state = 'failed' AND finished_at > :since ORDER BY finished_at DESC LIMIT :few
-) GROUP BY task
 
 -- The first job of each task and priority (of each queue, too) is the oldest of it: a backlog costs a few steps. Each step
 -- compares one column: of (a, b) > (x, y) SQLite's search uses the first alone, and reads all that has the same one.

@@ -92,6 +92,14 @@ SELECT count(*) FROM (
     SELECT 1 FROM stowhand_jobs INDEXED BY stowhand_jobs_running WHERE state = 'processing' LIMIT :most
 )
 
+-- name: some_canceled
+SELECT count(*) FROM (
+    SELECT 1 FROM stowhand_history INDEXED BY stowhand_history_canceled WHERE state = 'canceled' LIMIT :most
+)
+
+-- name: some_over
+SELECT count(*) FROM (SELECT 1 FROM stowhand_history LIMIT :most)
+
 -- name: some_errored
 SELECT count(*) FROM (
     SELECT 1 FROM stowhand_jobs INDEXED BY stowhand_jobs_errored WHERE state = 'errored' LIMIT :most

@@ -8,3 +8,7 @@ select
   state, resets, max_resets, started_at, finished_at, lease_until, cancel_requested,
   coalesce(worker, last_worker) as last_worker, progress, progress_text
 from {schema}.live;
+
+-- What is counted for people is counted by an index. Only jobs that fail or are canceled pay for these two.
+create index live_troubled on {schema}.live (state, task) where state in ('errored', 'failed');
+create index history_canceled on {schema}.history (id) where state = 'canceled';
