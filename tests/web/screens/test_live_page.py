@@ -206,3 +206,16 @@ async def test_times_are_local_with_utc_beside_them(site: Site, page: Page) -> N
 async def attempted(site: Site, error: str) -> None:
     (claim,) = await site.store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
     await site.store.settle([(claim.lease, Settlement(State.ERRORED, Ended.RETRY, 0.0, error))])
+
+
+async def test_many_windows_of_one_browser_are_live(site: Site, chromium: Chromium) -> None:
+    """A browser opens six connections to a server: with a stream in each window the seventh would hang."""
+    async with chromium.context() as context:
+        pages = [await context.new_page() for _ in range(8)]
+        for window in pages:
+            await window.goto(site.at("/jobs"))
+            await expect(window.locator("#stamp")).to_contain_text("Live")
+        await site.store.jobs.enqueue(NewJob(task="first"))
+        for window in pages:
+            await expect(window.locator("#job-1")).to_be_visible(timeout=15_000)
+            await expect(window.locator("#stamp")).to_contain_text("Live")
