@@ -101,11 +101,11 @@ def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    found, columns, locks = with_table(given, _examine)
-    for line in map(finding_json, found) if as_json else script(found, only_sql=only_sql, locks=locks):
+    found, columns, unique_ids = with_table(given, _examine)
+    for line in map(finding_json, found) if as_json else script(found, only_sql=only_sql):
         click.echo(line)
     if columns and not as_json:
-        click.echo(("" if only_sql else "-- ") + mapping_text(columns), err=only_sql)
+        click.echo(("" if only_sql else "-- ") + mapping_text(columns, unique_ids=unique_ids), err=only_sql)
     fatal = any(finding.fatal for finding in found)
     if not fatal and not as_json:
         click.echo("A worker can serve it." + (" The rest is advice." if found else ""), err=True)
@@ -113,12 +113,12 @@ def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
 
 
 async def _examine(store: TableStore[Any]) -> tuple[list[Finding], dict[str, str], bool]:
-    """The findings, the columns as they will have to be mapped, and whether its statements wait for others."""
+    """The findings, the columns as they will have to be mapped, and whether ids are declared unique."""
     found = await store.check()
     new = {documented: own for finding in reversed(found) for documented, own in finding.columns.items()}
     mapped = {**store.options.alternate_column_names, **new} if new else {}
     mapped = {documented: mapped[documented] for documented in (*COLUMNS, TOKEN) if documented in mapped}
-    return found, mapped, not store.description.startswith("sqlite:")
+    return found, mapped, store.options.unique_ids
 
 
 @command.command("ddl")

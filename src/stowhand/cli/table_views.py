@@ -33,28 +33,23 @@ def finding_text(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def script(found: Sequence[Finding], *, only_sql: bool, locks: bool) -> Iterator[str]:
-    """All of them, ready to run, in the order in which they must run: in one transaction what can run in one.
-
-    ``locks``: the database makes a statement wait for others, which is to give up before others wait for it.
-    """
-    opened = False
+def script(found: Sequence[Finding], *, only_sql: bool) -> Iterator[str]:
+    """All of them, ready to run, in the order in which they must run."""
     for finding in found:
-        if finding.mend and finding.alone is opened:
-            opened = not opened
-            yield "COMMIT;" if not opened else "BEGIN;\nSET LOCAL lock_timeout = '5s';" if locks else "BEGIN;"
         if not only_sql:
             yield finding_text(finding)
         elif finding.mend:
             yield finding.mend
-    if opened:
-        yield "COMMIT;"
 
 
-def mapping_text(columns: Mapping[str, str]) -> str:
+def mapping_text(columns: Mapping[str, str], *, unique_ids: bool) -> str:
     """The options that a worker needs once new columns have been added."""
-    flags = " ".join(f"--column {documented}={own}" for documented, own in columns.items())
-    return f"then: {flags}; in a program: alternate_column_names={dict(columns)!r}"
+    flags = [f"--column {documented}={own}" for documented, own in columns.items()]
+    given = f"alternate_column_names={dict(columns)!r}"
+    if unique_ids:
+        flags.append("--unique-ids")
+        given += ", unique_ids=True"
+    return f"then: {' '.join(flags)}; in a program: {given}"
 
 
 def finding_json(finding: Finding) -> str:

@@ -167,35 +167,6 @@ def test_a_live_claim_is_renewed_and_settled_whatever_triggers_do_to_other_colum
     run(scenario())
 
 
-PLPGSQL = """
-CREATE OR REPLACE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    IF NEW.started_at = OLD.started_at THEN NULL; END IF;  -- new.started_at := is a remark
-    {}
-    RETURN NEW;
-END $$
-"""
-SETS = {
-    "postgres": (
-        PLPGSQL.format("NEW.started_at := clock_timestamp();"),
-        "CREATE TRIGGER stamps BEFORE UPDATE ON uploads FOR EACH ROW EXECUTE FUNCTION stamp()",
-    ),
-    "sqlite": (
-        """CREATE TRIGGER stamps AFTER UPDATE ON uploads WHEN new.started_at = old.started_at BEGIN
-        UPDATE uploads SET started_at = datetime('now', '+1 hour') WHERE id = new.id; END""",
-    ),
-}
-LEAVES = {
-    "postgres": (
-        (PLPGSQL.format("NEW.queued_at := now();"), SETS["postgres"][1]),
-        (SETS["postgres"][0], SETS["postgres"][1].replace("BEFORE UPDATE", "BEFORE UPDATE OF state")),
-    ),
-    "sqlite": (
-        (SETS["sqlite"][0].replace("AFTER UPDATE ON", "AFTER UPDATE OF state ON"),),
-        ("CREATE TRIGGER stamps AFTER UPDATE ON uploads BEGIN SELECT new.started_at = old.started_at; END",),
-    ),
-}
-
-
 def test_a_record_that_the_application_itself_calls_processing_is_left_to_it(run: Run, place: Place) -> None:
     """It has neither mark of a claim: no ``started_at``, no heartbeat."""
     place.add("packed by hand", "by hand, too", state="processing")
@@ -215,38 +186,86 @@ def test_a_record_that_the_application_itself_calls_processing_is_left_to_it(run
     run(scenario())
 
 
+CHANGES = {
+    "postgres": (
+        (
+            "CREATE OR REPLACE FUNCTION change() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN IF NEW.state = 'processing' AND {when} THEN NEW.{column} := {value}; END IF; RETURN NEW; END $$"
+        ),
+        "CREATE TRIGGER changes BEFORE UPDATE ON uploads FOR EACH ROW EXECUTE FUNCTION change()",
+    ),
+    "sqlite": (
+        (
+            "CREATE TRIGGER changes AFTER UPDATE OF state, last_heartbeat_at ON uploads WHEN NEW.state = 'processing'"
+            " AND {when} BEGIN UPDATE uploads SET {column} = {value} WHERE id = NEW.id; END"
+        ),
+    ),
+}
+
+
+def change(place: Place, column: str, value: str, when: str) -> None:
+    for statement in CHANGES[place.kind]:
+        place.sql(statement.format(column=column, value=value, when=when))
+
+
+@pytest.mark.parametrize("column", ["worker_hostname", "holder"])
+def test_a_record_whose_mark_a_trigger_changes_is_not_claimed_and_the_column_is_named(
+    run: Run, place: Place, column: str
+) -> None:
+    """Claimed, it would be run, and every end would be lost."""
+    given = mapped(place) if column == "holder" else {}
+    place.add("a", "b", "c")
+    change(place, column, "'web-1'", "NEW.id = 2")
+    events, told = Events(), list[StoreWarned]()
+    events.on(StoreWarned, told.append)
+
+    async def scenario() -> None:
+        async with opened(place, **given) as store:
+            await store.validate(events)
+            assert [claim.lease.job_id for claim in await claimed(store)] == [1, 3]
+            assert place.states() == ["processing", "queued", "processing"]
+
+    run(scenario())
+    (event,) = [one for one in told if "record 2" in one.warning]
+    assert f"a trigger sets {column}, by which a claim is known" in event.warning
+
+
+def test_a_trigger_that_sets_the_start_anew_at_a_beat_is_named(run: Run, place: Place) -> None:
+    place.add("a", "b")
+    later = "now() + interval '1 hour'" if place.kind == "postgres" else "datetime('now', '+1 hour')"
+    change(place, "started_at", later, "NEW.id = 2 AND OLD.state = 'processing' AND NEW.started_at = OLD.started_at")
+
+    async def scenario() -> None:
+        async with opened(place) as store:
+            first, second = await claimed(store)
+            heartbeats = store.heartbeats()
+            pulse = await heartbeats.beat([first.lease, second.lease], 30.0)
+            assert pulse.lost == {second.lease.pair}
+            (refusal,) = heartbeats.refused()
+            await heartbeats.close()
+            assert "a trigger sets started_at" in refusal.why
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"), [("started_at", "started_at"), ("worker_hostname", "worker_hostname"), ("queued_at", "")]
+)
+def test_a_trigger_whose_definition_names_the_column_is_warned_of(
+    run: Run, on_postgres: Place, arguments: str, named: str
+) -> None:
+    on_postgres.sql("CREATE OR REPLACE FUNCTION stamp() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'")
+    on_postgres.sql(
+        f"CREATE TRIGGER stamps BEFORE UPDATE ON uploads FOR EACH ROW EXECUTE FUNCTION stamp('{arguments}')"
+    )
+    warnings = [event.warning for event in run(warned(on_postgres))]
+    assert [f"the trigger stamps: a trigger sets {named}," in one for one in warnings] == ([True] if named else [])
+
+
 async def warned(place: Place) -> list[StoreWarned]:
+    """What a starting worker says of triggers."""
     events, told = Events(), list[StoreWarned]()
     events.on(StoreWarned, told.append)
     async with opened(place) as store:
         await store.validate(events)
     return [event for event in told if "trigger" in event.warning]
-
-
-def test_a_trigger_that_sets_the_start_anew_at_a_beat_is_found_when_the_store_is_opened(run: Run, place: Place) -> None:
-    for statement in SETS[place.kind]:
-        place.sql(statement)
-    place.add("a")
-
-    async def scenario() -> None:
-        (event,) = await warned(place)
-        assert event.store == "uploads"
-        assert "the trigger stamps sets started_at" in event.warning
-        assert "BEFORE UPDATE OF state" in event.warning
-        async with opened(place) as store:
-            (claim,) = await claimed(store, limit=1)
-            heartbeats = store.heartbeats()
-            pulses = [await heartbeats.beat([claim.lease], 30.0) for _ in range(2)]
-            await heartbeats.close()
-            assert pulses[-1].lost == {(claim.lease.job_id, claim.lease.token)}
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_trigger_that_leaves_the_start_alone_at_a_beat_is_not_complained_of(
-    run: Run, place: Place, number: int
-) -> None:
-    for statement in LEAVES[place.kind][number]:
-        place.sql(statement)
-    assert run(warned(place)) == []

@@ -84,42 +84,13 @@ def told(place: Place, run: Run, **given: Any) -> tuple[list[Finding], list[str]
     return found, [one.warning for one in warned if "NULL" in one.warning]
 
 
-def test_rows_without_an_id_are_found_counted_and_warned_of_and_the_mend_gives_them_one(place: Place, run: Run) -> None:
+def test_rows_without_an_id_are_counted_and_warned_of(place: Place, run: Run) -> None:
     nullable(place)
     without_id(place)
     place.add("one", id=7)
-    if place.kind == "postgres":
-        place.sql("CREATE SEQUENCE IF NOT EXISTS numbers START 100")
-        place.sql("ALTER TABLE uploads ALTER id SET DEFAULT nextval('numbers')")
     (found,), (warned,) = told(place, run)
     assert found.problem == warned == "6 records have no id (NULL): never claimed, nor listed"
     assert not found.fatal
-    place.sql(found.mend)
-    assert place.sql("SELECT count(*), count(DISTINCT id) FROM uploads") == [(7, 7)]
-    assert told(place, run) == ([], [])
-
-
-def test_where_nothing_makes_ids_the_worker_gets_a_column_of_its_own(on_postgres: Place, run: Run) -> None:
-    nullable(on_postgres)
-    on_postgres.add("waits", id=None)
-    (found,), (warned,) = told(on_postgres, run)
-    assert warned.startswith("1 record has no id (NULL)")
-    on_postgres.sql(found.mend)
-    names = dict(found.columns)
-    assert told(on_postgres, run, alternate_column_names=names, record=None) == ([], [])
-
-
-def test_a_nullable_id_without_such_rows_is_advice_and_forbidden_by_it(on_postgres: Place, run: Run) -> None:
-    nullable(on_postgres)
-    on_postgres.add("one", id=1)
-    (found,), warned = told(on_postgres, run)
-    assert (found.problem, found.fatal, warned) == (
-        "column id may be NULL: a record without one is never claimed, nor listed",
-        False,
-        [],
-    )
-    on_postgres.sql(found.mend)
-    assert told(on_postgres, run) == ([], [])
 
 
 @pytest.mark.parametrize("key", ["integer", "text NOT NULL"])

@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     problem: str
     mend: str = ""
-    """DDL, ready to be run; empty where only a person can decide."""
+    """SQL, ready to be run statement by statement; empty where only a person can decide."""
     fatal: bool = True
     """A worker cannot serve the table like this. Otherwise it is advice (an index)."""
     warned: bool = False
@@ -59,8 +59,6 @@ class Finding(msgspec.Struct, frozen=True):
     columns: Mapping[str, str] = {}
     """What ``alternate_column_names`` is to say once ``mend`` has run: documented name -> the new column. Where the
     user's own column keeps what it holds, the worker gets one of its own."""
-    alone: bool = False
-    """``mend`` cannot run in a transaction: each of its statements is run, and committed, by itself."""
 
 
 def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:

@@ -142,12 +142,8 @@ def index_ddl(
     *,
     if_not_exists: bool = False,
     own: Sequence[str] | None = None,
-    online: bool = False,
 ) -> str:
-    """CREATE INDEX, in the table's own schema. ``own``: on these columns of the table instead.
-
-    ``online``: it blocks no writes, and cannot run in a transaction (PostgreSQL).
-    """
+    """CREATE INDEX, in the table's own schema. ``own``: on these columns of the table instead."""
     table = shape.table
     name = quote(short(f"{table.name}_{index.suffix}"))
     if dialect == "sqlite" and table.schema is not None:
@@ -156,8 +152,7 @@ def index_ddl(
     where = f" WHERE {found}" if (found := index.predicate(shape)) else ""
     names = [shape.columns[column] for column in index.columns] if own is None else own
     columns = ", ".join(map(quote, names))
-    how = f"{'CONCURRENTLY ' * online}{'IF NOT EXISTS ' * if_not_exists}"
-    return f"CREATE INDEX {how}{name} ON {on} ({columns}){where};"
+    return f"CREATE INDEX {'IF NOT EXISTS ' * if_not_exists}{name} ON {on} ({columns}){where};"
 
 
 def view_ddl(shape: Shape, dialect: str = "postgres", *, if_not_exists: bool = False) -> str:

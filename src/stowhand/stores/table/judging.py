@@ -1,23 +1,34 @@
-"""What is judged alike on every database: which name may have been meant, and which columns a worker empties.
+"""What is wrong with a user's table and view, and simple SQL for it: one plan of findings for every database.
 
-Whether a column can serve is for the database's catalog and types to say: that is with each of them (``checks``).
+A catalog gives the facts; a dialect judges types and writes statements. Nothing that is there is deleted, renamed or
+rewritten: where a column cannot serve, the worker gets one of its own. What takes more is said in a sentence.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import State
+from stowhand.stores.table import names
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import Plan, full_ddl, view_ddl
-from stowhand.stores.table.names import Relation, Shape
+from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, Plan, full_ddl, short, view_ddl
+from stowhand.stores.table.ddl import Index as Recommended
+from stowhand.stores.table.expressions import order_of
+from stowhand.stores.table.names import MARK, OPTIONAL, TOKEN, Shape
+from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.triggers import CHANGES_CLAIM, sets_column
 
+TABLES = ("table", "partitioned table")
+READ_ONLY = ("id", "cancel")
+"""Columns that a worker does not write."""
 COUNTERS = ("num_resets", "num_failures")
-EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs")
-"""A claim, a requeue or a hand-back writes NULL there."""
+EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs", TOKEN)
+"""A claim, a requeue or a release writes NULL there."""
 CARRIED = ("state", "process_after", *COUNTERS, "cancel")
 """What a waiting record would lose if the column beside its own began empty."""
 _BEGUN = frozenset({"started_at", "last_heartbeat_at"})
@@ -30,44 +41,360 @@ FILLED = {
     State.CANCELED: _BEGUN | {"finished_at"},
 }
 """State -> what a worker has filled in of a row that it has brought there."""
-CALLED = {"state": ("status", "job_state", "job_status")}
-"""Other names for the same."""
+SAMPLE_ROWS = 10_000
+_ON_EACH = "; build it on each partition, and attach it"
 
 
-def near_relation(wanted: Relation, names: Collection[str]) -> str | None:
-    """The name among these that may have been meant."""
-    alike = [name for name in names if name.lower() == wanted.name.lower()]
-    return next(iter((*alike, *difflib.get_close_matches(wanted.name, names, n=1, cutoff=0.75))), None)
+class Column(msgspec.Struct, frozen=True):
+    """One column of a table or view."""
+
+    name: str
+    type: str
+    filled: bool = False
+    """NOT NULL."""
+    default: str | None = None
+    """As SQL."""
+    computed: bool = False
+    """No statement can write it."""
+    labels: Sequence[str] | None = None
+    """Of an enum."""
 
 
-def near_columns(documented: str, own: str, free: Collection[str]) -> list[str]:
-    """Those of these that may have been meant: ``num_reset`` for ``num_resets``; not ``created_at`` for ``started_at``.
+class Index(msgspec.Struct, frozen=True):
+    """One that is valid."""
 
-    A worker writes over what is there, so a name says too little: the type and the default decide.
-    """
-    near = difflib.get_close_matches(own, free, n=3, cutoff=0.8)
-    return [*near, *(name for name in CALLED.get(documented, ()) if name in free)]
+    name: str
+    unique: bool
+    columns: tuple[str | None, ...]
+    """``None``: an expression."""
+    predicate: str = ""
 
-
-def absent(shape: Shape, wanted: Relation, meant: str | None, dialect: str, *, makeable: bool) -> Finding:
-    """Of the table, or of the view. ``meant``: another name, as the option takes it.
-
-    ``makeable``: the view has a table, or gets one.
-    """
-    what, option = ("table", "table_name") if wanted is shape.table else ("view", "view_name")
-    problem = f"there is no {what} {'.'.join(wanted.parts)}"
-    if meant is not None:
-        return Finding(f"{problem}; did you mean {option}={meant!r}?")
-    if wanted is shape.table:
-        alone = msgspec.structs.replace(shape, view=shape.table, viewed=False)
-        return Finding(problem, full_ddl(Plan(shape=alone, dialect=dialect)).strip())
-    return Finding(problem, view_ddl(shape, dialect) if makeable else "")
+    @property
+    def states(self) -> set[State]:
+        """That its predicate names."""
+        return {one for one in State if f"'{one}'" in self.predicate}
 
 
-def unused(name: str, is_taken: Callable[[str], bool]) -> str:
-    """The name, or the next one that nothing has: ``job_state_2``."""
-    number, found = 1, name
-    while is_taken(found):
+class RefusedStates(msgspec.Struct, frozen=True):
+    """A CHECK, or a type, that does not let every state pass."""
+
+    what: str
+    states: Sequence[State]
+    of_state: bool
+    """It concerns the state alone: a column beside it would not be refused."""
+    widened: str = ""
+    """SQL that lets them pass."""
+    advice: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the catalog says. Columns by their names, in lower case where the database compares names so."""
+
+    kind: str
+    """``table``, ``partitioned table``, ``view``, ...; empty: there is nothing of that name."""
+    columns: Mapping[str, Column] = {}
+    view_kind: str = ""
+    view_columns: Mapping[str, Column] = {}
+    """Of the view, or of the table where no view was given."""
+    indexes: Sequence[Index] = ()
+    triggers: Mapping[str, str] = {}
+    """Name and definition of each trigger that a heartbeat runs."""
+    refused: Sequence[RefusedStates] = ()
+    problems: Sequence[Finding] = ()
+    """That only this kind of database has."""
+    schema: str = ""
+    view_schema: str = ""
+
+    def column(self, shape: Shape, documented: str) -> Column | None:
+        """The table's column for a documented name."""
+        return self.columns.get(_key(shape, documented))
+
+    def may_lack_id(self, shape: Shape) -> bool:
+        """The key's column lets NULL in."""
+        column = self.column(shape, "id")
+        return column is not None and not column.filled
+
+    def waiting_indexes(self, shape: Shape, *, retries: bool) -> list[str]:
+        """Names of the indexes that hold what waits and not what is over: by one of them a claim may walk in order.
+
+        Whether it gives the order of claims too, a plan says. ``retries``: failed attempts are retried.
+        """
+        state = _key(shape, "state")
+        alone = [one.name for one in self.indexes if not one.states and one.columns[:1] == (state,) and not retries]
+        waits = {State.QUEUED, State.ERRORED}
+        return alone + [one.name for one in self.indexes if State.QUEUED in one.states and one.states <= waits]
+
+
+class Dialect(Protocol):
+    """One database's types and statements, for one table."""
+
+    name: str
+
+    def misfit(self, documented: str, column: Column) -> str:
+        """Why the type cannot serve; empty: it can."""
+
+    def add(self, documented: str, own: str) -> str:
+        """ADD COLUMN, so that no row that is there begins to run."""
+
+    def carry(self, values: Mapping[str, str], where: str) -> str:
+        """UPDATE these columns of the records that wait, each to an expression."""
+
+    def converted(self, documented: str, column: Column) -> str | None:
+        """The value of a column that cannot serve, for the worker's own column; ``None``: that is not simple."""
+
+    def default(self, documented: str) -> str:
+        """SET DEFAULT; empty: this database cannot."""
+
+    def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
+        """CREATE INDEX that keeps no writer waiting; empty: there is no single statement."""
+
+
+def judge(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
+    """Every finding, in the order in which the statements are to be run."""
+    yield from facts.problems
+    if not facts.kind:
+        alone = replace(shape, view=shape.table, viewed=False)
+        problem = f"there is no table {'.'.join(shape.table.parts)}"
+        yield Finding(problem, full_ddl(Plan(shape=alone, dialect=dialect.name)).strip())
+    elif facts.kind not in TABLES:
+        yield Finding(
+            f"{'.'.join(shape.table.parts)} is a {facts.kind}: its rows cannot be locked and updated; give the table"
+            " itself as table_name, and a view as view_name"
+        )
+    else:
+        found = [one for documented in shape.columns for one in _column(facts, shape, documented, dialect)]
+        found += _refused(facts, shape, dialect, moved={name for one in found for name in one.columns})
+        moved = {documented: own for one in found for documented, own in one.columns.items()}
+        yield from _carrying(found, facts, shape, moved, dialect)
+        yield from _key_findings(facts, shape, options, dialect)
+        then = replace(shape, columns={**shape.columns, **moved})
+        yield from _indexes(facts, then, options, dialect)
+        yield from _triggers(facts, shape)
+    if shape.viewed:
+        yield from _view(facts, shape, dialect)
+
+
+def _column(facts: Facts, shape: Shape, documented: str, dialect: Dialect) -> Iterator[Finding]:
+    own, column = shape.columns[documented], facts.column(shape, documented)
+    if column is None:
+        if documented not in OPTIONAL or documented in shape.mapped:
+            yield _missing(shape, documented, dialect)
+    elif documented not in READ_ONLY and column.computed:
+        yield _beside(facts, shape, documented, f"column {own} computes itself; a worker writes it", dialect)
+    elif why := dialect.misfit(documented, column):
+        yield _beside(facts, shape, documented, f"column {own} is {column.type or 'of no type'}: {why}", dialect)
+    elif documented in EMPTIED and column.filled:
+        yield _beside(facts, shape, documented, f"column {own} is NOT NULL; a worker empties it", dialect)
+    elif documented == "state" and "'queued'" not in (column.default or ""):
+        has = f"the default {column.default}" if column.default else "no default"
+        problem = f"column {own} has {has}: an INSERT that does not name it makes a record that is never claimed"
+        yield Finding(problem, "" if column.default else dialect.default("state"), fatal=False)
+
+
+def _missing(shape: Shape, documented: str, dialect: Dialect) -> Finding:
+    own = shape.columns[documented]
+    problem = f"there is no column {own}" + ("" if own == documented else f" (for {documented})")
+    if documented == "id":
+        return Finding(f"{problem}: name the column of a unique key, alternate_column_names={{'id': ...}}")
+    if documented == "state":
+        run = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE ..."
+        problem += f": the rows that are there will count as completed; for those that are to run, afterwards: {run}"
+    return Finding(problem, dialect.add(documented, own))
+
+
+def _beside(facts: Facts, shape: Shape, documented: str, problem: str, dialect: Dialect) -> Finding:
+    """A column of the worker's own, where the one that is there is the application's."""
+    if documented == "id":
+        return Finding(f"{problem}; map id to a column of a unique key that fits")
+    number, own = 1, f"job_{documented}"
+    while own in facts.columns:
         number += 1
-        found = f"{name}_{number}"
-    return found
+        own = f"job_{documented}_{number}"
+    seen = ", which the view must show" if shape.viewed and documented == "state" else ""
+    text = f"{problem}; the worker gets a column of its own, {own}{seen}"
+    return Finding(text, dialect.add(documented, own), columns={documented: own})
+
+
+def _refused(facts: Facts, shape: Shape, dialect: Dialect, moved: set[str]) -> Iterator[Finding]:
+    for one in facts.refused:
+        problem = f"{one.what} does not let pass a record that is {', '.join(one.states)}"
+        fatal = list(one.states) != [State.CANCELED] or facts.column(shape, "cancel") is not None
+        if one.of_state and "state" in moved:
+            continue
+        if one.widened and State.QUEUED not in one.states:
+            yield Finding(problem, one.widened, fatal)
+        elif one.advice and State.QUEUED not in one.states:
+            yield Finding(f"{problem}; {one.advice}", fatal=fatal)
+        elif one.of_state:
+            yield _beside(facts, shape, "state", problem, dialect)
+            moved |= {"state"}
+        else:
+            yield Finding(f"{problem}: change it, or map its columns to others", fatal=fatal)
+
+
+def _carrying(
+    found: Sequence[Finding], facts: Facts, shape: Shape, moved: Mapping[str, str], dialect: Dialect
+) -> Iterator[Finding]:
+    """The findings; the last one that adds a column beside another has the UPDATE of the records that wait, too."""
+    state = facts.column(shape, "state")
+    last = next((one for one in reversed(found) if one.columns), None)
+    old = None if state is None else dialect.converted("state", state)
+    values = {
+        own: value
+        for documented, own in moved.items()
+        if documented in CARRIED and (column := facts.column(shape, documented)) is not None
+        if (value := dialect.converted(documented, column)) is not None
+    }
+    for finding in found:
+        if finding is last and values and old is not None:
+            update = dialect.carry(values, f"{old} IN ('queued', 'errored')")
+            finding = replace(finding, mend=f"{finding.mend}\n{update}")
+        yield finding
+
+
+def _key_findings(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
+    """One row for one id, always."""
+    own, column = _key(shape, "id"), facts.column(shape, "id")
+    if column is None:
+        return
+    if any(index.unique and index.columns == (own,) and not index.predicate for index in facts.indexes):
+        return
+    begins = any(index.columns[:1] == (own,) and not index.predicate for index in facts.indexes)
+    if options.unique_ids and begins:
+        return
+    if options.unique_ids:
+        mend = dialect.index(shape, Recommended("id", ("id",)), [column.name])
+        yield Finding(f"no index begins with {own}{_ON_EACH if not mend else ''}", mend, fatal=False)
+        return
+    mend = dialect.index(shape, Recommended("id_key", ("id",)), [column.name], unique=True)
+    hint = "" if mend else "; where ids are unique all the same, say so: unique_ids=True, --unique-ids"
+    yield Finding(f"column {own} has no unique index{hint}", mend)
+
+
+def _indexes(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
+    state = _key(shape, "state")
+    for wanted in RECOMMENDED:
+        own = [shape.columns[name] for name in wanted.columns]
+        if wanted is NEXT:
+            own = _order(facts, shape, options) or own
+        keys = tuple(name if shape.folds else name.lower() for name in own)
+        if any(
+            one.columns[: len(keys)] == keys
+            and (not one.predicate or (wanted.states and {*wanted.states} <= one.states))
+            for one in facts.indexes
+            if wanted.states == () or one.predicate
+        ):
+            continue
+        sought = SOUGHT.get(wanted.suffix, ())
+        found = any(
+            {*sought} <= one.states or (one.columns[:1] == (state,) and not one.predicate) for one in facts.indexes
+        )
+        behind = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
+        over = "" if found or not sought else ": every look walks over all that is finished"
+        mend = dialect.index(shape, _free(facts, shape, wanted), own)
+        problem = f"no index on ({', '.join(own)}){behind}{over}{_ON_EACH if not mend else ''}"
+        yield Finding(problem, mend, fatal=False, warned=bool(over))
+
+
+def _free(facts: Facts, shape: Shape, wanted: Recommended) -> Recommended:
+    """Another index of the table may have the name, on columns that were in the place of these."""
+    taken = {index.name for index in facts.indexes}
+    number, suffix = 1, wanted.suffix
+    while short(f"{shape.table.name}_{suffix}") in taken:
+        number += 1
+        suffix = f"{wanted.suffix}_{number}"
+    return replace(wanted, suffix=suffix)
+
+
+def _order(facts: Facts, shape: Shape, options: TableOptions[Any]) -> list[str]:
+    """The table's columns that order claims; none where anything but columns does."""
+    try:
+        order = order_of(options, shape)
+    except ConfigurationError:
+        return []
+    found = [one.name if isinstance(one, names.Column) else "" for one in order]
+    return (
+        list(dict.fromkeys(found))
+        if all((name if shape.folds else name.lower()) in facts.columns for name in found)
+        else []
+    )
+
+
+def _triggers(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    """A claim is known by its token and by when it began."""
+    mark = TOKEN if TOKEN in shape.columns else MARK
+    for name, definition in facts.triggers.items():
+        for documented in ("started_at", mark):
+            if sets_column(definition, shape.columns[documented]):
+                problem = f"the trigger {name}: {CHANGES_CLAIM.format(column=shape.columns[documented])}"
+                yield Finding(problem, fatal=False, warned=True)
+
+
+def _view(facts: Facts, shape: Shape, dialect: Dialect) -> Iterator[Finding]:
+    shown, own = ".".join(shape.view.parts), shape.columns["id"]
+    if not facts.view_kind:
+        made = view_ddl(shape, dialect.name) if facts.kind in ("", *TABLES) else ""
+        yield Finding(f"there is no view {shown}", made)
+        return
+    if facts.view_kind == "materialised view":
+        yield Finding(f"{shown} is a materialised view: a claimed record would show what it was before the claim")
+    column, key = facts.view_columns.get(_key(shape, "id")), facts.column(shape, "id")
+    if column is None:
+        yield Finding(f"the view {shown} does not show {own}: select it, unchanged, under that name")
+    elif key is not None and shape.folds and key.type != column.type:
+        yield Finding(
+            f"the view {shown} shows {own} as {column.type}; in the table it is {key.type}: select it unchanged"
+        )
+    elif _key(shape, "state") not in facts.view_columns:
+        yield Finding(
+            f"the view {shown} does not show {shape.columns['state']}: no index helps a claim past the records that are"
+            " over; select it, unchanged, under that name",
+            fatal=False,
+        )
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def sample_statement(shape: Shape) -> str:
+    """One bounded look: states, records that nobody has claimed but that are processing, records without an id."""
+    table, limit = shape.table.quoted, f"LIMIT {SAMPLE_ROWS}"
+    parts = (
+        (
+            f"SELECT 'state', CAST(state AS text), count(*)"
+            f" FROM (SELECT {shape['state']} AS state FROM {table} {limit}) AS s GROUP BY 2"
+        ),
+        f"SELECT 'unmarked', NULL, count(*) FROM (SELECT 1 FROM {table} WHERE {_unmarked(shape)} {limit}) AS s",
+        f"SELECT 'no id', NULL, count(*) FROM (SELECT 1 FROM {table} WHERE {shape['id']} IS NULL {limit}) AS s",
+    )
+    return " UNION ALL ".join(parts)
+
+
+def sample_findings(shape: Shape, rows: Sequence[tuple[Any, ...]]) -> Iterator[Finding]:
+    """``rows``: of the sample's statement."""
+    for what, value, number in rows:
+        have = "1 record has" if number == 1 else f"{number} records{' or more' if number == SAMPLE_ROWS else ''} have"
+        if what == "state" and value not in tuple(State):
+            shown = "no state (NULL)" if value is None else f"the state {value!r}, which no worker knows"
+            yield Finding(f"of {SAMPLE_ROWS} records at most, {have} {shown}: never claimed", fatal=False)
+        elif what == "unmarked" and number:
+            began, beaten = shape.columns["started_at"], shape.columns["last_heartbeat_at"]
+            run = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE {_unmarked(shape)}"
+            yield Finding(
+                f"{have} the state processing and neither {began} nor {beaten}: no worker has claimed what has neither,"
+                f" and none takes it back. To have it run: {run};",
+                fatal=False,
+            )
+        elif what == "no id" and number:
+            yield Finding(
+                f"{have} no {shape.columns['id']} (NULL): never claimed, nor listed", fatal=False, warned=True
+            )
+
+
+def _unmarked(shape: Shape) -> str:
+    return f"{shape['state']} = 'processing' AND {shape['started_at']} IS NULL AND {shape['last_heartbeat_at']} IS NULL"
+
+
+def _key(shape: Shape, documented: str) -> str:
+    own = shape.columns[documented]
+    return own if shape.folds else own.lower()

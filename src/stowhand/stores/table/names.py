@@ -40,6 +40,8 @@ OPTIONAL = ("queued_at", "cancel")
 """Of these, what a table may lack (older tables do)."""
 TOKEN = "lease_token"
 """No document names it; it may be mapped to a column that is to hold the claim's token."""
+MARK = "worker_hostname"
+"""Documented name of the column that shows whose a claim is, unless a column of its own has the token."""
 OUR_ALIAS = "stowhand_row"
 """The table's alias in a statement where view and table have the same one."""
 POSTGRES_LIMIT = 63

@@ -1,38 +1,21 @@
-"""Does a trigger of the user's set a column? Read in its text, which is never run.
+"""Does a trigger of the user's set a column? Read in its definition, which is never run.
 
-What is found is a warning and no refusal: the text does not say when it sets the column.
+What is found is a warning and no refusal: the text does not say when it sets the column. A definition on PostgreSQL
+does not show what its function does; a worker notices that when it claims a record, or renews its lease.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
+CHANGES_CLAIM = (
+    "a trigger sets {column}, by which a claim is known: let it leave that column alone while a record is processing"
+)
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-_BEGINS = r"(?:\A|;|\bbegin|\bthen|\belse|\bloop)\s*"
-"""Where a statement of PL/pgSQL begins: elsewhere a plain ``=`` compares."""
 
 
-def sets_column(text: str, column: str, arguments: Sequence[str] = ()) -> bool:
-    """``text``: of the trigger, or of its function. ``arguments``: of a ready-made one: ``moddatetime(started_at)``."""
-    if column in arguments:
-        return True
-    source, name = _COMMENT.sub(" ", text), rf'"?{re.escape(column)}"?'
-    ways = (
-        rf"\bnew\s*\.\s*{name}\s*:=",
-        rf"{_BEGINS}new\s*\.\s*{name}\s*=",
-        rf"\binto\s+new\s*\.\s*{name}(?!\w)",
-        rf"""\[\s*["']{re.escape(column)}["']\s*\]\s*=(?!=)""",
-        # A statement of its own, of another trigger that follows the update.
-        rf"\bset\b[^;]*?(?<![\w.]){name}\s*=",
-    )
-    return any(re.search(way, source, re.IGNORECASE) for way in ways)
-
-
-def said_of(trigger: str, column: str) -> str:
-    """The warning."""
-    return (
-        f"the trigger {trigger} sets {column}, by which a claim is known. If it does so at a heartbeat too (an UPDATE"
-        " of last_heartbeat_at alone), every attempt is lost at its first one: let it set the column only where the"
-        " state changes, or make it BEFORE UPDATE OF state"
-    )
+def sets_column(definition: str, column: str) -> bool:
+    """It has an UPDATE that does, or passes the name to a ready-made function: ``moddatetime(started_at)``."""
+    source, name = _COMMENT.sub(" ", definition), re.escape(column)
+    ways = (rf'\bset\b[^;]*?(?<![\w.])"?{name}"?\s*=', rf"\bexecute\b.*\([^)]*'{name}'")
+    return any(re.search(way, source, re.IGNORECASE | re.DOTALL) for way in ways)

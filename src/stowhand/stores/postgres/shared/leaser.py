@@ -47,6 +47,9 @@ class Leaser(Generic[C]):
 
         answered, refused = await self._write_each("beat", leases, beat, lambda one: one.job_id)
         for key, token, found in answered:
+            if found == "moved":
+                self._refused.append(Refusal(self._context.job_id(key), "beat", self._context.moved))
+                found = "lost"
             if found != "renewed":
                 answers[found].add((self._context.job_id(key), token))
         answers["refused"] = {one.pair for one in refused}

@@ -52,6 +52,9 @@ class Context(Protocol):
     patience: float
     """Seconds that a heartbeat waits for an answer."""
 
+    moved: str
+    """Why a lease is lost that has just been renewed: the statement ``beat`` says ``moved``."""
+
     def statement(self, name: str) -> bytes:
         """By its name in statements.sql."""
 

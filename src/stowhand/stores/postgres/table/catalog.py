@@ -1,226 +1,209 @@
-"""What PostgreSQL's catalog says about a user's table and view. Facts only; what is wrong with them: checks.py."""
+"""What PostgreSQL's catalog says about a user's table and view, and what its CHECKs would refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from importlib.resources import files
+from typing import Any
 
-import msgspec
+import psycopg
 from msgspec.structs import replace
 
 from stowhand.jobs.job import State
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.statements import load_statements
-from stowhand.stores.table.names import Relation, Shape
+from stowhand.stores.database.trouble import is_cut
+from stowhand.stores.postgres.table.dialect import widened_check
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.ddl import trigger_ddl
+from stowhand.stores.table.judging import FILLED, READ_ONLY, Column, Facts, Index, RefusedStates
+from stowhand.stores.table.names import MOMENTS, Relation, Shape, quote
+from stowhand.stores.table.options import TableOptions
 
-BIG = 2560
-"""Pages: 20 MiB."""
+LOOK_SECONDS = 3
+"""Seconds that one look at rows, or one CHECK, may take."""
 _SQL = load_statements(files(__package__).joinpath("catalog.sql"), {})
+_STATE = quote("state of the row")
+_TOKEN = "00000000-0000-4000-8000-000000000000"
+_SAMPLES = {
+    "failure_message": "'it failed'",
+    "queued_at": "now() - interval '2 hours'",
+    "started_at": "now() - interval '1 hour'",
+    "last_heartbeat_at": "now() - interval '1 minute'",
+    "finished_at": "now()",
+    "process_after": "now() + interval '1 hour'",
+}
 
 
-class Server(msgspec.Struct, frozen=True):
-    """What we are connected to, and as whom."""
+class Catalog:
+    """Questions of one transaction. Raises what psycopg raises."""
 
-    standby: bool
-    read_only: bool
-    user: str
-    search_path: str
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
+    async def ask(self, name: str, *values: object) -> list[Row]:
+        """A statement of catalog.sql."""
+        return await rows(self._session, _SQL[name], values)
 
-class Entry(msgspec.Struct, frozen=True):
-    """A table, a view, or what else has rows."""
+    async def look(self, statement: str) -> list[Row]:
+        """One bounded look; nothing where it takes too long, or is not permitted."""
+        try:
+            async with self._session.transaction():
+                await self._session.execute(b"set local statement_timeout = '%ds'" % LOOK_SECONDS)
+                return await rows(self._session, statement.encode())
+        except psycopg.Error as error:
+            if is_cut(error):
+                raise
+            return []
 
-    oid: int
-    schema: str
-    name: str
-    kind: str
-    """``r`` table, ``p`` partitioned table, ``v`` view, ``m`` materialised view, ``f`` foreign table."""
-    partition: bool
-    persistence: str
-    reachable: bool
-    """We may use its schema."""
-    filtered: bool
-    """Row security hides rows from us."""
-    parent_keys: list[str] | None
-    own_keys: list[str] | None
-    pages: int
-    """Of 8 KiB; of a partitioned table, all partitions' together."""
-    partitions: list[list[str]] | None
-    """Schema and name of each partition, where all of them are plain tables."""
-    rules: list[str] | None
-    """Rules for UPDATE."""
+    async def relation(self, wanted: Relation) -> Row | None:
+        """The table or view of that name."""
+        found = await self.ask("relation", wanted.name, wanted.schema, wanted.schema)
+        return found[0] if found else None
 
-
-class Column(msgspec.Struct, frozen=True):
-    """One column, domains resolved."""
-
-    name: str
-    type: str
-    """As ``format_type`` says: ``text``, ``character varying(255)``, ``timestamp with time zone``, ``json[]``."""
-    domain: str | None
-    filled: bool
-    """NOT NULL, by itself or by its domain."""
-    own_not_null: bool
-    generated: str
-    """``s`` stored, ``v`` virtual, or empty."""
-    identity: str
-    default: str | None
-    labels: list[str] | None
-    """Of an enum."""
-    readable: bool
-    writable: bool
-    views: list[int] | None
-    """That show it."""
+    async def columns(self, there: Row | None) -> dict[str, Column]:
+        """By name."""
+        found = [] if there is None else await self.ask("columns", there[0], there[0])
+        return {row[0]: Column(*row) for row in found}
 
 
-class Index(msgspec.Struct, frozen=True):
-    """One index; ``columns`` are names, or expressions."""
-
-    name: str
-    unique: bool
-    primary: bool
-    valid: bool
-    predicate: str | None
-    columns: list[str]
-
-    def waits(self, state: str, *, retries: bool) -> bool:
-        """It holds what waits, and not what is over. ``state``: the column."""
-        if self.predicate is None or state not in self.predicate:
-            # A column of its own gives the order of one state alone.
-            return bool(self.columns) and self.columns[0] == state and not retries
-        named = {one for one in State if f"'{one}'" in self.predicate}
-        return State.QUEUED in named and named <= {State.QUEUED, State.ERRORED}
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """A CHECK of the table, or of a column's domain."""
-
-    name: str
-    expression: str
-    columns: list[str] | None
-    domain: str | None
-
-
-class Reference(msgspec.Struct, frozen=True):
-    """A foreign key of one column."""
-
-    column: str
-    table: str
-    """With its schema, as SQL names it."""
-    key: str
-
-
-class View(msgspec.Struct, frozen=True):
-    """What is needed to make a view anew."""
-
-    name: str
-    """With its schema, as SQL names it."""
-    kind: str
-    definition: str
-    options: list[str] | None
-    owner: str
-    grants: list[str] | None
-    used: bool
-    """Something else in the database depends on it, or it has triggers or rules."""
-
-
-class Trigger(msgspec.Struct, frozen=True):
-    """Run for each row that a heartbeat updates."""
-
-    name: str
-    source: str
-    """Of its function."""
-    when: str
-    """Its condition, or nothing."""
-    arguments: list[str]
-
-
-class Facts(msgspec.Struct, frozen=True):
-    """All of it. ``table`` or ``view`` is ``None`` where there is none of that name."""
-
-    server: Server
-    table: Entry | None
-    view: Entry | None
-    columns: Mapping[str, Column] = {}
-    """Of the table, by their own names, in order."""
-    view_columns: Mapping[str, Column] = {}
-    """Of the view, or of the table where no view was given."""
-    indexes: Sequence[Index] = ()
-    rules: Sequence[Rule] = ()
-    references: Sequence[Reference] = ()
-    heartbeat_triggers: Sequence[Trigger] = ()
-    triggered: bool = False
-    """A trigger runs after an INSERT."""
-    views: Mapping[int, View] = {}
-    """Those that show a column of the table."""
-    around: Sequence[tuple[str, str, str]] = ()
-    """Schema, name and kind of what there is, if one of the two was not found."""
-    ids_repeat: bool = False
-    """The server's statistics found an id more than once."""
-
-    @property
-    def big(self) -> bool:
-        """A lock on it, or a statement that writes every row, would be felt."""
-        return self.table is not None and self.table.pages > BIG
-
-    @property
-    def empty(self) -> bool:
-        """No row has ever been written, or a VACUUM has given the pages of all of them back."""
-        return self.table is not None and self.table.kind in "rp" and self.table.pages == 0
-
-    def waiting_indexes(self, shape: Shape, *, retries: bool) -> list[str]:
-        """Names of the indexes that hold what waits and not what is over: by one of them a claim may walk in order.
-
-        Whether it gives the order of claims too, a plan says (claiming.py). ``retries``: failed attempts are retried.
-        """
-        state = shape.columns["state"]
-        return [index.name for index in self.indexes if index.valid and index.waits(state, retries=retries)]
-
-    def column(self, shape: Shape, documented: str) -> Column | None:
-        """The table's column for a documented name."""
-        return self.columns.get(shape.columns[documented])
-
-
-async def survey(session: Session, shape: Shape) -> Facts:
-    """Read the facts, in a transaction. Raises what psycopg raises."""
-
-    async def ask(name: str, *values: object) -> list[Row]:
-        return await rows(session, _SQL[name], values)
-
-    async def entry(relation: Relation) -> Entry | None:
-        found = await ask("relation", relation.name, relation.schema, relation.schema)
-        return Entry(*found[0]) if found else None
-
-    async def columns_of(there: Entry | None) -> dict[str, Column]:
-        found = [] if there is None else await ask("columns", there.oid, there.oid)
-        return {column.name: column for column in (Column(*row) for row in found)}
-
-    (server,) = await ask("server")
-    table = await entry(shape.table)
-    view = await entry(shape.view) if shape.viewed else table
-    around = await ask("relations_around") if table is None or view is None else []
-    await ask("search_path", "")
-    columns = await columns_of(table)
+async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> Facts:
+    """Read the facts."""
+    ((read_only, user, search_path),) = await catalog.ask("server")
+    table = await catalog.relation(shape.table)
+    view = await catalog.relation(shape.view) if shape.viewed else table
+    problems: list[Finding] = []
+    if read_only:
+        problems.append(Finding("the server, or this login, only reads: connect to the primary, or let it write"))
+    for wanted, found in ((shape.table, table), (shape.view, view)):
+        if found is None:
+            problems += [_elsewhere(wanted, row[0]) for row in await catalog.ask("elsewhere", wanted.name)]
+    await catalog.ask("search_path", "")
     facts = Facts(
-        Server(*server),
-        table,
-        view,
-        columns,
-        await columns_of(view) if shape.viewed else columns,
-        around=[(schema, name, kind) for schema, name, kind in around],
+        kind="" if table is None else table[2],
+        columns=await catalog.columns(table),
+        view_kind="" if view is None else view[2],
+        view_columns=await catalog.columns(view),
+        schema="" if table is None else table[1],
+        view_schema="" if view is None else view[1],
+        problems=problems,
     )
     if table is not None:
-        beat, key = shape.columns["last_heartbeat_at"], shape.columns["id"]
-        oids = sorted({oid for column in columns.values() for oid in column.views or ()})
-        facts = replace(
-            facts,
-            indexes=[Index(*row) for row in await ask("indexes", table.oid)],
-            rules=[Rule(*row) for row in await ask("rules", table.oid, table.oid)],
-            references=[Reference(*row) for row in await ask("references", table.oid)],
-            heartbeat_triggers=[Trigger(*row) for row in await ask("heartbeat_triggers", table.oid, beat)],
-            triggered=(await ask("triggered", table.oid))[0][0],
-            ids_repeat=any(ratio != -1 for (ratio,) in await ask("distinct", table.schema, table.name, key)),
-            views={row[0]: View(*row[1:]) for row in await ask("view", oids)} if oids else {},
-        )
-    await ask("search_path", facts.server.search_path)
+        facts = await _survey_table(catalog, facts, table, options, shape, user)
+    await catalog.ask("search_path", search_path)
     return facts
+
+
+async def _survey_table(
+    catalog: Catalog,
+    facts: Facts,
+    table: Row,
+    options: TableOptions[Any],
+    shape: Shape,
+    user: str,
+) -> Facts:
+    triggers = await catalog.ask("triggers", shape.columns["last_heartbeat_at"], table[0])
+    problems = [*facts.problems, *_of_table(table, shape, user), *_zoneless(facts, shape)]
+    if options.notify_channel is not None and not any(on_insert for _, _, on_insert, _ in triggers):
+        problem = f"notify_channel is {options.notify_channel!r}, and no trigger of the table notifies: workers poll"
+        problems.append(Finding(problem, trigger_ddl(shape, options.notify_channel), fatal=False))
+    refused = _refused_by_type(facts.column(shape, "state"))
+    for rule in await catalog.ask("rules", table[0]):
+        refused += await _refused_by(catalog, rule, facts, shape)
+    return replace(
+        facts,
+        problems=problems,
+        indexes=[
+            Index(name, unique, tuple(own), predicate)
+            for name, unique, own, predicate in await catalog.ask("indexes", table[0])
+        ],
+        triggers={name: text for name, text, _, at_heartbeat in triggers if at_heartbeat},
+        refused=refused,
+    )
+
+
+def _elsewhere(wanted: Relation, schema: str) -> Finding:
+    there = Relation(wanted.name, schema).quoted
+    return Finding(f"there is no {'.'.join(wanted.parts)} on the search_path; the schema {schema} has one: {there}")
+
+
+def _of_table(table: Row, shape: Shape, user: str) -> Iterator[Finding]:
+    _, schema, _, is_filtered, is_writable, keys = table
+    written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY and own in (keys or ())]
+    shown = ".".join(shape.table.parts)
+    if written:
+        yield Finding(
+            f"{shown} is partitioned by {', '.join(written)}, which a worker writes: the row would move to another"
+            " partition under its lock; partition by another column, or map that one to another"
+        )
+    if not is_writable:
+        there = Relation(shape.table.name, schema).quoted
+        grant = f"GRANT SELECT, UPDATE ON {there} TO {quote(user)};"
+        yield Finding(f"{user} may not read and update {shown}", grant)
+    if is_filtered:
+        yield Finding(
+            f"row security of {shown} applies to {user}: rows that its policies hide are never run", fatal=False
+        )
+
+
+def _zoneless(facts: Facts, shape: Shape) -> Iterator[Finding]:
+    own = [column.name for name in MOMENTS if (column := facts.column(shape, name)) and "without" in column.type]
+    if own:
+        yield Finding(
+            f"timestamps without time zone ({', '.join(own)}) are read and written as UTC; a default of now() is right"
+            " only in sessions whose time zone is UTC",
+            fatal=False,
+        )
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+def _refused_by_type(state: Column | None) -> list[RefusedStates]:
+    if state is None or state.labels is None:
+        return []
+    missing = [one for one in State if one not in state.labels]
+    advice = f"ALTER TYPE {state.type} ADD VALUE adds each"
+    what = f"the type {state.type} of column {state.name}"
+    return [RefusedStates(what, missing, of_state=True, advice=advice)] if missing else []
+
+
+async def _refused_by(catalog: Catalog, rule: Row, facts: Facts, shape: Shape) -> list[RefusedStates]:
+    """A CHECK is computed for rows as a worker leaves them; no row is needed."""
+    name, expression, own = rule
+    ours = {column: documented for documented, column in shape.columns.items() if documented != "id"}
+    if not own or any(column not in ours for column in own):
+        return []
+    made = []
+    for state in State:
+        cells = [
+            f"CAST({_value(ours[column], state)} AS {facts.columns[column].type}) AS {quote(column)}" for column in own
+        ]
+        made.append(f"SELECT '{state}' AS {_STATE}, {', '.join(cells)}")
+    found = await catalog.look(
+        f"SELECT {_STATE} FROM ({' UNION ALL '.join(made)}) AS possible WHERE NOT ({expression})"
+    )
+    if not found:
+        return []
+    of_state = own == [shape.columns["state"]]
+    widened = widened_check(shape, facts.schema, name, expression) if of_state else ""
+    what = f"the CHECK {name} on {', '.join(own)}"
+    return [RefusedStates(what, [State(row[0]) for row in found], of_state, widened)]
+
+
+def _value(documented: str, state: State) -> str:
+    """As SQL. Times are in the order in which things happen."""
+    match documented:
+        case "state":
+            return f"'{state}'"
+        case "num_resets":
+            return "0"
+        case "num_failures":
+            return "1" if documented in FILLED[state] else "0"
+        case "cancel":
+            return str(state is State.CANCELED)
+        case "worker_hostname":
+            return f"'worker/{_TOKEN}'"
+        case "lease_token":
+            return f"'{_TOKEN}'"
+    return _SAMPLES[documented] if documented in FILLED[state] | {"queued_at"} else "NULL"

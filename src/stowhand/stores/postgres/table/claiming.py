@@ -19,7 +19,7 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Connection, Link, Row
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.postgres.table.sifter import NoneMarked, Sifter
+from stowhand.stores.postgres.table.sifter import NoneMarked, Sifter, mark_changed
 from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.passed_over import PassedOver
@@ -134,7 +134,9 @@ class TableClaims:
             await marking.execute(statement, given, prepare=False)  # planned for its values: how many, until when
             # A view may have shown one twice.
             marked = {row[1]: row for row in sorted(await marking.fetchall(), key=lambda row: row[0])}
-            rows = [row[1:] for row in marked.values() if row[2] is False]
+            if any(row[6] is False for row in marked.values()):
+                raise mark_changed(self._context.shape)
+            rows = [row[1:6] for row in marked.values() if row[2] is False]
             unchanged = [key for key, row in marked.items() if row[2] is None]
             taken: list[Taken] = []
             if rows:

@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from stowhand.jobs.conditions import apart
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.database.statements import fill, load_statements, quote_text
-from stowhand.stores.postgres.table.catalog import Facts
+from stowhand.stores.postgres.table.dialect import INTEGERS
 from stowhand.stores.postgres.table.writing import Writer, names_relation, plain, quote_
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.expressions import order_of, selected
+from stowhand.stores.table.judging import Facts
 from stowhand.stores.table.names import MOMENTS, OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.record_view import FIELDS
@@ -28,7 +29,6 @@ from stowhand.stores.table.record_view import FIELDS
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 """What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""
 _NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
-INTEGERS = ("smallint", "integer", "bigint")
 COARSE = re.compile(r"\([012]\)")
 """A type of moments too far apart to tell one claim of a record from the next: ``timestamp(0) with time zone``."""
 _FILE = files(__package__).joinpath("statements.sql")
@@ -187,6 +187,10 @@ class Composer:
             "log_type": self._types["execution_logs"].removesuffix("[]"),
             "p_id": self._row("id"),
             "identified": f" and j.{names['id']} is not null" if self._may_lack_id else "",
+            "seen": f" and exists (select from {plain(shape.view.quoted)} as stowhand_seen"
+            f" where stowhand_seen.{names['id']} = j.{names['id']})"
+            if shape.viewed
+            else "",
             "c_identified": f" and {self._at}.{names['id']} is not null" if self._may_lack_id else "",
             "c_state": f"{self._at}.{names['state']}" if shown else self._row("state"),
         }
@@ -202,7 +206,10 @@ class Composer:
         # all that has been since the last vacuum, and every settlement would walk over it.
         held = f"({state}::text || '' = 'processing' and {ours})"
         cancel = f"coalesce(j.{plain(shape['cancel'])}, false)" if shape.has("cancel") else "false"
-        return {"held": held, "ours": ours, "marked": marked, "bare": bare, "cancel": cancel}
+        signed = f"{mark} is not distinct from %(mark)s"
+        if TOKEN in shape.columns:
+            signed = f"j.{plain(shape[TOKEN])} is not distinct from %(token)s::text::{self._types[TOKEN]}"
+        return {"held": held, "ours": ours, "marked": marked, "bare": bare, "cancel": cancel, "signed": signed}
 
     def _epoch(self) -> str:
         """What tells this claim from those after it, where they leave its token: when it began, to the microsecond.
@@ -275,10 +282,8 @@ class Composer:
 
 def _placed(shape: Shape, facts: Facts) -> Shape:
     """In the schemas where they were found: a temporary table of a handler's would come first under the same name."""
-    assert facts.table is not None
-    assert facts.view is not None
     return replace(
-        shape, table=replace(shape.table, schema=facts.table.schema), view=replace(shape.view, schema=facts.view.schema)
+        shape, table=replace(shape.table, schema=facts.schema), view=replace(shape.view, schema=facts.view_schema)
     )
 
 

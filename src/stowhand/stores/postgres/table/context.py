@@ -22,6 +22,7 @@ from stowhand.stores.table.claim_starts import Begun
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 POOL_SIZE = 6
 """Connections for people's and handlers' calls, beside those for claims, settlements, listening and heartbeats."""
@@ -60,6 +61,8 @@ class TableContext:
         self.begun = Begun(options.stalled)
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""
+        self.moved = CHANGES_CLAIM.format(column=shape.columns["started_at"])
+        """Why a renewed lease is lost: its epoch is another one now."""
         self.patience = min(max(options.stalled / 4, 1.0), DEADLINE)
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
 

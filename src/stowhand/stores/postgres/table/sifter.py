@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import psycopg
 from psycopg.rows import TupleRow
 
 from stowhand.clock import SystemClock
@@ -13,10 +14,17 @@ from stowhand.stores.database.link import Connection, Row
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.values import read_plainly
+from stowhand.stores.table.names import MARK, TOKEN, Shape
 from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, shown
+from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 REASON_LIMIT = 1000
 Try = Callable[[Sequence[str]], Awaitable[list[Row]]]
+
+
+def mark_changed(shape: Shape) -> psycopg.Error:
+    """A trigger has changed what a claim has just written; raised as if the database refused the record."""
+    return psycopg.DataError(CHANGES_CLAIM.format(column=shape.columns[TOKEN if TOKEN in shape.columns else MARK]))
 
 
 class NoneMarked(Exception):
@@ -90,7 +98,10 @@ class Sifter:
         return answer.rows, reasons
 
     async def _marked(self, ids: Sequence[str]) -> list[Row]:
-        return await self._run(self._context.statement("mark"), {**self._mark, "ids": list(ids)})
+        rows = await self._run(self._context.statement("mark"), {**self._mark, "ids": list(ids)})
+        if not all(row[5] for row in rows):
+            raise mark_changed(self._context.shape)
+        return [row[:5] for row in rows]
 
     async def _read(self, ids: Sequence[str]) -> list[Row]:
         values = {**self._context.composer.values, **self._context.values(ids=list(ids))}

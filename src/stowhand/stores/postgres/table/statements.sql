@@ -6,6 +6,7 @@
 -- marked  it has the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
 -- epoch   started_at in microseconds, as the claim's RETURNING gave it (composing.py)
 -- identified  where the id's column lets NULL in: this row has one
+-- seen    where a view was given: it shows this row, so a claim can take it
 -- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
 -- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
 
@@ -58,10 +59,10 @@ with picked as (
   from numbered n
   where j.{id} = n.id
   returning j.{id} as id, {cancel} as canceled, {epoch} as epoch, coalesce(j.{num_failures}, 0) as failures,
-    coalesce(j.{num_resets}, 0) as resets
+    coalesce(j.{num_resets}, 0) as resets, {cancel} or {signed} as signed
 )
--- Without anything but its id: a trigger of the user's has kept it as it is.
-select n.place, n.id::text, m.canceled, m.epoch, m.failures, m.resets
+-- Without anything but its id: a trigger of the user's has kept it as it is. Not signed: one has changed the mark.
+select n.place, n.id::text, m.canceled, m.epoch, m.failures, m.resets, m.signed
 from numbered n left join marked m on m.id = n.id
 
 -- Parts of a claim: all that is locked; or as much of it, from the first one on, as is together within its bounds. (A
@@ -103,7 +104,7 @@ from (
 update {table} as j
 {marking}
 where j.{id} = any(%(ids)s::text[]::{id_type}[])
-returning {key}, {cancel}, {epoch}, coalesce(j.{num_failures}, 0), coalesce(j.{num_resets}, 0)
+returning {key}, {cancel}, {epoch}, coalesce(j.{num_failures}, 0), coalesce(j.{num_resets}, 0), {cancel} or {signed}
 
 -- After the update, in its transaction: what the expressions say of the record as it is now.
 -- name: read
@@ -200,7 +201,7 @@ with given as (
   returning j.{id} as id, l.token, {cancel} as canceled, {epoch} is distinct from l.epoch as moved
 )
 select g.id::text, g.token, case
-  when b.moved then 'lost'
+  when b.moved then 'moved'
   when b.canceled then 'canceled'
   when b.id is not null then 'renewed'
   when j.{id} is not null and {held} then 'busy'
@@ -323,21 +324,21 @@ select case when min(d.due) is not null then
 from (
   -- The last in descending order is null, if any is: by the index, and not by a walk over all that wait.
   select case when last.due is null then {now} end
-    from (select j.{process_after} as due from {table} as j where j.{state} = 'queued'{identified}
+    from (select j.{process_after} as due from {table} as j where j.{state} = 'queued'{identified}{seen}
       order by 1 desc limit 1) as last
   union all
-  select min({process_read}) from {table} as j where j.{state} = 'queued'{identified}
+  select min({process_read}) from {table} as j where j.{state} = 'queued'{identified}{seen}
   union all
   -- However many wait for a retry, a hundred are looked at: none of the others is due before the last of them.
   select least(min(greatest(e.due, e.again)), case when count(*) = 100 then max(e.due) end)
     from (
       select {process_read} as due, {finished_read} + {retry_after} as again from {table} as j
-        where j.{state} = 'errored' and {retries} and j.{process_after} is not null{identified}
+        where j.{state} = 'errored' and {retries} and j.{process_after} is not null{identified}{seen}
         order by j.{process_after} limit 100
     ) as e
   union all
   select min(coalesce({finished_read} + {retry_after}, {now}))
-    from {table} as j where j.{state} = 'errored' and {retries} and j.{process_after} is null{identified}
+    from {table} as j where j.{state} = 'errored' and {retries} and j.{process_after} is null{identified}{seen}
 ) as d(due)
 
 -- name: longest_wait
@@ -345,11 +346,11 @@ select coalesce(extract(epoch from {now} - min(d.due)), 0)::float8
 from (
   select min(greatest({queued_read}, {process_read})) from {table} as j
     where j.{state} = 'queued' and (j.{process_after} is null or j.{process_after} <= {process_now})
-      and greatest({queued_read}, {process_read}) between {now} - interval '1000 years' and {now}{identified}
+      and greatest({queued_read}, {process_read}) between {now} - interval '1000 years' and {now}{identified}{seen}
   union all
   select min(greatest({process_read}, {finished_read} + {retry_after})) from {table} as j
     where j.{state} = 'errored' and {retries}
-      and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now}{identified}
+      and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now}{identified}{seen}
 ) as d(due)
 
 -- name: longest_run

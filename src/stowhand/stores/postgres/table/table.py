@@ -16,10 +16,10 @@ from stowhand.stores.postgres.shared.listener import Listener, NoAnnouncement
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import checks
 from stowhand.stores.postgres.table.asking import PostgresAsking
-from stowhand.stores.postgres.table.catalog import Facts
 from stowhand.stores.postgres.table.claiming import TableClaims
-from stowhand.stores.postgres.table.composing import INTEGERS, Composer
+from stowhand.stores.postgres.table.composing import Composer
 from stowhand.stores.postgres.table.context import TableContext
+from stowhand.stores.postgres.table.dialect import INTEGERS
 from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.plan import TablePlan
@@ -27,6 +27,7 @@ from stowhand.stores.postgres.table.settler import TableSettler
 from stowhand.stores.postgres.table.shared_transaction import SharedTransactions
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
+from stowhand.stores.table.judging import Facts
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices

@@ -1,103 +1,105 @@
-"""What the catalog of a file says about a table and its view. Only looks."""
+"""What the catalog of a file says about a table and its view, and what its CHECKs would refuse. Only looks."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
+from stowhand.jobs.job import State
+from stowhand.stores.sqlite.table.moments import Kind, kind_of, parameters
+from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.judging import FILLED, Column, Facts, Index, RefusedStates
 from stowhand.stores.table.names import Relation, Shape, quote
 
-
-class Column(msgspec.Struct, frozen=True):
-    """One of the table."""
-
-    name: str
-    declared: str
-    """The type as it was written, or nothing."""
-    filled: bool
-    """NOT NULL."""
-    default: str | None
-    """As SQL."""
-    place_in_key: int
-    """In the primary key: 1, 2, …; 0: not in it."""
-    generated: bool
+OLDEST = (3, 35, 0)
+"""RETURNING."""
+_UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
+"""The first one in a trigger's text: what runs it."""
+_WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
 
 
-class Index(msgspec.Struct, frozen=True):
-    """One of the table."""
-
-    unique: bool
-    columns: tuple[str | None, ...]
-    """``None``: an expression."""
-    predicate: str
-    """Of a partial one; empty: it holds every row."""
-
-
-class Facts(msgspec.Struct, frozen=True):
-    """What there is. Columns by their names in lower case, as SQLite compares them."""
-
-    kind: str | None
-    """``table``, ``view``, ``virtual``; ``None``: there is no table of that name."""
-    strict: bool
-    columns: Mapping[str, Column]
-    indexes: tuple[Index, ...]
-    view_columns: tuple[str, ...] | None
-    """In order; ``None``: there is no such view. The table's where no view was given."""
-    around: tuple[str, ...]
-    """Tables and views of the file."""
-    sql: str = ""
-    """That made the table."""
-    stirred: Mapping[str, str] = {}
-    """Name and text of each trigger that a heartbeat runs."""
-
-    def column(self, shape: Shape, documented: str) -> Column | None:
-        """The table's column for a documented name."""
-        return self.columns.get(shape.columns[documented].lower())
-
-    def may_lack_id(self, shape: Shape) -> bool:
-        """The key's column lets NULL in: a PRIMARY KEY does too, but for the row's own number (which has no index)."""
-        column = self.column(shape, "id")
-        if column is None or column.filled:
-            return False
-        keys = [tuple((name or "").lower() for name in index.columns) for index in self.indexes if index.unique]
-        return (column.name.lower(),) in keys
-
-    @property
-    def declared(self) -> dict[str, str]:
-        """Name -> declared type."""
-        return {column.name: column.declared for column in self.columns.values()}
-
-
-def survey(connection: sqlite3.Connection, shape: Shape) -> Facts:
+def survey(connection: sqlite3.Connection, path: Path, shape: Shape) -> Facts:
     """Look. A schema other than ``main`` has nothing in it: no file is attached here."""
-    around = connection.execute(
-        "SELECT name, type, coalesce(sql, '') FROM sqlite_master WHERE type IN ('table', 'view')"
-    ).fetchall()
-    found = {name.lower(): (kind, sql) for name, kind, sql in around}
-    here = shape.table.schema is None or shape.table.schema.lower() == "main"
-    kind, sql = found.get(shape.table.name.lower(), (None, "")) if here else (None, "")
-    columns = _columns(connection, shape.table) if kind else ()
-    shown: tuple[str, ...] | None = tuple(column.name for column in columns)
-    if shape.viewed:
-        there = shape.view.schema is None or shape.view.schema.lower() == "main"
-        is_there = there and shape.view.name.lower() in found
-        shown = tuple(column.name for column in _columns(connection, shape.view)) if is_there else None
-    return Facts(
-        kind="virtual" if sql.upper().startswith("CREATE VIRTUAL") else kind,
-        strict=kind == "table" and _is_strict(connection, shape.table),
-        columns={column.name.lower(): column for column in columns},
-        indexes=_indexes(connection, shape.table) if kind == "table" else (),
-        view_columns=shown,
-        around=tuple(name for name, _, _ in around),
-        sql=sql,
-        stirred=_stirred(connection, shape) if kind == "table" else {},
+    problems = []
+    if sqlite3.sqlite_version_info < OLDEST:
+        problems.append(Finding(f"Python's SQLite is {sqlite3.sqlite_version}; 3.35 or newer is needed"))
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        problems.append(Finding(f"{path}, or its folder, may not be written by this user: SQLite writes both"))
+    (kind, sql), (view_kind, _) = (_kind(connection, one) for one in (shape.table, shape.view))
+    is_table = kind == "table"
+    columns = _columns(connection, shape.table) if kind else {}
+    facts = Facts(
+        kind=kind,
+        columns=columns,
+        view_kind=view_kind,
+        view_columns=_columns(connection, shape.view) if view_kind else {},
+        indexes=_indexes(connection, shape.table) if is_table else (),
+        triggers=_triggers(connection, shape) if is_table else {},
+        problems=problems,
     )
+    return replace(facts, refused=list(_refused(sql, facts, shape)))
 
 
-def _stirred(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
+def is_strict(connection: sqlite3.Connection, relation: Relation) -> bool:
+    """Columns keep values of their declared types alone."""
+    if sqlite3.sqlite_version_info < (3, 37):
+        return False
+    row = connection.execute(
+        "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND lower(name) = lower(?)", (relation.name,)
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _kind(connection: sqlite3.Connection, relation: Relation) -> tuple[str, str]:
+    """What it is, and the SQL that made it."""
+    if relation.schema is not None and relation.schema.lower() != "main":
+        return "", ""
+    row = connection.execute(
+        "SELECT type, coalesce(sql, '') FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(?)",
+        (relation.name,),
+    ).fetchone()
+    if row is None:
+        return "", ""
+    return "virtual table" if row[1].upper().startswith("CREATE VIRTUAL") else row[0], row[1]
+
+
+def _columns(connection: sqlite3.Connection, relation: Relation) -> dict[str, Column]:
+    rows = connection.execute(f"PRAGMA main.table_xinfo({quote(relation.name)})").fetchall()
+    key = [row[1].lower() for row in rows if row[5]]
+    return {
+        # The row's own number is never NULL.
+        name.lower(): Column(
+            name,
+            declared or "",
+            bool(filled) or (key == [name.lower()] and declared.upper() == "INTEGER"),
+            default,
+            computed=hidden in (2, 3),
+        )
+        for _, name, declared, filled, default, _, hidden in rows
+        if hidden != 1
+    }
+
+
+def _indexes(connection: sqlite3.Connection, relation: Relation) -> list[Index]:
+    found = []
+    for _, name, unique, _, partial in connection.execute(f"PRAGMA main.index_list({quote(relation.name)})").fetchall():
+        own = tuple(row[2] and row[2].lower() for row in connection.execute(f"PRAGMA main.index_info({quote(name)})"))
+        row = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)).fetchone()
+        predicate = _WHERE.split(row[0])[-1] if partial and row and row[0] else ""
+        found.append(Index(name, bool(unique), own, predicate))
+    rows = connection.execute(f"PRAGMA main.table_xinfo({quote(relation.name)})").fetchall()
+    key = tuple(row[1].lower() for row in sorted(rows, key=lambda row: row[5]) if row[5])
+    return [*found, Index("", True, key)] if key else found
+
+
+def _triggers(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
     found = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?) ORDER BY name",
         (shape.table.name,),
@@ -110,38 +112,64 @@ def _stirred(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
     }
 
 
-_UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
-"""The first one in a trigger's text: what runs it."""
-_WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
+# -- what is refused -----------------------------------------------------------------------------
 
 
-def _columns(connection: sqlite3.Connection, relation: Relation) -> tuple[Column, ...]:
-    rows = connection.execute(f"PRAGMA main.table_xinfo({quote(relation.name)})")
-    return tuple(
-        Column(name, declared or "", bool(filled), default, place, generated=hidden in (2, 3))
-        for _, name, declared, filled, default, place, hidden in rows
-        if hidden != 1
+def _refused(sql: str, facts: Facts, shape: Shape) -> Iterator[RefusedStates]:
+    """CHECKs are tried on an empty copy in memory: no row and no lock is touched.
+
+    A copy that cannot be made or filled (functions or collations of the application's own, CHECKs of other columns)
+    says nothing; what it refuses then is reported when a worker meets it.
+    """
+    if facts.kind != "table" or facts.column(shape, "state") is None:
+        return
+    written = [one for one in State if one is not State.CANCELED or facts.column(shape, "cancel") is not None]
+    with contextlib.closing(sqlite3.connect(":memory:")) as copy:
+        try:
+            copy.executescript(sql)
+            _insert(copy, facts, shape, State.QUEUED)
+        except sqlite3.Error:
+            return
+        refused = [state for state in written if not _passes(copy, facts, shape, state)]
+        if refused:
+            beside = all(_passes(copy, facts, shape, state, states=False) for state in written)
+            yield RefusedStates(f"a CHECK of {shape.table.name}", refused, of_state=beside)
+
+
+def _passes(copy: sqlite3.Connection, facts: Facts, shape: Shape, state: State, *, states: bool = True) -> bool:
+    copy.execute(f"DELETE FROM {quote(shape.table.name)}")
+    try:
+        _insert(copy, facts, shape, state, states=states)
+    except sqlite3.Error as error:
+        return getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_CHECK
+    return True
+
+
+def _insert(copy: sqlite3.Connection, facts: Facts, shape: Shape, state: State, *, states: bool = True) -> None:
+    """A row as a worker leaves it. Without ``states``: the state stays what an INSERT makes it."""
+    row = dict(_row(facts, shape, state))
+    if not states:
+        row.pop(shape.columns["state"], None)
+    places = ", ".join("?" * len(row))
+    copy.execute(
+        f"INSERT INTO {quote(shape.table.name)} ({', '.join(map(quote, row))}) VALUES ({places})", list(row.values())
     )
 
 
-def _is_strict(connection: sqlite3.Connection, relation: Relation) -> bool:
-    if sqlite3.sqlite_version_info < (3, 37):
-        return False
-    row = connection.execute(
-        "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND lower(name) = lower(?)", (relation.name,)
-    ).fetchone()
-    return row is not None and bool(row[0])
+def _row(facts: Facts, shape: Shape, state: State) -> Iterator[tuple[str, Any]]:
+    documented = {own.lower(): name for name, own in shape.columns.items()}
+    for key, column in facts.columns.items():
+        name = documented.get(key)
+        if column.computed:
+            continue
+        if name == "state":
+            yield column.name, state.value
+        elif name in FILLED[state] or (column.filled and column.default is None):
+            yield column.name, _value(name, column)
 
 
-def _indexes(connection: sqlite3.Connection, relation: Relation) -> tuple[Index, ...]:
-    found = []
-    for _, name, unique, _, partial in connection.execute(f"PRAGMA main.index_list({quote(relation.name)})").fetchall():
-        columns = tuple(row[2] for row in connection.execute(f"PRAGMA main.index_info({quote(name)})"))
-        predicate = ""
-        if partial:
-            row = connection.execute(
-                "SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)
-            ).fetchone()
-            predicate = _WHERE.split(row[0])[-1] if row and row[0] else "?"
-        found.append(Index(bool(unique), columns, predicate))
-    return tuple(found)
+def _value(name: str | None, column: Column) -> Any:
+    kind = kind_of(column.type)
+    if name is not None and name.endswith(("_at", "_after")):
+        return parameters("now", 0)[f"now_{kind}"]
+    return "-" if kind is Kind.TEXT and name not in ("cancel", "num_failures", "num_resets") else 1

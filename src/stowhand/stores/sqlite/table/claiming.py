@@ -19,7 +19,9 @@ from stowhand.stores.database.sqlite_trouble import concerns_call
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.names import MARK, TOKEN
 from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
+from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 MANY = 1000
 """Due records; so many are sorted in about a millisecond."""
@@ -139,8 +141,14 @@ class Claiming:
         return self._tx.run("cancel_waiting", id=key).rowcount > 0
 
     def _take(self, key: JobId) -> bool:
-        taken = self._tx.run("take", id=key, worker=self._request.worker, token=self._request.token).fetchone()
+        token = self._request.token
+        taken = self._tx.run("take", id=key, worker=self._request.worker, token=token).fetchone()
         if taken is not None:
+            (epoch,) = self._tx.look("epoch", id=key).fetchone()
+            if not self._tx.look("held", id=key, token=token, epoch=epoch).fetchone()[1]:
+                shape = self._tx.table.shape
+                own = shape.columns[TOKEN if TOKEN in shape.columns else MARK]
+                raise sqlite3.IntegrityError(CHANGES_CLAIM.format(column=own))
             self._counts[key] = taken
         return taken is not None
 

@@ -18,13 +18,14 @@ import msgspec
 
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.jobs.lease import JobId, Lease, ResetJob
-from stowhand.protocols.store import Foreign, Pulse
+from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import SECOND, after
 from stowhand.stores.sqlite.table.table import Abandoned, Table, TableTransaction
+from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 PAGE = 1000
 SHORT = 0.5
@@ -65,7 +66,7 @@ class TableHeartbeats(Leaser[TableTransaction]):
         def renew(tx: TableTransaction, part: Sequence[Pair]) -> list[tuple[Pair, Any]]:
             if not part:
                 tx.run("beat", **finish.mark(finish.no_lease("")))
-            return [(pair, tx.run("beat", **finish.mark(held[pair])).fetchone()) for pair in part]
+            return [(pair, self._renew(tx, held[pair])) for pair in part]
 
         answers, refused = await self._write_each("beat", list(held), renew)
         return Pulse(
@@ -73,6 +74,16 @@ class TableHeartbeats(Leaser[TableTransaction]):
             canceled=frozenset(pair for pair, row in answers if row is not None and row[0]),
             refused=frozenset(refused),
         )
+
+    def _renew(self, tx: TableTransaction, lease: Lease) -> tuple[int] | None:
+        """Its row; ``None``: it is lost. A trigger of the application's may just have made it another claim's."""
+        row: tuple[int] | None = tx.run("beat", **finish.mark(lease)).fetchone()
+        record = None if row is None else finish.find(tx, lease)
+        if record is not None and not record.matches:
+            why = CHANGES_CLAIM.format(column=tx.table.shape.columns["started_at"])
+            self._refused.append(Refusal(lease.job_id, "beat", why))
+            return None
+        return row
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Nothing is ever busy: there is one writer at a time."""

@@ -10,14 +10,15 @@ import msgspec
 
 from stowhand.errors import TableUnsuitable
 from stowhand.stores.database.sqlite_trouble import is_busy
-from stowhand.stores.sqlite.table import checks
-from stowhand.stores.sqlite.table.catalog import Facts, survey
+from stowhand.stores.sqlite.table.catalog import is_strict, survey
+from stowhand.stores.sqlite.table.dialect import SqliteDialect
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
 from stowhand.stores.sqlite.table.selecting import Selecting
 from stowhand.stores.sqlite.table.statements import compose, kinds_of
 from stowhand.stores.sqlite.table.table import Table
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.expressions import order_of, selected
+from stowhand.stores.table.judging import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import OPTIONAL, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions
@@ -25,14 +26,13 @@ from stowhand.stores.table.options import TableOptions
 
 def check(connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape) -> list[Finding]:
     """Every trouble: the fatal ones first."""
-    facts = survey(connection, shape)
-    found = list(checks.judge(path, facts, shape))
+    facts, found = _judged(connection, path, options, shape)
     if not any(finding.fatal for finding in found):
         try:
             _probe(connection, _table(facts, options, shape))
+            found += sample_findings(shape, connection.execute(sample_statement(shape)).fetchall())
         except TableUnsuitable as error:
             found.append(Finding(str(error)))
-    found += checks.look(connection, facts, shape)
     return sorted(found, key=lambda finding: not finding.fatal)
 
 
@@ -40,18 +40,25 @@ def read_table(
     connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
 ) -> tuple[Table, list[Finding]]:
     """And what a worker is to be warned of. Raises TableUnsuitable with everything that keeps one from serving it."""
-    facts = survey(connection, shape)
-    found = list(checks.judge(path, facts, shape))
+    facts, found = _judged(connection, path, options, shape)
     refuse_fatal(shape, found)
     table = _probe(connection, _table(facts, options, shape))
-    found += checks.look(connection, facts, shape)
+    found += sample_findings(shape, connection.execute(sample_statement(shape)).fetchall())
     return table, [finding for finding in found if finding.warned]
+
+
+def _judged(
+    connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
+) -> tuple[Facts, list[Finding]]:
+    facts = survey(connection, path, shape)
+    dialect = SqliteDialect(shape, strict=is_strict(connection, shape.table))
+    return facts, list(judge(facts, shape, options, dialect))
 
 
 def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
     shape = shape.lacking(*(name for name in OPTIONAL if facts.column(shape, name) is None))
-    shown = facts.view_columns or ()
-    kinds = kinds_of(shape, facts.declared)
+    shown = tuple(column.name for column in facts.view_columns.values())
+    kinds = kinds_of(shape, {column.name: column.type for column in facts.columns.values()})
     key = facts.column(shape, "id")
     assert key is not None
     columns = selected(options, shape, shown)
@@ -59,7 +66,7 @@ def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
         options=options,
         shape=shape,
         kinds=kinds,
-        key=Key.INTEGER if kind_of(key.declared) is Kind.INTEGER else Key.TEXT,
+        key=Key.INTEGER if kind_of(key.type) is Kind.INTEGER else Key.TEXT,
         names=(),
         statements=compose(shape, options, kinds, may_lack_id=facts.may_lack_id(shape)),
         selecting=Selecting(

@@ -31,6 +31,9 @@ def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds, *, may_lack_
     """All that needs nothing but names, for one table. ``kinds``: documented name -> how that column keeps moments."""
     places = _places(shape, options, kinds)
     places["identified"] = identified(shape, may_lack_id=may_lack_id)
+    key, row = quote(shape.columns["id"]), quote(shape.table.name)
+    seen = f" AND EXISTS (SELECT 1 FROM {shape.view.quoted} AS stowhand_seen WHERE stowhand_seen.{key} = {row}.{key})"
+    places["seen"] = seen if shape.viewed else ""
     folder = files("stowhand.stores.sqlite.table").joinpath("sql")
     texts = [load_statements(folder.joinpath(name), places) for name in ("record.sql", "many.sql")]
     return {name: text.decode() for found in texts for name, text in found.items()}

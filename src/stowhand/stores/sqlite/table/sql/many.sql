@@ -1,5 +1,5 @@
 -- Statements that look for records: what waits, what is running. {identified}: where the key's column lets NULL in,
--- this row has one; a record without one could never be found again.
+-- this row has one; a record without one could never be found again. {seen}: where a view was given, it shows this row.
 
 -- name: stalled
 SELECT {row}.{id} FROM {table}
@@ -41,15 +41,15 @@ ORDER BY {row}.{id} LIMIT :limit
 -- In the order of the column as it is stored, which an index gives: within a day of the order of the moments.
 SELECT stowhand_micros({row}.{process_after}), {retried}
 FROM {table}
-WHERE {row}.{state} = :state AND {row}.{process_after} IS NOT NULL{identified}
+WHERE {row}.{state} = :state AND {row}.{process_after} IS NOT NULL{identified}{seen}
 ORDER BY {row}.{process_after} LIMIT :limit
 
 -- name: is_queued_at_once
-SELECT 1 FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL{identified} LIMIT 1
+SELECT 1 FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL{identified}{seen} LIMIT 1
 
 -- name: first_errored_elsewhere
 -- Another program's, which knows no process_after for a retry.
-SELECT min(coalesce({retried}, 0)) FROM {table} WHERE {row}.{state} = 'errored' AND {row}.{process_after} IS NULL{identified}
+SELECT min(coalesce({retried}, 0)) FROM {table} WHERE {row}.{state} = 'errored' AND {row}.{process_after} IS NULL{identified}{seen}
 
 -- name: longest_wait
 -- Since when the one that has been due longest is due; where that is unknown, the record is left out.
@@ -57,13 +57,13 @@ SELECT min(since) FROM (
     SELECT max(coalesce(queued, after), coalesce(after, queued)) AS since
     FROM (
         SELECT {queued_micros} AS queued, stowhand_micros({row}.{process_after}) AS after
-        FROM {table} WHERE {row}.{state} = 'queued'{identified}
+        FROM {table} WHERE {row}.{state} = 'queued'{identified}{seen}
     )
     UNION ALL
     SELECT max(coalesce(retried, after), coalesce(after, retried))
     FROM (
         SELECT {retried} AS retried, stowhand_micros({row}.{process_after}) AS after
-        FROM {table} WHERE {row}.{state} = 'errored' AND {retries}{identified}
+        FROM {table} WHERE {row}.{state} = 'errored' AND {retries}{identified}{seen}
     )
 )
 WHERE since <= :now

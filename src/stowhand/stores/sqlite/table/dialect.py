@@ -1,0 +1,69 @@
+"""Which declared types serve in SQLite, and the statements that a check prints.
+
+SQLite lets a column hold anything, so only that is wrong which changes what is written. It changes neither types nor
+constraints: where a column cannot serve, the worker gets another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stowhand.stores.sqlite.table.moments import Kind, kind_of
+from stowhand.stores.table.ddl import SQLITE_COLUMNS, index_ddl
+from stowhand.stores.table.ddl import Index as Recommended
+from stowhand.stores.table.judging import COUNTERS, Column
+from stowhand.stores.table.names import MOMENTS, TOKEN, Shape, quote
+
+TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN)
+
+
+class SqliteDialect:
+    """Of one table."""
+
+    name = "sqlite"
+
+    def __init__(self, shape: Shape, *, strict: bool) -> None:
+        self._shape = shape
+        self._strict = strict
+
+    def misfit(self, documented: str, column: Column) -> str:
+        """Why the type cannot serve."""
+        declared = column.type.upper()
+        number = kind_of(declared) is not Kind.TEXT
+        if documented == "id":
+            return "keys are INTEGER or TEXT" if "BLOB" in declared or kind_of(declared) is Kind.REAL else ""
+        if documented in TEXTS and (number or (self._strict and declared not in ("TEXT", "ANY"))):
+            return "it must keep text as it is"
+        textual = any(word in declared for word in ("CHAR", "CLOB", "TEXT"))
+        if documented in COUNTERS and not number and (textual or (self._strict and declared != "ANY")):
+            return "it must keep a number"
+        if self._strict and documented in (*MOMENTS, "cancel") and declared == "BLOB":
+            return "it must keep a moment" if documented in MOMENTS else "it must keep a truth"
+        return ""
+
+    def add(self, documented: str, own: str) -> str:
+        """SQLite adds no column whose default is the time. The rows that are there were never meant to run."""
+        declared = SQLITE_COLUMNS[documented].removesuffix(" DEFAULT CURRENT_TIMESTAMP")
+        add = f"ALTER TABLE {self._shape.table.quoted} ADD COLUMN {quote(own)} {declared};"
+        if documented != "state":
+            return add
+        update = f"UPDATE {self._shape.table.quoted} SET {quote(own)} = 'completed';"
+        return f"BEGIN IMMEDIATE;\n{add}\n{update}\nCOMMIT;"
+
+    def carry(self, values: Mapping[str, str], where: str) -> str:
+        """Of the records that wait."""
+        given = ", ".join(f"{quote(own)} = {value}" for own, value in values.items())
+        return f"UPDATE {self._shape.table.quoted} SET {given} WHERE {where};"
+
+    def converted(self, documented: str, column: Column) -> str | None:
+        """Any column takes any value; but NULL is none of a counter, nor of ``cancel``."""
+        return f"coalesce({quote(column.name)}, 0)" if documented in (*COUNTERS, "cancel") else quote(column.name)
+
+    def default(self, documented: str) -> str:
+        """None can be set."""
+        return ""
+
+    def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
+        """CREATE INDEX."""
+        made = index_ddl(shape, wanted, "sqlite", own=own)
+        return made.replace("CREATE INDEX", "CREATE UNIQUE INDEX", 1) if unique else made
