@@ -73,6 +73,11 @@ def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[t
         yield kind, values, priority if type(priority) is int else job.priority
 
 
+def children_failed(failed: int, number: int, first: str, why: object) -> str:
+    """Why a parent has failed whose children must succeed."""
+    return f"{failed} of {number} children failed; the first is {first}: {why}"
+
+
 def size_limit(name: object) -> int:
     """Largest size of an attribute's JSON text, in bytes: the parameters of children may be large."""
     return CHILDREN_LIMIT if lists_children(name) else strict_json.SIZE_LIMIT

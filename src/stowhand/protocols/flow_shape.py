@@ -90,6 +90,8 @@ class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
     gather: bool = True
     """Of a parent: put the results of its children into one attribute. ``False``: they are read in pages
     (``Flow.get_children``), as they are where together they would be more than one attribute may be."""
+    children_must_succeed: bool = False
+    """Of a parent: it fails if one of its children has failed. Its retry makes only those children anew."""
     children: Sequence[Queue] = ()
     """Makes the queue a parent, which fans out into these and waits for them."""
 
@@ -103,9 +105,7 @@ class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
 
     def _problems(self) -> Iterator[str]:
         yield from self._numbers()
-        gather: object = self.gather
-        if not isinstance(gather, bool):
-            yield f"gather: {gather!r} given; give True or False"
+        yield from self._parenthood()
         backoff: object = self.backoff
         if backoff is not None and not callable(backoff):
             yield f"backoff: {a_type(backoff)} given; give a function of the attempt's number"
@@ -119,6 +119,13 @@ class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
         limiter: object = self.limiter
         if limiter is not None and not isinstance(limiter, Limiter):
             yield f"limiter: {a_type(limiter)} given; give Limiter(reservoir=…, interval=…)"
+
+    def _parenthood(self) -> Iterator[str]:
+        for field in ("gather", "children_must_succeed"):
+            if not isinstance(getattr(self, field), bool):
+                yield f"{field}: {getattr(self, field)!r} given; give True or False"
+        if self.children_must_succeed and not self.children:
+            yield "children_must_succeed is given, but the queue has no children"
         for child in self.children:
             if child.children or child.next_queue is not None:
                 yield f"its child {child.name!r} has children, or a next queue, of its own; a child ends where it is"

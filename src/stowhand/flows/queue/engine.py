@@ -220,6 +220,8 @@ class QueueEngine:
         parent = read_step(job).parent
         if parent is not None:
             (above,) = await self._tables.latest([self._key(parent.id)])
+            if above is not None and above.state is State.FAILED:
+                return Answer(job_id, Done.REFUSED, "its parent has failed; retry the parent")
             if above is None or above.state.terminal or not read_step(above).awaits(job_id):
                 return Answer(job_id, Done.REFUSED, "its parent has gone on without it")
         answer = await self._store.admin.retry(job.id)
@@ -361,6 +363,10 @@ class QueueEngine:
         try:
             if parent.step.waits_for is None:
                 outcome = await self._children.fan_out(queue, parent)
+                if outcome is not None:
+                    return outcome
+            elif not parent.step.waits_for:
+                outcome = await self._children.make_failed_anew(queue, parent)
                 if outcome is not None:
                     return outcome
             results = await self._children.gather(queue, parent)

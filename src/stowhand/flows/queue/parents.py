@@ -7,7 +7,7 @@ and then at growing intervals of at most 30 s. It occupies no slot while it wait
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,12 +16,12 @@ import msgspec
 from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, StoreError, UndecodablePayload
 from stowhand.flows.ids import Ids, numbered
-from stowhand.flows.new_job import children_of
+from stowhand.flows.new_job import children_failed, children_of
 from stowhand.flows.queue.lists import read_lists
-from stowhand.flows.queue.reading import gathered
+from stowhand.flows.queue.reading import VANISHED, gathered
 from stowhand.flows.queue.step import Above, Brood, Step, StepJob, children_at, key_of, new_step, too_much
 from stowhand.jobs import strict_json
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
@@ -53,10 +53,9 @@ class Children:
 
     async def fan_out(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
         """Enqueue the children and the parent's second run. ``None``: there are no children."""
-        params_at = f"children:{queue.declared.name}:params"
-        apart = await read_lists(self._tables, job.step.apart, [params_at])
+        params_at = _params_at(queue)
         try:
-            params = apart[params_at] if apart else job.step.value(params_at)
+            params = await self._params(queue, job)
         except UndecodablePayload as error:
             return Fail(str(error), poison=True)
         if params is None:
@@ -68,12 +67,57 @@ class Children:
         children = list(self._made(queue, job, params, stem))
         if not children:
             return None
-        waiting = job.step.with_brood(Brood.of(stem, [kind for kind, _ in children]), queue.declared.name)
+        brood = Brood.of(stem, [kind for kind, _ in children])
+        return self._park(queue, job, brood, [step for _, step in children])
+
+    def _park(self, queue: FlowQueue, job: StepJob, brood: Brood, children: list[NewJob]) -> Outcome:
+        """Enqueue children, and the parent's next run."""
+        waiting = job.step.with_brood(brood, queue.declared.name)
         parked = new_step(queue, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
         if refused := too_much(parked.payload):
             return refused
-        job.ctx.then += [*(step for _, step in children), parked]
+        job.ctx.then += [*children, parked]
         return Complete()
+
+    async def make_failed_anew(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
+        """The parent was retried: its failed children begin again with their ids and parameters. ``None``: none has
+        failed.
+        """
+        brood = job.step.broods[queue.declared.name]
+        params = await self._params(queue, job)
+        made = list(self._made(queue, job, params if isinstance(params, list) else [], brood.stem))
+        names = brood.ids()
+        if len(made) != len(names):
+            return Fail(f"{_params_at(queue)} has changed since the children were made")
+        failed = {name async for name, state in self._states(job, names) if state is not State.COMPLETED}
+        children = [step for name, (_, step) in zip(names, made, strict=True) if name in failed]
+        return self._park(queue, job, brood, children) if children else None
+
+    async def _params(self, queue: FlowQueue, job: StepJob) -> Any:
+        params_at = _params_at(queue)
+        apart = await read_lists(self._tables, job.step.apart, [params_at])
+        return apart[params_at] if apart else job.step.value(params_at)
+
+    async def _states(self, job: StepJob, names: Sequence[str]) -> AsyncIterator[tuple[str, State | None]]:
+        """Of each child; ``None``: it is gone."""
+        for start in range(0, len(names), PAGE):
+            page = names[start : start + PAGE]
+            found = await self._tables.latest([key_of(job.flow, name) for name in page])
+            for name, child in zip(page, found, strict=True):
+                yield name, None if child is None else child.state
+
+    async def _refused(self, queue: FlowQueue, job: StepJob) -> Fail | None:
+        """A failure, where children must succeed and one has not."""
+        if not queue.declared.children_must_succeed:
+            return None
+        names = job.step.children(queue.declared.name)
+        failed = [name async for name, state in self._states(job, names) if state is not State.COMPLETED]
+        if not failed:
+            return None
+        (first,) = await self._tables.latest([key_of(job.flow, failed[0])])
+        why = VANISHED if first is None else first.last_error or first.state
+        step = msgspec.structs.replace(job.step, waits_for=())
+        return Fail(children_failed(len(failed), len(names), failed[0], why), payload=step.text())
 
     def _made(self, queue: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
         """The full queue name of each child, and its step."""
@@ -95,6 +139,8 @@ class Children:
             return {results_at: "[]", jobs_at: "[]"}
         if await self._tables.wake(key_of(job.flow, job.id)) is Woken.OPEN:
             return Snooze(_pause(job.ctx))
+        if refused := await self._refused(queue, job):
+            return refused
         try:
             together = await self._together(job, queue.declared.name) if queue.declared.gather else []
             text = strict_json.encode(together, what="the children's results", limit=MOST_TOGETHER)
@@ -155,6 +201,10 @@ class Children:
             if await self._tables.wake(key_of(self._shape.name, parent.id)) is not Woken.RUNNING:
                 return
             await self._clock.sleep(SOON)
+
+
+def _params_at(queue: FlowQueue) -> str:
+    return f"children:{queue.declared.name}:params"
 
 
 def _pause(ctx: Attempt[Job]) -> float:

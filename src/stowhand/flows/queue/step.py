@@ -75,7 +75,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     parent: Above | None = None
     waits_for: tuple[str, ...] | None = None
     """Of a parent that has fanned out, the children that it waits for: ``Brood.all``, or ids written by older
-    versions."""
+    versions. Empty: it has failed because of its children, and its retry makes the failed ones anew."""
     apart: dict[str, str] = msgspec.field(default_factory=dict)
     """Attributes that are stored apart, with the ids of their lists (flow_tables.py)."""
     broods: dict[str, Brood] = msgspec.field(default_factory=dict)

@@ -56,6 +56,10 @@ class Keys:
         full = f"{parent}:{child}:{unique}"
         return (full if self._ranked else unique), f"{self.prefix}job:{full}"
 
+    def listed(self, child_hash: str) -> str:
+        """A child's id as it stands in lists, by the key of its hash."""
+        return child_hash.removeprefix(self.jobs) if self._ranked else child_hash.rpartition(":")[2]
+
     def lookup(self, attribute: str, value: str) -> str:
         """The list of ids with that value of a lookup attribute."""
         return f"{self.prefix}job:{self.shape.name}:{attribute}:{value}"

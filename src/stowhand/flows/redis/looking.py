@@ -12,7 +12,7 @@ from redis import exceptions as redis_errors
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.values import Found, decoded, has_ended
+from stowhand.flows.redis.values import Found, decoded
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue
 
@@ -82,15 +82,15 @@ class Looking:
         keys = None if text is None else strict_json.decode_with(_keys, text, limit=CHILD_KEYS_LIMIT)
         return [name for name in keys or () if self._naming.is_child(name)]
 
-    async def have_ended(self, keys: Sequence[str]) -> bool:
-        """All of these children; no more than that is read of them."""
+    async def ends(self, keys: Sequence[str]) -> list[dict[str, str]]:
+        """Of each of these children what its end says, and no more; empty: it is gone."""
+        names = ("done", "failed", "failedErrorMsg", "parent")
+        found: list[dict[str, str]] = []
         for start in range(0, len(keys), CHECKED):
-            page = [("HMGET", key, "done", "failed", "parent") for key in keys[start : start + CHECKED]]
-            for done, failed, parent in [reply or (None, None, None) for reply in await self._pipelined(page)]:
-                known = {"done": done, "failed": failed, "parent": parent}
-                if not has_ended({name: text for name, text in known.items() if text is not None}):
-                    return False
-        return True
+            page = [("HMGET", key, *names) for key in keys[start : start + CHECKED]]
+            replies = [reply or (None,) * len(names) for reply in await self._pipelined(page)]
+            found += [{n: text for n, text in zip(names, row, strict=True) if text is not None} for row in replies]
+        return found
 
     async def hashes(self, keys: Sequence[str]) -> list[dict[str, str]]:
         """The fields of each; none where there is no such hash."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.flows.job import FlowJob
-from stowhand.flows.new_job import children_of
+from stowhand.flows.new_job import children_failed, children_of
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.ending import NewChild, StepEnd
 from stowhand.flows.redis.looking import CHILD_KEYS_LIMIT, Looking
 from stowhand.flows.redis.naming import Naming
-from stowhand.flows.redis.values import COMPLETED, has_ended, readable, wanted
+from stowhand.flows.redis.values import COMPLETED, children_again, has_ended, has_failed, readable, wanted
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Fail, Outcome
 from stowhand.protocols.flow_shape import FlowQueue, Layout
@@ -35,7 +35,7 @@ class Parents:
         """The queue as its store is to see it: of a parent only what it needs is fetched."""
         if not queue.is_parent:
             return queue
-        looked_at = (*_fields(queue), _results(queue), COMPLETED)
+        looked_at = (*_fields(queue), _results(queue), COMPLETED, children_again(queue))
         declared = msgspec.structs.replace(queue.declared, attributes_to_get=looked_at)
         return msgspec.structs.replace(queue, declared=declared)
 
@@ -50,6 +50,8 @@ class Parents:
         keys = known[jobs_at]
         try:
             if keys is not None and not _has_come_again(queue, record):
+                if record.values.get(children_again(queue)) is not None:
+                    return await self._make_failed_anew(queue, job, keys, known[params_at])
                 return await self._gather(queue, job, keys)
             return self._fan_out(queue, job, known[params_at])
         except InvalidJob as error:
@@ -89,16 +91,47 @@ class Parents:
             facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
         return raw(facts)
 
-    async def _gather(self, queue: FlowQueue, job: FlowJob, keys: object) -> StepEnd:
-        """Those that failed among them, in the order in which they were created."""
+    def _checked(self, queue: FlowQueue, keys: object) -> list[str]:
         if not isinstance(keys, list) or not all(self._naming.is_child(key) for key in keys):
             raise InvalidJob(f"{_fields(queue)[1]} is no list of children")
-        if not queue.declared.gather or len(keys) > MOST_TOGETHER:
-            return self._left_apart(queue, job) if await self._looking.have_ended(keys) else StepEnd(children=[])
-        found = await self._looking.children(keys)
-        if not all(has_ended(fields) for fields, _ in found):
+        return keys
+
+    async def _make_failed_anew(self, queue: FlowQueue, job: FlowJob, keys: object, params: object) -> StepEnd:
+        """The parent was retried: its failed children begin again with their ids and parameters."""
+        hashes = self._checked(queue, keys)
+        made = list(self._made(queue, job, params if isinstance(params, list) else []))
+        if len(made) != len(hashes):
+            raise InvalidJob(f"{_fields(queue)[0]} has changed since the children were made")
+        ends = await self._looking.ends(hashes)
+        children = [
+            msgspec.structs.replace(child, id=self._keys.listed(key))
+            for key, end, (_, child) in zip(hashes, ends, made, strict=True)
+            if _has_failed(end)
+        ]
+        return StepEnd(children=children)
+
+    async def _gather(self, queue: FlowQueue, job: FlowJob, keys: object) -> StepEnd | Outcome:
+        """Those that failed among them, in the order in which they were created."""
+        hashes = self._checked(queue, keys)
+        if not queue.declared.gather or len(hashes) > MOST_TOGETHER:
+            ends = await self._looking.ends(hashes)
+            return self._refused(queue, hashes, ends) or self._left_apart(queue, job)
+        found = await self._looking.children(hashes)
+        together = [child if fields else child | LOST for fields, child in found]
+        return self._refused(queue, hashes, [fields for fields, _ in found]) or self._gathered(queue, job, together, {})
+
+    def _refused(
+        self, queue: FlowQueue, hashes: Sequence[str], ends: Sequence[Mapping[str, str]]
+    ) -> StepEnd | Outcome | None:
+        """The parent waits on for children that have not ended; it fails if one has failed that must succeed."""
+        if not all(has_ended(end) for end in ends):
             return StepEnd(children=[])
-        return self._gathered(queue, job, [child if fields else child | LOST for fields, child in found], {})
+        failed = [(key, end) for key, end in zip(hashes, ends, strict=True) if _has_failed(end)]
+        if not failed or not queue.declared.children_must_succeed:
+            return None
+        key, end = failed[0]
+        why = readable(end.get("failedErrorMsg")) if end else EXPIRED
+        return Fail(children_failed(len(failed), len(hashes), str(self._naming.shown_of_hash(key)), why))
 
     def _left_apart(self, queue: FlowQueue, job: FlowJob, also: Mapping[str, str] | None = None) -> StepEnd:
         """They are read in pages; the attribute says that it has gathered."""
@@ -117,6 +150,11 @@ class Parents:
 def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
     """JSON texts, not read."""
     return {name: msgspec.Raw(text.encode()) for name, text in fields.items()}
+
+
+def _has_failed(end: Mapping[str, str]) -> bool:
+    """Of a child that has ended. One that is gone has not succeeded."""
+    return not end or has_failed(end)
 
 
 LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}

@@ -12,7 +12,7 @@ from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.values import STATE, Found, key_list, readable, state_of
+from stowhand.flows.redis.values import STATE, Found, children_again, key_list, readable, state_of
 from stowhand.flows.view import Stage
 from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.queue_store import Answer, Done
@@ -79,6 +79,8 @@ class Retrying:
             "kept": [*self._lookups(spot, known), *self._children(known)],
             "prefix": self._keys.prefix,
         }
+        if queue.declared.children_must_succeed:
+            job["again"] = children_again(queue)
         if queue.parent is not None:
             job["parent"] = self._parent(queue.parent, readable(known["parent"]))
         text = msgspec.json.encode(job).decode()

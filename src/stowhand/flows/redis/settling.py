@@ -172,7 +172,8 @@ class Settlements:
         rank = int(text) if priority is not None and (text := bytes(priority).decode()).isdigit() else 1
         base = self._keys.base(child.queue, max(1, min(rank, under.declared.priorities)))
         fields = [*_flat(child.fields), STATE, _quoted(f"waiting:{child.queue}")]
-        return child.id, f"{self._keys.hashes(under)}{child.id}", f"{base}:waiting", fields
+        failed = f"{self._keys.root(child.queue)}:failed"
+        return child.id, f"{self._keys.hashes(under)}{child.id}", f"{base}:waiting", fields, failed
 
 
 def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None) -> Reply:

@@ -11,7 +11,7 @@ import msgspec
 from stowhand.errors import UndecodablePayload
 from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs import strict_json
-from stowhand.protocols.flow_shape import FlowShape, Layout
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 
 ENDED_AT = "endedAtTimestamp"
 STATE, PASSED, KEY = "flow:state", "flow:passed", "flow:key"
@@ -135,6 +135,11 @@ def has_ended(raw: Mapping[str, str]) -> bool:
 def has_failed(raw: Mapping[str, str]) -> bool:
     """Of any hash, as above."""
     return raw.get("failed") in ("true", '"true"')
+
+
+def children_again(queue: FlowQueue) -> str:
+    """The field that makes a retried parent make its failed children anew."""
+    return f"children:{queue.name}:again"
 
 
 def key_list(text: str | None) -> list[str] | None:

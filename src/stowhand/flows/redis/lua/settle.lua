@@ -4,7 +4,7 @@
 -- its name and the addresses of its lists), jobs
 -- (MessagePack: of each id, token, outcome and what belongs to that):
 --   complete   place among the targets (0: none), {field, value, …}
---   park       {field, value, …}, {{id, hash, list, {field, value, …}} for each child}
+--   park       {field, value, …}, {{id, hash, list, {field, value, …}, set of failed ones} for each child}
 --   error      milliseconds until it is ready
 --   snooze     milliseconds until it is ready, reason (JSON)
 --   fail       message (JSON)
@@ -94,12 +94,16 @@ function outcomes.park(index, entry, hash, base, row)
   local id = ids[index]
   put(hash, entry[4])
   if #entry[5] > 0 then
-    redis.call('HDEL', hash, 'children:' .. queue.name .. ':results') -- of an earlier time
+    -- Of an earlier time; and the order to make failed children anew, which this fulfils.
+    redis.call('HDEL', hash, 'children:' .. queue.name .. ':results', 'children:' .. queue.name .. ':again')
     has_children(hash, row[9])
   end
   local made, from = 0, cjson.encode(id)
   for _, child in ipairs(entry[5]) do
-    local child_id, key, list, fields = unpack(child)
+    local child_id, key, list, fields, failed = unpack(child)
+    if redis.call('ZREM', failed, child_id) == 1 or redis.call('HEXISTS', key, 'failed') == 1 then
+      redis.call('DEL', key) -- it is made anew
+    end
     if redis.call('EXISTS', key) == 0 then
       made = made + 1
       fields[#fields + 1], fields[#fields + 2] = 'parent', from
