@@ -56,7 +56,7 @@ class Timetable:
 
     async def forget_item(self, identifier: str) -> bool:
         values = {"identifier": identifier, "scheduled_for": _micros(SCHEDULED_FOR)}
-        return await self._connections.write(lambda tx: tx.row("forget", **values) is not None)
+        return await self._connections.write(lambda tx: tx.row("forget_item", **values) is not None)
 
     async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
         """Those in the ledger, in order."""

@@ -14,7 +14,7 @@ ON CONFLICT (identifier) DO UPDATE SET spec = excluded.spec,
 UPDATE stowhand_crontab SET scheduled_by = :scheduler, scheduled_at = :now
 WHERE identifier = :identifier AND (scheduled_at IS NULL OR scheduled_at NOT BETWEEN :now - :interval + 1 AND :now)
 
--- name: forget
+-- name: forget_item
 DELETE FROM stowhand_crontab
 WHERE identifier = :identifier AND (scheduled_at IS NULL OR scheduled_at <= :now - :scheduled_for)
 RETURNING identifier
