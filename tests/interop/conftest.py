@@ -11,12 +11,14 @@ import pytest
 
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
+from tests.cli.conftest import call, folder
 from tests.interop.original import Original, install_meanwhile
 from tests.support.databases import Databases, Setup
 
 HERE = Path(__file__).parent
 FOR_BEHAVIOUR = "0.13.0"
 NEWEST_WITHOUT_NODE_22 = "0.17.3"
+__all__ = ["call", "folder"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

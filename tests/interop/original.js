@@ -2,6 +2,7 @@
 //
 //   node original.js VERSION migrate  URL                     install its schema
 //   node original.js VERSION add      URL TASK                enqueue one job
+//   node original.js VERSION work     URL                     run the due jobs of the task "fails", which fails
 //   node original.js VERSION backfill URL CRONTAB NOW         start its scheduler at the moment NOW, and end once it has
 //                                                             scheduled what was missed
 "use strict";
@@ -25,9 +26,15 @@ function shiftTime(now) {
 
 async function main() {
   if (verb === "backfill") shiftTime(moment);
-  const { run, runMigrations, quickAddJob, parseCrontab } = require(`graphile-worker-${version}`);
+  const { run, runOnce, runMigrations, quickAddJob, parseCrontab } = require(`graphile-worker-${version}`);
   if (verb === "migrate") return runMigrations({ connectionString: url });
   if (verb === "add") return quickAddJob({ connectionString: url }, crontab, { from: "theirs" });
+  if (verb === "work") {
+    const fails = () => {
+      throw new Error("no luck");
+    };
+    return runOnce({ connectionString: url, taskList: { fails }, noHandleSignals: true });
+  }
   const { EventEmitter } = require("events");
   const events = new EventEmitter();
   const started = new Promise((resolve) => events.on("cron:started", resolve));

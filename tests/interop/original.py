@@ -49,6 +49,10 @@ class Original:
         """Enqueue one job, as a program of theirs does."""
         self._drive("add", url, task)
 
+    def work(self, url: str) -> None:
+        """Run the due jobs of the task ``fails``: each fails."""
+        self._drive("work", url)
+
     def _drive(self, *arguments: str) -> None:
         folder = installed()
         _run([str(node(OF_0_18)), str(SCRIPT), self.version, *arguments], cwd=folder, seconds=60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +13,13 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
-from stowhand.observe.safe_text import scrub
+from stowhand.observe.safe_text import escape, scrub
 from stowhand.protocols.offered import there
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
+from stowhand.service.exit_codes import FAILURE, OK
+
+if TYPE_CHECKING:
+    from stowhand.stores.postgres.queue.from_graphile import GraphileContents
 
 
 @click.command()
@@ -27,24 +31,76 @@ from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
     metavar="N",
     help="PostgreSQL: from now on, of a job enqueued without a number, in SQL too.  [of a new schema: 25]",
 )
+@click.option(
+    "--from-graphile",
+    metavar="SCHEMA",
+    help="PostgreSQL: print what would be moved from this schema of graphile-worker; with --yes, move it.",
+)
+@click.option("-y", "--yes", is_flag=True, help="With --from-graphile: do it.")
 @store_options
-def command(plan: bool, roles: bool, default_attempts: int | None, **typed: Any) -> None:
+def command(
+    plan: bool, roles: bool, default_attempts: int | None, from_graphile: str | None, yes: bool, **typed: Any
+) -> int:
     """Install the store's schema, or bring it up to this version. Does nothing when it is.
 
     What another program or a hand has changed in the schema's functions is made good.
     """
     store = settings_of(typed).store
     click.echo(f"Store: {scrub(store.connection.url)} ({store.connection.source})", err=True)
+    if from_graphile is not None:
+        if plan or default_attempts is not None:
+            raise click.UsageError("--from-graphile goes with --roles and --yes alone")
+        return asyncio.run(move_from_graphile(store, from_graphile, roles=roles, doing=yes))
+    if yes:
+        raise click.UsageError("--yes goes with --from-graphile")
     if plan:
         if default_attempts is not None:
             raise click.UsageError("--default-attempts changes a setting; --plan changes nothing")
         _print_plan(asyncio.run(read_plan(store, roles=roles)))
-        return
+        return OK
     if default_attempts is not None:
         _check_attempts(store, default_attempts)
     click.echo(asyncio.run(migrate(store, roles=roles)))
     if default_attempts is not None:
         click.echo(asyncio.run(_set_attempts(store, default_attempts)))
+    return OK
+
+
+async def move_from_graphile(settings: StoreSettings, theirs: str, *, roles: bool, doing: bool) -> int:
+    """Move the jobs of a graphile-worker schema, or print what would be moved. Raises SchemaError."""
+    if settings.connection.scheme != "postgresql":
+        raise ConfigurationError(
+            "--from-graphile moves jobs within one PostgreSQL database: name it (-c postgresql://…)"
+        )
+    from stowhand.stores.postgres.queue.store import PostgresStore
+
+    async with unopened(settings) as store:
+        assert isinstance(store, PostgresStore)
+        move = store.from_graphile(theirs)
+        contents = await (move.move(roles=roles) if doing else move.look())
+    ours, kept = settings.options.schema, move.kept
+    click.echo(f"{'Moved' if doing else 'Would move'} from schema {escape(theirs)} to schema {escape(ours)}:")
+    for line in _contents(contents):
+        click.echo(f"  {line}")
+    click.echo(f"Their schema {'is now called' if doing else 'would be called'} {escape(kept)}.")
+    for problem in contents.problems:
+        click.echo(f"{escape(problem)}.", err=True)
+    if not doing:
+        click.echo(
+            "Nothing was changed." if contents.problems else "Nothing was changed. Add --yes to do it.", err=True
+        )
+    return FAILURE if contents.problems else OK
+
+
+def _contents(found: GraphileContents) -> Iterator[str]:
+    waiting = found.jobs - found.failed
+    yield (
+        f"{found.jobs:,} jobs: {waiting:,} waiting ({found.retried:,} of them have been tried), {found.failed:,}"
+        f" permanently failed; {'with their ids' if found.keeps_ids else 'with new ids, in their order'}"
+    )
+    yield f"{found.keys:,} job keys, {found.flagged:,} jobs with flags"
+    yield f"{found.queued:,} jobs of {found.queues:,} named queues"
+    yield f"{found.items:,} crontab items, with their last ticks"
 
 
 def _check_attempts(settings: StoreSettings, attempts: int) -> None:

@@ -12,7 +12,7 @@ What other programs have changed since: comparing.py.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
@@ -33,6 +33,8 @@ from stowhand.stores.postgres.queue.texts import (
     sources,
 )
 
+Step = Callable[[Session], Awaitable[None]]
+"""What runs in a transaction of the installer's."""
 NUMBERS_MOVED = SETTINGS_SINCE = KEYS_SINCE = 12
 """From this number on the numbers are in `applied_migrations`, and before in `migrations`; the schema has settings;
 and the history's days have keys."""
@@ -74,10 +76,24 @@ class Installer:
             await _run(connection, await self._proof(connection, await self._applied(connection)))
         return await self.status()
 
+    async def install_between(self, before: Step, after: Step, *, roles: bool = False) -> None:
+        """Install in one transaction with what comes before and after. Of an absent or a current schema."""
+        async with self._locked() as connection:
+            await before(connection)
+            await _run(connection, await self._script(connection, roles=roles, anyway=True))
+            await connection.execute(b"reset role")
+            await after(connection)
+        async with self._locked() as connection:
+            await _run(connection, await self._proof(connection, await self._applied(connection)))
+
     async def status(self) -> SchemaStatus:
         """What is there."""
         async with self._connection() as connection:
-            return self._judge(await self._applied(connection))
+            return await self.status_on(connection)
+
+    async def status_on(self, connection: Session) -> SchemaStatus:
+        """What is there, as this connection sees it."""
+        return self._judge(await self._applied(connection))
 
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, as a script for a login that may run them."""
@@ -262,9 +278,11 @@ class Installer:
             return None
         if not live or (ours and theirs == "r") or not (ours or theirs == "r"):
             # graphile-worker keeps its own table `migrations`; its numbers must not be taken for ours.
+            name = self._context.schema
             raise SchemaError(
-                f"schema {self._context.schema!r} at {self._context.address} holds tables of something else:"
-                " give another name (--schema)"
+                f"schema {name!r} at {self._context.address} holds tables of something else: give another name"
+                f" (--schema). If they are graphile-worker's: `stowhand migrate --from-graphile {name}` moves its jobs"
+                " (docs/how-to/come-from-graphile-worker.md)"
             )
         return await self._ask(connection, "applied" if ours else "applied_before_12")
 

@@ -14,6 +14,7 @@ from stowhand.stores.postgres.queue.administering import Administrator
 from stowhand.stores.postgres.queue.claiming import Claims
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.flow_tables import PostgresFlowTables
+from stowhand.stores.postgres.queue.from_graphile import GraphileImport
 from stowhand.stores.postgres.queue.guest import Guest
 from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
@@ -68,6 +69,10 @@ class PostgresStore:
     def description(self) -> str:
         """Where it is, for people."""
         return f"{self._context.address}, schema {self._context.schema}"
+
+    def from_graphile(self, schema: str) -> GraphileImport:
+        """Move the jobs of a graphile-worker schema in the same database into this one."""
+        return GraphileImport(self._context, self.schema, schema)
 
     async def open(self) -> None:
         """Connect, and check the schema. Raises StoreUnreachable, SchemaError."""

@@ -1,0 +1,211 @@
+"""Moves the jobs of a graphile-worker schema into ours, in one transaction.
+
+look    what is there, and what forbids to move it; changes nothing
+move    lock their tables, look once more, rename their schema, install ours, copy
+
+Their schema stays under another name. There are two layouts: until 0.13 a job's row has the names of its task and
+queue, later it has their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib.resources import files
+
+import msgspec
+import psycopg
+
+from stowhand.errors import SchemaError
+from stowhand.stores.database.link import Row, Session
+from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.schema import Installer
+
+KEPT_SUFFIX = "_before_stowhand"
+MAX_NAME_BYTES = 63
+LOCKED_TABLES = ("known_crontabs", "jobs")
+"""Their tables, by the names that they had until 0.13."""
+NEEDED_COLUMNS = {"key", "flags", "revision", "locked_at", "locked_by"}
+"""Of their jobs: version 0.12 has them all."""
+IDS = {"id": "id,", "id_value": "j.id,", "overriding": "overriding system value"}
+NO_IDS = dict.fromkeys(IDS, "")
+
+Tables = Mapping[str, Sequence[str]]
+"""Columns of their tables, by name."""
+Statements = Mapping[str, bytes]
+
+
+class GraphileContents(msgspec.Struct, frozen=True, kw_only=True):
+    """What a schema of theirs holds, and what forbids to move it."""
+
+    jobs: int
+    failed: int
+    retried: int
+    """Waiting jobs that have been tried."""
+    keys: int
+    queued: int
+    """Jobs that have a named queue."""
+    queues: int
+    flagged: int
+    items: int
+    """Known items of crontabs."""
+    keeps_ids: bool = True
+    problems: Sequence[str] = ()
+    """Sentences with what to do; empty: it can be moved."""
+
+
+class GraphileImport:
+    """The move of one schema of theirs."""
+
+    def __init__(self, context: PostgresContext, installer: Installer, theirs: str) -> None:
+        self._context = context
+        self._installer = installer
+        self.theirs = theirs
+        self.kept = theirs.encode()[: MAX_NAME_BYTES - len(KEPT_SUFFIX)].decode(errors="ignore") + KEPT_SUFFIX
+        """The name that their schema gets."""
+
+    async def look(self) -> GraphileContents:
+        """Find out what would be moved. Raises SchemaError where there is no schema of theirs that can be read."""
+        with self._context.translated():
+            async with self._context.pool.connection("schema") as connection, connection.transaction():
+                return await self._look(connection, await self._tables(connection))
+
+    async def move(self, *, roles: bool = False) -> GraphileContents:
+        """Move it; return what was moved. Raises SchemaError, with all problems; then nothing has changed."""
+        contents: GraphileContents | None = None
+        tables: Tables = {}
+
+        async def prepare(connection: Session) -> None:
+            nonlocal contents, tables
+            tables = await self._tables(connection)
+            statements = self._statements(tables, self.theirs)
+            await self._lock(connection, statements)
+            contents = await self._look(connection, tables)
+            if contents.problems:
+                raise SchemaError("\n".join(contents.problems))
+            await _run(connection, statements, "rename")
+
+        async def copy(connection: Session) -> None:
+            assert contents is not None
+            statements = self._statements(tables, self.kept, IDS if contents.keeps_ids else NO_IDS)
+            await _run(connection, statements, "copy_jobs", "continue_ids", "copy_crontab", "copy_ticks")
+            await _run(connection, statements, "count_for_planner", "wake")
+
+        await self._installer.install_between(prepare, copy, roles=roles)
+        assert contents is not None
+        return contents
+
+    async def _tables(self, connection: Session) -> Tables:
+        """Their tables and columns. Raises SchemaError where they are not graphile-worker's, or too old."""
+        found: Tables = dict(await _answer(connection, self._statements({}, self.theirs)["tables"]))
+        jobs = found.get(_name("jobs", found))
+        if jobs is None or "migrations" not in found:
+            raise SchemaError(
+                f"schema {self.theirs!r} at {self._context.address} has no tables of graphile-worker: name its schema,"
+                f" which usually is graphile_worker. A schema that was moved is called {self.kept!r}"
+            )
+        if _name("known_crontabs", found) not in found or not NEEDED_COLUMNS.issubset(jobs):
+            raise SchemaError(
+                f"schema {self.theirs!r} is of a version before 0.12: let graphile-worker 0.13 migrate it first"
+            )
+        return found
+
+    def _statements(self, tables: Tables, schema: str, ids: Mapping[str, str] = NO_IDS) -> Statements:
+        """For their tables in a schema of this name."""
+        fillings = {"task": "j.task_identifier", "queue": "j.queue_name", "joins": ""}
+        if "task_identifier" not in tables.get(_name("jobs", tables), ()):
+            fillings = {
+                "task": "t.identifier",
+                "queue": "q.queue_name",
+                "joins": f"join {_table('tasks', tables, schema)} t on t.id = j.task_id"
+                f" left join {_table('job_queues', tables, schema)} q on q.id = j.job_queue_id",
+            }
+        names = {
+            "theirs": quote_identifier(self.theirs),
+            "theirs_name": quote_text(quote_identifier(self.theirs)),
+            "kept": quote_identifier(self.kept),
+            "kept_name": quote_text(quote_identifier(self.kept)),
+            "jobs": _table("jobs", tables, schema),
+            "crontabs": _table("known_crontabs", tables, schema),
+        }
+        file = files("stowhand.stores.postgres.queue") / "from_graphile.sql"
+        return load_statements(file, {**self._context.fillings, **names, **fillings, **ids})
+
+    async def _lock(self, connection: Session, statements: Statements) -> None:
+        try:
+            await connection.execute(self._context.statements["be_patient"])
+            await _run(connection, statements, "lock_theirs")
+        except psycopg.errors.LockNotAvailable as error:
+            raise SchemaError(
+                f"another session has used the tables of schema {self.theirs!r} for 5 s: stop graphile-worker's workers"
+                " and what enqueues, then try again"
+            ) from error
+
+    async def _look(self, connection: Session, tables: Tables) -> GraphileContents:
+        statements = self._statements(tables, self.theirs)
+        await _run(connection, statements, "see_all_rows")
+        ((*numbers,),) = await _answer(connection, statements["counts"])
+        contents = GraphileContents(**dict(zip(GraphileContents.__struct_fields__, numbers, strict=False)))
+        problems = [problem async for problem in self._problems(connection, tables)]
+        if self._context.schema == self.theirs:
+            return msgspec.structs.replace(contents, problems=problems)
+        keeps_ids = True
+        status = await self._installer.status_on(connection)
+        if status.installed is not None and status.installed != status.expected:
+            problems.append(
+                f"schema {self._context.schema!r} has number {status.installed}, this version needs {status.expected}:"
+                " run `stowhand migrate` first"
+            )
+        elif status.installed is not None:
+            ((keeps_ids,),) = await _answer(connection, statements["is_unused"])
+            ((taken, keys),) = await _answer(connection, statements["taken_keys"])
+            if taken:
+                problems.append(
+                    f"{taken:,} of their keys are those of live jobs in schema {self._context.schema!r}: {_some(keys)}."
+                    " Remove one of the two"
+                )
+        return msgspec.structs.replace(contents, keeps_ids=keeps_ids, problems=problems)
+
+    async def _problems(self, connection: Session, tables: Tables) -> AsyncIterator[str]:
+        statements = self._statements(tables, self.theirs)
+        ((has_kept,),) = await _answer(connection, statements["has_kept"])
+        if has_kept:
+            yield f"there is a schema {self.kept!r} already, the name that theirs would get: rename or drop it"
+        for worker, number in await _answer(connection, statements["holders"]):
+            unlock = f"update {_table('jobs', tables, self.theirs)} set locked_at = null, locked_by = null"
+            yield (
+                f"worker {worker} holds {number:,} {'job' if number == 1 else 'jobs'}: stop it. If it is dead, unlock"
+                f" them: {unlock} where locked_by = {quote_text(worker)}"
+            )
+        ((misfits, ids),) = await _answer(connection, statements["misfits"])
+        if misfits:
+            are = "job is" if misfits == 1 else "jobs are"
+            yield (
+                f"{misfits:,} {are} beyond the limits of a job (docs/reference/limits.md), or of a built-in task:"
+                f" {_some(ids)}. Change or delete them"
+            )
+
+
+def _name(table: str, tables: Tables) -> str:
+    """Of one of their tables in this layout; the first name is that of versions until 0.15."""
+    return f"_private_{table}" if "_private_jobs" in tables else table
+
+
+def _table(table: str, tables: Tables, schema: str) -> str:
+    return f"{quote_identifier(schema)}.{_name(table, tables)}"
+
+
+def _some(found: Sequence[object]) -> str:
+    return ", ".join(map(str, found))
+
+
+async def _run(connection: Session, statements: Statements, *names: str) -> None:
+    for name in names:
+        await connection.execute(statements[name])
+
+
+async def _answer(connection: Session, statement: bytes) -> list[Row]:
+    """Without a deadline: a large table is read as a whole."""
+    cursor = connection.reader()
+    await cursor.execute(statement)
+    return await cursor.fetchall()
