@@ -579,7 +579,8 @@ begin
     done := 'done';
   elsif _state = 'processing' then
     update "stowhand".live j set cancel_requested = true where j.id = _id;
-    done := 'asked'; why := 'it is running; its worker hears of it at the next beat';
+    perform "stowhand".wake();
+    done := 'asked'; why := 'it is running; its worker will stop it';
   elsif _state = 'failed' then
     done := 'refused'; why := 'it has failed already; remove it, or retry it';
   else
@@ -1565,6 +1566,23 @@ begin
   return concat('{"job_id":', _job.id, ',"task":', to_json(_job.task), ',"arguments":', _arguments,
     ',"error_class":', coalesce(to_json(_error_class)::text, 'null'), ',"error":', to_json(_error), '}')::json;
 end $_$;
+
+CREATE FUNCTION stowhand.find_canceled(_ids bigint[], _tokens uuid[]) RETURNS TABLE(id bigint, token uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+  return query select f.id, f.token from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+    select from "stowhand".live l where l.id = f.id and l.token = f.token and l.cancel_requested offset 0) j;
+end $$;
 
 CREATE FUNCTION stowhand.find_stalled(_slack double precision, _worker text, _id bigint, _token uuid, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token text, task text, worker text, resets integer, max_resets integer, max_attempts integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -30,6 +30,7 @@ HTTP = {
 TABLE = {
     **TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs")).capabilities.absent,
     "keys": "a record has no key",
+    "find_canceled": "its workers hear of a cancellation at a beat, at the latest after cancel_interval",
     "queues": "a record has no queue",
     "flags": "a record has no flags",
     "limits": "limits are the table's, not a record's",
@@ -46,6 +47,7 @@ TABLE = {
 }
 FLOW = {
     **FlowStore.capabilities.absent,
+    "find_canceled": "nobody cancels it from outside",
     "foreign": "leases of others are locks, of which only two looks can tell: tests/flows/redis/test_sweep.py",
     "refusals": "a server without triggers",
     "keys": "a flow's job has no key",

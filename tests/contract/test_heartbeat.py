@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Pulse
@@ -63,6 +67,19 @@ async def test_a_beat_names_what_is_lost_and_renews_the_rest(harness: StoreHarne
     assert pulse == Pulse(lost=frozenset(pair(lease) for lease in (settled, reset, released, unknown)))
     await harness.pass_time(20)
     assert list(await harness.heartbeats.reset_stalled(0)) == []
+
+
+@needs("find_canceled")
+async def test_cancellations_are_found_between_two_beats(harness: StoreHarness) -> None:
+    finder: Any = harness.heartbeats
+    asked, other, ended, stale = [await harness.start(task) for task in "abcd"]
+    assert await finder.find_canceled([]) == frozenset()
+    assert await finder.find_canceled([asked, other]) == frozenset()
+    for lease in (asked, ended, stale):
+        await harness.store.admin.cancel(lease.job_id)
+    await harness.settle(ended)
+    old = msgspec.structs.replace(stale, token=new_token())
+    assert await finder.find_canceled([asked, other, ended, old]) == frozenset({pair(asked)})
 
 
 @needs("cancel")

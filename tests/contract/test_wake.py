@@ -69,6 +69,11 @@ async def by_stall(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
     return lambda: harness.heartbeats.reset_stalled(0.0)
 
 
+async def by_a_cancellation(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
+    lease = await harness.start()
+    return lambda: harness.store.admin.cancel(lease.job_id)
+
+
 async def by_a_freed_queue(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
     lease = await harness.start(queue="q")
     await harness.add(queue="q")
@@ -96,6 +101,7 @@ CAUSES = [
     by_abandon,
     by_reset,
     by_stall,
+    by_a_cancellation,
     by_a_freed_queue,
     by_a_queue_freed_by_an_error,
     by_a_queue_freed_by_a_snooze,
@@ -103,6 +109,7 @@ CAUSES = [
 NEEDED = {
     by_retry: "retry",
     by_key: "keys",
+    by_a_cancellation: "find_canceled",
     by_a_freed_queue: "queues",
     by_a_queue_freed_by_an_error: "queues",
     by_a_queue_freed_by_a_snooze: "queues",

@@ -17,7 +17,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StowhandError
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.queue_store import Done, QueueStore
 from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
 from stowhand.runner.running import Signals
 from stowhand.stores.opening import open_store
@@ -473,3 +473,23 @@ async def test_a_job_has_the_attributes_of_the_originals(url: str) -> None:
     assert job.locked_at >= job.run_at
     assert done is not None
     assert (done.state, done.locked_at, done.locked_by) == (State.COMPLETED, None, None)
+
+
+async def test_a_running_job_hears_of_its_cancellation_long_before_a_heartbeat(url: str) -> None:
+    begun, heard = asyncio.Event(), asyncio.Event()
+
+    async def work(payload: Any, helpers: Helpers) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            heard.set()
+
+    options: dict[str, Any] = {"no_handle_signals": True, "task_list": {"work": work}}
+    async with await run(connection_string=url, lease=3600.0, **options) as runner:
+        job = await runner.add_job("work")
+        await asyncio.wait_for(begun.wait(), 30)
+        async with await make_worker_utils(connection_string=url) as utils:
+            answer = await utils._store.admin.cancel(job.id)
+        assert (answer.done, answer.why) == (Done.ASKED, "it is running; its worker will stop it")
+        await asyncio.wait_for(heard.wait(), 30)

@@ -11,6 +11,7 @@ from stowhand.errors import ConfigurationError, DuplicateTask
 from stowhand.tasks.discovery import Folder, load_folder, read_folder
 from stowhand.tasks.registry import Registry
 
+NAMED = "name the parameters, or take the whole object as one called 'payload'"
 TASK = "def task(payload, helpers): return __name__\n"
 
 
@@ -121,7 +122,7 @@ def test_every_broken_file_is_reported_at_once_with_its_line(tmp_path: Path) -> 
         "empty.py: no function named empty, task, main in it",
         "leaves.py: line 1: SystemExit: 3",
         "raises.py: line 3: ValueError: no",
-        "stars.py: task 'stars': parameter **named: name the parameters, or take the whole object as one called 'payload'",
+        f"stars.py: task 'stars': parameter **named: {NAMED}",
         "syntax.py: line 1: SyntaxError: invalid syntax (syntax.py, line 1)",
         "typed.py: task 'typed': takes to, subject; a task in a folder takes (payload) or (payload, helpers)",
     ]

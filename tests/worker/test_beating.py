@@ -368,3 +368,54 @@ async def test_what_a_store_lays_down_is_asked_when_the_worker_starts() -> None:
         await clock.advance(21)
         assert [event.attempt for event in harness.events(JobEnded)] == [1]
         assert len(store.moments("beat")) >= 9
+
+
+# -- cancellations -----------------------------------------------------------------------------------
+
+
+async def test_a_running_job_hears_of_its_cancellation_within_a_second() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock, concurrency=2) as harness:
+        canceled, other = await harness.add(), await harness.add()
+        await clock.advance(3)
+        beats = len(harness.store.called("beat"))
+        await harness.store.admin.cancel(canceled)
+        await clock.advance(1)
+        assert (await harness.job(canceled)).state is State.CANCELED
+        assert (await harness.job(other)).state is State.PROCESSING
+        assert len(harness.store.called("beat")) == beats, "no lease was renewed for it"
+
+
+async def test_an_idle_worker_looks_for_no_cancellations() -> None:
+    async with at_work(nothing) as harness:
+        await harness.clock.advance(1)
+        await harness.does(seconds=1)
+        for _ in range(5):
+            harness.worker.wake()
+            await harness.add(delay=600.0)
+            await harness.clock.advance(1)
+        assert harness.store.called("find_canceled") == []
+
+
+async def test_a_busy_worker_that_is_not_woken_looks_for_no_cancellations() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock) as harness:
+        await harness.add()
+        await clock.advance(2)
+        looks = len(harness.store.called("find_canceled"))
+        await clock.advance(60)
+        assert len(harness.store.called("find_canceled")) == looks
+
+
+async def test_a_look_for_cancellations_that_fails_is_repeated() -> None:
+    clock = FakeClock()
+    async with at_work(taking(clock, 1000), clock=clock) as harness:
+        job_id = await harness.add()
+        await clock.advance(2)
+        harness.store.down.add("find_canceled")
+        await harness.store.admin.cancel(job_id)
+        await clock.advance(1)
+        assert (await harness.job(job_id)).state is State.PROCESSING
+        harness.store.down.clear()
+        await clock.advance(2)
+        assert (await harness.job(job_id)).state is State.CANCELED

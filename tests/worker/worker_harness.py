@@ -15,7 +15,7 @@ from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events
 from stowhand.jobs.conditions import TOGETHER
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt, Handler, handler
 from stowhand.protocols.isolation import Isolate
@@ -147,6 +147,10 @@ class FaultyHeartbeats(MemoryHeartbeats):
         self._faulty.after("beat")
         busy = frozenset((one.job_id, one.token) for one in leases if one.job_id in locked)
         return msgspec.structs.replace(pulse, busy=pulse.busy | busy)
+
+    async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
+        self._faulty.before("find_canceled", [one.job_id for one in leases])
+        return await super().find_canceled(leases)
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         self._faulty.before("release", [one.job_id for one in leases])

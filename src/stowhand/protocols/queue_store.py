@@ -117,7 +117,8 @@ class Done(StrEnum):
 
     DONE = "done"
     ASKED = "asked"
-    """The cancellation of a running job was requested; its worker hears of it at the next beat."""
+    """The cancellation of a running job was requested; its worker hears of it within a second where it is woken,
+    and else at the next heartbeat."""
     UNCHANGED = "unchanged"
     REFUSED = "refused"
     """Not in this state; the answer's ``why`` says what to do instead."""
@@ -254,7 +255,7 @@ class Administrator(Protocol):
         """Make it due now, attempts and resets 0. Refused while processing and when completed."""
 
     async def cancel(self, job_id: int) -> Answer:
-        """Cancel it: at once, or, while it runs, by its worker at the next beat."""
+        """Cancel it: at once, or, while it runs, by its worker."""
 
     async def remove(self, job_id: int) -> Answer:
         """Delete. Refused while processing (cancel instead) and when completed."""

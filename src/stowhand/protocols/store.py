@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -321,6 +321,17 @@ class Heartbeats(Protocol):
 
     async def close(self) -> None:
         """Close the connection, on the loop of the calls. Nothing to do where none was made."""
+
+
+@runtime_checkable
+class CancellationFinder(Protocol):
+    """Heartbeats that can look for cancellations between two beats. Raises StoreUnreachable.
+
+    A worker asks after a wake-up while it runs jobs. The call must write nothing: on SQLite a write wakes every worker.
+    """
+
+    async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
+        """Those of these leases that are valid and whose jobs were asked to cancel."""
 
 
 DAY = 86_400.0

@@ -92,9 +92,10 @@ class Proof(Message, frozen=True):
     authorization: str
 
 
-class Held(Message, frozen=True):
+class Held(Message, frozen=True, omit_defaults=True):
     leases: tuple[Proof, ...]
-    lease: float
+    lease: float | None = None
+    """Seconds. ``None``: nothing is renewed, and the answer names only what was asked to cancel."""
 
 
 class Beaten(Message, frozen=True):

@@ -112,7 +112,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
         lease += f", {ENDED}"
     yield Reason("running", f"it is running on {job.worker}, since {_say(job.started_at)}{lease}")
     if job.cancel_requested:
-        yield Reason("cancel_asked", "it was asked to cancel: its worker hears of it at the next beat")
+        yield Reason("cancel_asked", "it was asked to cancel: its worker will stop it")
 
 
 def _later(facts: Facts) -> Iterator[Reason]:

@@ -182,7 +182,7 @@ class JobHandle(JobFields, Generic[R_co]):
         return self
 
     async def cancel(self) -> Answer:
-        """At once if it waits; a running one is canceled by its worker at the next beat."""
+        """At once if it waits; a running one is canceled by its worker."""
         return await self._jobs.cancel(self.id)
 
     async def watch(self) -> AsyncIterator[Job]:

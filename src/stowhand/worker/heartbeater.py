@@ -2,6 +2,7 @@
 
     beat      renew leases; learn which are lost, canceled or busy
     return    give back what was claimed ahead and has not started, and what stopped unfinished
+    cancel    after a wake-up, learn which running jobs were asked to cancel
     sweep     reset the jobs of dead workers
     count     write down, for people, what has ended (throughput_writer.py)
     register  write down, for people, that this worker exists
@@ -23,10 +24,10 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.progress import ProgressKeeper
-from stowhand.protocols.store import Foreign, Heartbeats
+from stowhand.protocols.store import CancellationFinder, Foreign, Heartbeats
 from stowhand.worker.abandoned_threads import AbandonedThreads
 from stowhand.worker.basis import Basis
-from stowhand.worker.leases import Held, Leases, leases_of
+from stowhand.worker.leases import Held, Leases, Phase, leases_of
 from stowhand.worker.minute_book import MinuteBook
 from stowhand.worker.progress import ProgressBoard
 from stowhand.worker.registration import RETRY_AFTER, Registration
@@ -80,6 +81,9 @@ class Heartbeater:
         lease = basis.options.lease
         self.progress = ProgressBoard(heartbeats, lease) if isinstance(heartbeats, ProgressKeeper) else None
         """``None``: the store keeps none."""
+        self._finder = heartbeats if isinstance(heartbeats, CancellationFinder) else None
+        """``None``: cancellations are learned from beats alone."""
+        self._should_find_canceled = False
         self._ticker: Ticker | None = None
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
@@ -163,6 +167,10 @@ class Heartbeater:
         self._write_check.want()
         return self._refused_since
 
+    def find_canceled_soon(self) -> None:
+        """The store has changed: a running job may have been canceled. At the next tick, within half a second."""
+        self._should_find_canceled = True
+
     def beat_soon(self) -> None:
         """Renew everything at the next tick, due or not."""
         self._beat_now = True
@@ -193,6 +201,7 @@ class Heartbeater:
         now = self.ticked = self._clock.monotonic()
         try:
             await self._beat(now)
+            await self._find_canceled()
             stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
             self.give_back(stale, "claimed ahead and not started within a second")
             await self._run_errands()
@@ -276,6 +285,22 @@ class Heartbeater:
             self._changes.from_thread(self._leases.lose, held)
         for held in self._leases.find(pulse.canceled):
             self._changes.from_thread(self._leases.cancel, held)
+
+    async def _find_canceled(self) -> None:
+        if self._finder is None or not self._should_find_canceled:
+            return
+        self._should_find_canceled = False  # before the await: another wake-up may come meanwhile
+        held = [one for one in self._leases.all() if one.stop_reason is None]
+        if not held:
+            return
+        try:
+            canceled = self._leases.find(await self._finder.find_canceled(leases_of(held)))
+        except BaseException:
+            self._should_find_canceled = True
+            raise
+        for one in canceled:
+            self._should_find_canceled |= one.phase is Phase.AHEAD  # it has no handler yet that could be stopped
+            self._changes.from_thread(self._leases.cancel, one)
 
     def _worth_keeping(self, held: Held, now: float) -> bool:
         """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""

@@ -1,4 +1,7 @@
-"""Wakes the claimer when the store has work. Wake-ups are hints: losing them all costs a poll interval."""
+"""Wakes the claimer when the store has work, and the heartbeater, for a running job may have been canceled.
+
+Wake-ups are hints: losing them all costs a poll interval, or for a cancellation a heartbeat interval.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from stowhand.events import StoreRecovered, StoreTrouble
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Store
 from stowhand.worker.basis import Basis
+from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.liveness import Call
 
 
@@ -19,11 +23,13 @@ class Wakeups:
     def __init__(
         self,
         store: Store[Any],
+        heartbeater: Heartbeater,
         basis: Basis,
         *,
         polls: bool,
     ) -> None:
         self._store = store
+        self._heartbeater = heartbeater
         self._options = basis.options
         self._events = basis.events
         self._clock = basis.clock
@@ -46,6 +52,7 @@ class Wakeups:
                 self._check_listening()
             if woken:
                 self._changes.wake()
+                self._heartbeater.find_canceled_soon()
                 await asyncio.sleep(0)  # the claim is sent first, and the next wait begins while it is on its way
 
     def _check_listening(self) -> None:

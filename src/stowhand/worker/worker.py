@@ -141,7 +141,7 @@ class Worker:
         succession = (claims, claim_size, suspects, slots, load, leases, heartbeater, basis)
         self._settling = partial(settler.run, Successors(chain, *succession))
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
-        self._wakeups = Wakeups(store, basis, polls=terms is not None and terms.polls)
+        self._wakeups = Wakeups(store, heartbeater, basis, polls=terms is not None and terms.polls)
 
         self._openings = openings = openings_for(handler, watchdog, basis)
         beating = (lambda: heartbeater.ticked) if openings is None else lambda: max(heartbeater.ticked, openings.moved)

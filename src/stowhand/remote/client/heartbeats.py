@@ -122,6 +122,14 @@ class QueueHeartbeats(HttpHeartbeats):
         self._warn = warn
         self._is_kept = True
 
+    async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
+        """Those that were asked to cancel. Nothing is renewed."""
+        canceled: set[Pair] = set()
+        for start in range(0, len(leases), ITEMS):
+            held = Held(leases=tuple(self._proofs.of(one) for one in leases[start : start + ITEMS]))
+            canceled.update((await self._http.post("/v1/heartbeat", held, Beaten)).canceled)
+        return frozenset(canceled)
+
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """The server drops what its store does not take at once."""
         if not self._is_kept:

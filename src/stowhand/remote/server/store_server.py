@@ -23,7 +23,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.tries import Try
 from stowhand.protocols.progress import ProgressKeeper, read_progress
 from stowhand.protocols.queue_store import Failures
-from stowhand.protocols.store import Heartbeats, Recorded, Unwritten, Verdict
+from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
 from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
 from stowhand.remote.server.ends import LentEnds
@@ -119,8 +119,10 @@ class StoreServer:
         return sent
 
     async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
-        """Renew leases; those without a valid proof count as lost."""
+        """Renew leases; those without a valid proof count as lost. Without ``lease``, only find what was canceled."""
         grant.need(Scope.CLAIM)
+        if held.lease is None:
+            return await self._find_canceled(grant, held)
         check_lease(held.lease)
         proved, unproved = self._sort(grant, held.leases)
         given = {lease.pair: (lease.job_id, proof.lease.token) for proof, lease in proved}
@@ -140,6 +142,18 @@ class StoreServer:
             busy=tuple(given[pair] for pair in pulse.busy),
             lease_until=until,
         )
+
+    async def _find_canceled(self, grant: Grant, held: Held) -> Beaten:
+        proved, _ = self._sort(grant, held.leases)
+        given = {lease.pair: (lease.job_id, proof.lease.token) for proof, lease in proved}
+
+        async def find(heartbeats: Heartbeats) -> frozenset[Pair]:
+            if not given or not isinstance(heartbeats, CancellationFinder):
+                return frozenset()
+            return await heartbeats.find_canceled([lease for _, lease in proved])
+
+        canceled = await self._heartbeats.call(find)
+        return Beaten(canceled=tuple(given[pair] for pair in canceled))
 
     async def progress(self, grant: Grant, said: ProgressSaid) -> ProgressHeard:
         """Keep how far running jobs are, under their leases; dropped where the store does not answer at once."""

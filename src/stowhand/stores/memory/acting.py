@@ -60,7 +60,8 @@ class Administrator:
             assert row is not None
             if row.state is State.PROCESSING:
                 row.cancel_requested = True
-                return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
+                rows.announce()
+                return Answer(job_id, Done.ASKED, "it is running; its worker will stop it")
             rows.finish(row, State.CANCELED)
             return Answer(job_id, Done.DONE)
 

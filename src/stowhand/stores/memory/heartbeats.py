@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from stowhand.jobs.job import State
-from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import Foreign, Pulse, Refusal
@@ -39,6 +39,11 @@ class MemoryHeartbeats:
                     if row.cancel_requested:
                         canceled.add(pair)
         return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), refused=frozenset(refused))
+
+    async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
+        with self._store.transaction() as rows:
+            held = [(one.pair, rows.held(one)) for one in leases]
+            return frozenset(pair for pair, row in held if row is not None and row.cancel_requested)
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         with self._store.transaction() as rows:

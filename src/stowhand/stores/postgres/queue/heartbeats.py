@@ -8,6 +8,7 @@ import msgspec
 import psycopg
 
 from stowhand.errors import StoreError
+from stowhand.jobs.lease import Lease, Pair
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.progress import Progress
 from stowhand.protocols.throughput import TaskMinute
@@ -23,6 +24,12 @@ from stowhand.stores.postgres.shared.leaser import Leaser
 
 class PostgresHeartbeats(Leaser[PostgresContext]):
     """A token that has been abandoned is kept in the schema."""
+
+    async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
+        """Those that were asked to cancel."""
+        with self._context.translated():
+            rows = await self._ask("find_canceled", **self._context.leases(leases))
+        return frozenset((self._context.job_id(key), token) for key, token in rows)
 
     async def abandon(self, token: str) -> bool:
         """Give back what this claim holds, and let it claim no more. False: some of it is locked, and still held."""

@@ -34,6 +34,9 @@ select id, token::text, found, state from {schema}.look(%(ids)s::bigint[], %(tok
 select id, token::text, found from {schema}.beat(%(ids)s::bigint[], %(tokens)s::uuid[], %(lease)s::float8,
   %(now)s::timestamptz)
 
+-- name: find_canceled
+select id, token::text from {schema}.find_canceled(%(ids)s::bigint[], %(tokens)s::uuid[])
+
 -- name: keep_progress
 select {schema}.keep_progress(%(ids)s::bigint[], %(tokens)s::uuid[], %(progress)s::float8[], %(texts)s::text[])
 

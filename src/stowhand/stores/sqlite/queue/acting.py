@@ -123,7 +123,7 @@ def cancel(tx: Transaction, job_id: int) -> Answer:
         return refused
     if state is State.PROCESSING:
         tx.run("ask_to_cancel", id=job_id)
-        return Answer(job_id, Done.ASKED, "it is running; its worker hears of it at the next beat")
+        return Answer(job_id, Done.ASKED, "it is running; its worker will stop it")
     cancel_waiting(tx, job_id)
     return Answer(job_id, Done.DONE)
 

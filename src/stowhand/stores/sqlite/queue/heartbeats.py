@@ -77,6 +77,11 @@ class SqliteHeartbeats(Leaser[Transaction]):
         lost = pairs - {(row[0], row[1]) for row in rows} - refused
         return Pulse(lost=lost, canceled=canceled, refused=frozenset(refused))
 
+    async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
+        """Those that were asked to cancel."""
+        pairs = as_json([one.pair for one in leases])
+        return frozenset(self._connection.read(lambda tx: tx.rows("find_canceled", leases=pairs)))
+
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Return without using an attempt. None is ever busy: there is one writer at a time."""
         if leases:

@@ -63,6 +63,7 @@ begin
       ('settle_and_claim', 'worker'),
       ('look', 'worker'),
       ('beat', 'worker'),
+      ('find_canceled', 'worker'),
       ('keep_progress', 'worker'),
       ('release', 'worker'),
       ('abandon', 'worker'),

@@ -73,7 +73,8 @@ begin
     done := 'done';
   elsif _state = 'processing' then
     update {schema}.live j set cancel_requested = true where j.id = _id;
-    done := 'asked'; why := 'it is running; its worker hears of it at the next beat';
+    perform {schema}.wake();
+    done := 'asked'; why := 'it is running; its worker will stop it';
   elsif _state = 'failed' then
     done := 'refused'; why := 'it has failed already; remove it, or retry it';
   else

@@ -25,6 +25,15 @@ begin
     where j.token is distinct from f.token or not j.id = any(_mine) or j.cancel_requested;
 end $$;
 
+-- Which of these were asked to cancel. Nothing is written: a worker asks after each wake-up while it runs jobs.
+create or replace function {schema}.find_canceled(_ids bigint[], _tokens uuid[]) returns table (id bigint, token uuid)
+language plpgsql stable {definer} {index_plans} as $$
+#variable_conflict use_column
+begin
+  return query select f.id, f.token from unnest(_ids, _tokens) as f(id, token) cross join lateral (
+    select from {schema}.live l where l.id = f.id and l.token = f.token and l.cancel_requested offset 0) j;
+end $$;
+
 -- How far running jobs are. For people: what another transaction has locked is left out, and a commit that is lost is no harm.
 create or replace function {schema}.keep_progress(
   _ids bigint[], _tokens uuid[], _progress double precision[], _texts text[]

@@ -6,6 +6,11 @@ WHERE stowhand_jobs.id = json_extract(lease.value, '$[0]') AND stowhand_jobs.tok
     AND stowhand_jobs.state = 'processing'
 RETURNING id, token, cancel_requested
 
+-- name: find_canceled
+SELECT job.id, job.token FROM json_each(:leases) AS lease
+CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(lease.value, '$[0]')
+WHERE job.token = json_extract(lease.value, '$[1]') AND job.cancel_requested
+
 -- name: keep_progress
 -- [[id, token, progress, text], …]
 UPDATE stowhand_jobs
