@@ -19,7 +19,19 @@ _ARCHIVED = (
 )
 """What the history keeps of every job."""
 FILES = sorted(files("stowhand.stores.sqlite.queue").joinpath("sql").iterdir(), key=lambda file: file.name)
-SQL = {name: text.decode() for file in FILES for name, text in load_statements(file, {"archived": _ARCHIVED}).items()}
+
+
+def _load() -> dict[str, str]:
+    statements: dict[str, str] = {}
+    for file in FILES:
+        for name, text in load_statements(file, {"archived": _ARCHIVED}).items():
+            if name in statements:
+                raise ValueError(f"statement {name!r} of {file.name} is declared in another file, too")
+            statements[name] = text.decode()
+    return statements
+
+
+SQL = _load()
 
 
 class Transaction:
