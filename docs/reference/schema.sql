@@ -942,7 +942,9 @@ CREATE FUNCTION stowhand.complete_all(_ids bigint[], _keep boolean, _now timesta
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
-  _jobs "stowhand".live[] := "stowhand".lock_idle(_ids, _at);
+  _jobs "stowhand".live[] := array(
+    select j from unnest("stowhand".lock_idle(_ids, _at)) as j
+    where (j.key like 'flow:%' and j.task like '%/%') is not true order by j.id);
   _verdicts "stowhand".verdict[];
 begin
   _verdicts := array(

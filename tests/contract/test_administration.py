@@ -16,8 +16,9 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry, Settlement
+from stowhand.protocols.answering import answers_of
 from stowhand.protocols.operating import PURGE
-from stowhand.protocols.queue_store import Reschedule
+from stowhand.protocols.queue_store import Done, Reschedule
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of
 from tests.contract.needs import needs
@@ -689,3 +690,16 @@ async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_e
         await harness.store.admin.add_built_in(NewJob(task="t"))
     (claim,) = await harness.claim(tasks=(PURGE,))
     assert claim.record.task == PURGE
+
+
+async def test_a_step_of_a_flow_is_not_completed_by_hand(harness: StoreHarness) -> None:
+    """Its settlement would have enqueued the next queue's; completed without it, the flow would be over in silence."""
+    step, other = await harness.add("f/q", key="flow:f:1"), await harness.add("f/q", key="flowers")
+    admin = harness.store.admin
+    assert [job.id for job in await admin.complete_jobs([step.id, other.id])] == [other.id]
+    assert (await harness.job(step.id)).state is State.QUEUED
+    (answer,) = await answers_of(harness.store, [step.id], lambda store, ids: store.admin.complete_jobs(ids))
+    assert (answer.done, answer.why.partition(":")[0]) == (Done.REFUSED, "it is a step of a flow")
+    await admin.permanently_fail_jobs([step.id])
+    assert list(await admin.complete_jobs([step.id])) == []
+    assert (await harness.job(step.id)).state is State.FAILED

@@ -10,6 +10,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Fail
+from stowhand.protocols.flow_tables import PARKED
 from stowhand.protocols.operating import Reason, WorkerCard, WorkerList
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness, judged
@@ -19,7 +20,7 @@ pytestmark = needs("inspect")
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
     *("task_paused", "unqueued_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
-    *("worker_died", "suspect", "flags", "overdue", "due", "expires", "on_failure", "told"),
+    *("worker_died", "suspect", "flags", "waits_for_children", "overdue", "due", "expires", "on_failure", "told"),
 )
 """Every code that a reason may have."""
 CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
@@ -277,3 +278,20 @@ async def test_a_job_that_no_free_slot_takes_is_overdue(harness: StoreHarness) -
     for _ in range(3):
         await harness.start("of another kind")
     assert "overdue" not in await reasons(harness, jobs[0].id), "its slots are busy"
+
+
+async def test_a_parent_of_a_flow_waits_for_its_children(harness: StoreHarness) -> None:
+    """To reschedule it would be of no use."""
+    await seen(harness)
+    await seen(harness, _card("w2", tasks=None))
+    parent = await harness.add("f/q", key="flow:f:1", flags=(PARKED,), delay=30.0)
+    found = await reasons(harness, parent.id)
+    assert list(found) == ["waits_for_children"]
+    assert "the end of the last one wakes it" in found["waits_for_children"].what
+    assert "reschedule" not in found["waits_for_children"].todo
+
+
+async def test_one_that_has_expired_waits_for_a_claim_to_cancel_it(harness: StoreHarness) -> None:
+    job = await harness.add("t", expires=5.0)
+    await harness.pass_time(6)
+    assert "the next claim of any worker cancels it" in (await reasons(harness, job.id))["expires"].what

@@ -8,6 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from stowhand.jobs.job import Job, State
+from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 
 Change = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
@@ -54,4 +55,7 @@ def _skipped(job_id: int, job: Job | None) -> Answer:
         return Answer(job_id, Done.REFUSED, f"it is running, held by {job.worker}")
     if job.state in (State.COMPLETED, State.CANCELED):
         return Answer(job_id, Done.REFUSED, f"it is {job.state} already")
+    if is_step(job.task, job.key):
+        why = "it is a step of a flow: completed by hand, it would leave out the next queue"
+        return Answer(job_id, Done.REFUSED, why)
     return Answer(job_id, Done.REFUSED, "it was running; try again")

@@ -157,6 +157,11 @@ class Spent(NamedTuple):
     """Seconds; 0: it passes."""
 
 
+def is_step(task: str, key: str | None) -> bool:
+    """Return whether a job with this task and key is a step of a flow."""
+    return "/" in task and key is not None and key.startswith(PREFIX)
+
+
 def spend(at: float, before: Spent, asked: Spending, *, came_back: bool) -> Spent:
     """One more request, at this moment (seconds). ``came_back``: the holder was asked to wait before.
 

@@ -267,7 +267,10 @@ class Administrator(Protocol):
         """Make those that have failed due now, attempts and resets 0; returns their ids, in order. Others stay."""
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
-        """Waiting and failed jobs become completed, as if they had run; their keys are free."""
+        """Waiting and failed jobs become completed, as if they had run; their keys are free.
+
+        Steps of flows are skipped: the queues behind them would be left out.
+        """
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
         """They become failed, attempts = max_attempts; ``reason`` ``None``: "Manually marked as failed"."""

@@ -13,6 +13,7 @@ from stowhand.jobs.failure import UNTOLD
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.protocols.figures import Pauses
+from stowhand.protocols.flow_tables import PARKED, is_step
 from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerCard, WorkerRow
 from stowhand.protocols.propagation import without
 
@@ -23,6 +24,7 @@ SHOWN = 5
 ERROR_WIDTH = 300
 """Characters of an error."""
 OVERDUE = "a limiter, a flags function or pre_claim of its workers may hold it up; else restart one, and report it"
+CHILDREN = "stowhand flows show, with the id in its key, names the children that have not ended"
 ENDED = "which has ended: if its worker is dead, another one takes the job back in some seconds"
 """Of a lease."""
 
@@ -121,7 +123,10 @@ def _later(facts: Facts) -> Iterator[Reason]:
     if facts.job.state is State.FAILED and is_told:
         yield Reason("told", f"a job of {facts.on_failure!r} was enqueued, which tells of its failure")
     if facts.job.state is State.QUEUED and facts.expires_at is not None:
-        yield Reason("expires", f"it is canceled at {_say(facts.expires_at)}, unless a worker has claimed it by then")
+        if facts.expires_at <= facts.now:
+            yield Reason("expires", f"it expired at {_say(facts.expires_at)}: the next claim of any worker cancels it")
+        else:
+            yield Reason("expires", f"it is canceled at {_say(facts.expires_at)}, unless a worker claims it before")
     if not facts.job.state.terminal and facts.on_failure is not None:
         yield Reason("on_failure", f"should it fail for good, a job of {facts.on_failure!r} is enqueued")
 
@@ -143,7 +148,11 @@ def _over(job: Job) -> Iterator[Reason]:
 def _waiting(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     is_due = job.run_at <= facts.now
-    if not is_due and job.state is State.ERRORED:
+    is_parked = PARKED in job.flags and is_step(job.task, job.key)
+    if not is_due and is_parked:
+        parked = "it is the parent of a flow and waits for its children: the end of the last one wakes it"
+        yield Reason("waits_for_children", f"{parked}; it looks by itself at {_say(job.run_at)}", CHILDREN)
+    elif not is_due and job.state is State.ERRORED:
         ended = f"attempt {job.attempts} of {job.max_attempts} failed{_error(job)}"
         failed = f"{ended}; the next one is due at {_say(job.run_at)}"
         yield Reason("waits_for_retry", failed, f"stowhand jobs retry {job.id}, to have it tried at once")
@@ -207,7 +216,7 @@ def _workers(facts: Facts) -> Iterator[Reason]:
 
 def _flags(facts: Facts) -> Iterator[Reason]:
     """Which workers forbid one of its flags."""
-    flags = without(facts.job.flags)
+    flags = tuple(flag for flag in without(facts.job.flags) if flag != PARKED)
     if not flags:
         return
     having = [card for card in _working(facts.workers) if _has(card, facts.job.task)]

@@ -12,7 +12,7 @@ from stowhand.flows.queue.parents import Children
 from stowhand.flows.queue.step import Above
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
-from stowhand.protocols.flow_tables import FlowTables, Woken
+from stowhand.protocols.flow_tables import PARKED, FlowTables, Woken
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
@@ -329,5 +329,25 @@ def test_a_parent_spends_of_its_limiter_once(harness: MakeHarness, run: Run) -> 
             assert len(await results_of(at, job_id)) == 1
             await at.create(params({"childName": "kid"}))
             assert isinstance((await at.step("parent")).outcome, Snooze)
+
+    run(story())
+
+
+def test_a_parent_that_waits_says_so_and_is_not_completed_by_hand(harness: MakeHarness, run: Run) -> None:
+    """Its next queue would be left out, and the flow would end as if it were well."""
+
+    async def story() -> None:
+        async with await made(harness) as at:
+            await at.create(params({"childName": "kid", "n": 1}))
+            await at.step("parent")
+            inspect, admin = at.store.inspect, at.store.admin
+            (parent,) = (job for job in await inspect.list() if PARKED in job.flags)
+            explained = await inspect.explain(parent.id)
+            assert explained is not None
+            assert "waits_for_children" in [reason.code for reason in explained.reasons]
+            assert list(await admin.complete_jobs([job.id for job in await inspect.list()])) == []
+            await at.step("parent:kid", lambda job: {"r": 10})
+            await at.step("parent")
+            await at.step("after")
 
     run(story())

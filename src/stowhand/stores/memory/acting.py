@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.tries import BY_HAND, WORKER_DIED, TryEnd
+from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
@@ -82,7 +83,7 @@ class Administrator:
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """As if their handlers had succeeded."""
         with self._transaction() as rows:
-            changed = actionable(rows, job_ids)
+            changed = [row for row in actionable(rows, job_ids) if not is_step(row.task, row.key)]
             for row in changed:
                 fence_out(row)
                 rows.finish(row, State.COMPLETED)

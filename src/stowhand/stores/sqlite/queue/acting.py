@@ -11,6 +11,7 @@ import msgspec
 
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.tries import BY_HAND, WORKER_DIED, TryEnd
+from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
@@ -151,9 +152,10 @@ def remove_key(tx: Transaction, key: str) -> Answer:
 
 
 def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
-    """As if their handlers had succeeded; returned even where no history is kept."""
-    ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
-    jobs = _look(tx, ids)
+    """As if their handlers had succeeded, but for steps of flows; returned even where no history is kept."""
+    found = _look(tx, [job_id for job_id, _ in _actionable(tx, job_ids)])
+    jobs = [job for job in found if not is_step(job.task, job.key)]
+    ids = [job.id for job in jobs]
     tx.run("archive_completed" if tx.keeps else "let_keys_go", ids=as_json(ids))
     tx.run("delete", ids=as_json(ids))
     return [_ended(tx, job, State.COMPLETED) for job in jobs]
