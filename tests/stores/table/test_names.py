@@ -133,3 +133,11 @@ def test_every_trouble_with_the_names_is_told_at_once() -> None:
 def test_marked_sql_is_no_name_of_a_table() -> None:
     with pytest.raises(ConfigurationError, match="table_name: a Sql given; give a name"):
         read_relation("table_name", sql("jobs"))  # type: ignore[arg-type]
+
+
+def test_a_condition_on_a_name_with_other_signs_says_how_it_is_written() -> None:
+    shape = read_shape("jobs", None, {})
+    with pytest.raises(ConfigurationError) as refused:
+        shape.column("50% off")
+    assert """a column of that name is written '"50% off"'""" in str(refused.value)
+    assert shape.column('"50% off"').name == "50% off"

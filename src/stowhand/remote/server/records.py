@@ -44,7 +44,8 @@ def _read(record: object) -> tuple[str, object]:
             refuse_nan(record, _write_other)
         return "record", msgspec.Raw(text)
     except Exception as error:  # noqa: BLE001 - boundary: the type is the application's, and one bad record must not fail the claim
-        return "unreadable", clean(f"it cannot be written as JSON: {error}", 1024)
+        why = f"it cannot be written as JSON: {error}; select the value in another form by column_expressions"
+        return "unreadable", clean(why, 1024)
 
 
 def _write_other(value: Any) -> object:

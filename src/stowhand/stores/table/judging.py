@@ -210,7 +210,11 @@ def _beside(facts: Facts, shape: Shape, documented: str, problem: str, dialect: 
     while own in facts.columns:
         number += 1
         own = f"job_{documented}_{number}"
-    seen = ", which the view must show" if shape.viewed and documented == "state" else ""
+    seen = ""
+    if documented == "state":
+        seen = f"; the handler has to write {shape.columns['state']} itself"
+        if shape.viewed:
+            seen = f", which the view must show{seen}"
     text = f"{problem}; the worker gets a column of its own, {own}{seen}"
     return Finding(text, dialect.add(documented, own), columns={documented: own})
 

@@ -185,7 +185,9 @@ def read_column(text: str, *, field: str = "column", folds: bool = True) -> Colu
     found = _COLUMN.fullmatch(_text(field, text).strip())
     if found is None:
         shown = text.replace('"', '\\"')
-        raise _refused(field, text, f'SQL of your own is written sql("{shown}")')
+        raise _refused(
+            field, text, f"""a column of that name is written '"{shown}"'; SQL of your own is written sql("{shown}")"""
+        )
     qualifier, name = (_read(field, found[part], folds) for part in ("qualifier", "name"))
     assert name is not None
     return Column(name, qualifier)
