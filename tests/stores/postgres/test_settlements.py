@@ -54,6 +54,19 @@ def test_one_bad_settlement_in_a_hundred_is_unwritten_alone(store: PostgresStore
     run(story())
 
 
+def test_values_that_cannot_be_sent_are_never_the_servers_fault(store: PostgresStore, run: Any) -> None:
+    """However many there are, and none beside them passes."""
+
+    async def story() -> None:
+        await store.jobs.enqueue_many(NewJob(task="t") for _ in range(2))
+        bad = completed('"\ud800"')
+        replies = await store.settle([(each.lease, bad) for each in await claim(store, 2)])
+        assert all(isinstance(reply, Unwritten) for reply in replies)
+        await store.close()
+
+    run(story())
+
+
 def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:

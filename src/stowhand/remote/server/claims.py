@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import Clock
-from stowhand.errors import SchemaError, StoreError, StoreUnreachable
+from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreUnreachable
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.limits import check_name, read_forbidden
 from stowhand.protocols.store import Claim, ClaimRequest
@@ -186,7 +186,7 @@ class Claims:
             return await self._store.claim(request)
         except (StoreUnreachable, SchemaError):
             raise
-        except StoreError as error:
+        except (StoreError, InvalidJob) as error:
             if not request.conditions:
                 raise
             # The client's mistake, which only the database can detect. It is no outage: not to be repeated.

@@ -93,8 +93,8 @@ class Settler:
                 replies.known[about] = found
 
     async def _write_each(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """All together; where the database refuses some, the others. Where it refuses all of several, its error is
-        raised: the store is at fault, and the caller repeats the call."""
+        """All together; where the database refuses some, the others. Where the server refuses all of several, its error
+        is raised: the store is at fault, and the caller repeats the call."""
 
         async def write(part: Sequence[Entry]) -> Sequence[tuple[Pair, Reply]]:
             written = await self.once(lambda connection: self._write(connection, part))
@@ -103,8 +103,9 @@ class Settler:
         if not entries:
             return {}
         answer = await write_each(entries, write, self._clock, trouble.concerns_call)
-        if len(answer.refused) == len(entries) > 1:
-            raise answer.refused[0][1]
+        by_server = [error for _, error in answer.refused if not trouble.is_own(error)]
+        if len(by_server) == len(entries) > 1:
+            raise by_server[0]
         refused = {pair(entry): Unwritten(clean(trouble.first_line(error))) for entry, error in answer.refused}
         return dict(answer.rows) | refused
 
