@@ -1,9 +1,10 @@
 """Every exception, one tree.
 
 StowhandError
-├── ConfigurationError        a setting is missing, unknown or contradicts another     (exit code 2)
-│   └── CrontabError          lines of a crontab, or items, that are wrong; names each
-├── InvalidJob                a job that may not be enqueued; says what, and the limit (a ValueError)
+├── Misuse                    a call that cannot work: raised by a handler, its job fails at once
+│   ├── ConfigurationError    a setting is missing, unknown or contradicts another     (exit code 2)
+│   │   └── CrontabError      lines of a crontab, or items, that are wrong; names each
+│   └── InvalidJob            a job that may not be enqueued; says what, and the limit (a ValueError)
 ├── UnknownTask               no such task here; suggests the nearest name             (a LookupError)
 ├── DuplicateTask             two functions claim one task name
 ├── ResourceUnavailable       what a task asks for could not be opened: its worker ends
@@ -44,7 +45,12 @@ class StowhandError(Exception):
     """The base of all exceptions of this package."""
 
 
-class ConfigurationError(StowhandError):
+class Misuse(StowhandError):
+    """A call that cannot work, such as waiting for a job inside a job. Raised by a handler, its job fails at once: each
+    further attempt would repeat what the handler did before that call."""
+
+
+class ConfigurationError(Misuse):
     """A setting is missing, unknown, or contradicts another one. All problems are reported at once."""
 
 
@@ -52,7 +58,7 @@ class CrontabError(ConfigurationError):
     """Lines of a crontab, or cron items, that are wrong: the message has one line for each. No item was accepted."""
 
 
-class InvalidJob(StowhandError, ValueError):
+class InvalidJob(Misuse, ValueError):
     """A job that may not be enqueued. Nothing was written. The message names the field and the limit."""
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from stowhand.app.app import App, adopt_store
 from stowhand.app.portal import Portal
-from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
+from stowhand.errors import ConfigurationError, InvalidJob, Misuse, SchemaMissing
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.operating import PURGE, Ages
@@ -450,7 +450,7 @@ def test_a_call_inside_a_running_loop_is_refused_and_names_what_to_await(app: Ap
 
     async def inside() -> None:
         for words, call in calls.items():
-            with pytest.raises(RuntimeError, match=f"inside a running event loop.*{words}"):
+            with pytest.raises(Misuse, match=f"inside a running event loop.*{words}"):
                 call()
 
     run(inside())

@@ -34,7 +34,7 @@ from stowhand import (
     as_completed,
     gather,
 )
-from stowhand.errors import PayloadMismatch, StoreError
+from stowhand.errors import Misuse, PayloadMismatch, StoreError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, StoreOptions
@@ -364,13 +364,13 @@ def test_nobody_waits_inside_an_attempt(here: App, run: Run) -> None:
         job = await other.enqueue()
         calls: list[Callable[[], Any]] = [job.result, job.wait, other.enqueue_and_wait, lambda: anext(job.watch())]
         for call in calls:
-            with pytest.raises(RuntimeError, match=r"inside an attempt.*enqueue_after.*flow") as error:
+            with pytest.raises(Misuse, match=r"inside an attempt.*enqueue_after.*flow") as error:
                 await call()
             refused.append(str(error.value).split(" ")[0])
 
     @here.task
     def plain() -> None:
-        with pytest.raises(RuntimeError, match="inside an attempt"):
+        with pytest.raises(Misuse, match="inside an attempt"):
             here.sync.enqueue_and_wait(other)
         refused.append("sync")
 

@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 
 from stowhand.app.app import App
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, Misuse
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.store import StoreOptions
 from stowhand.runner import make_worker_utils, run_once
@@ -181,7 +181,7 @@ async def test_a_synchronous_task_has_blocking_twins(postgres_url: str) -> None:
             await connection.execute("delete from mine")
 
         never_awaited: Any = later
-        with pytest.raises(TypeError, match="a def task gives a def callback"):
+        with pytest.raises(Misuse, match="a def task gives a def callback"):
             helpers.with_pg_client(never_awaited)
         got.append(helpers.query("select count(*) as n from mine"))
 

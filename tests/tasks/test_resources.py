@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stowhand import App, Context
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, Misuse
 from stowhand.tasks.resource import Resource, resource
 from stowhand.testing import MemoryStore
 from tests.support.checkers import OF_PYRIGHT, expected, for_pyright, under_mypy, under_pyright
@@ -187,9 +187,9 @@ def test_a_direct_call_brings_it() -> None:
     def within(ctx: Context, *, model: Model = resource(open_model)) -> None: ...
 
     assert send("x", model=Model()) == "x Model"
-    with pytest.raises(TypeError, match="directly needs model=…: only a worker opens resource"):
+    with pytest.raises(Misuse, match="directly needs model=…: only a worker opens resource"):
         send("x")
-    with pytest.raises(TypeError, match="needs model="):
+    with pytest.raises(Misuse, match="needs model="):
         within(None)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stowhand.app.app import App, task_handler
-from stowhand.errors import ConfigurationError, NoConnectionFree, NonRetryable, Poison
+from stowhand.errors import ConfigurationError, InvalidJob, NoConnectionFree, NonRetryable, Poison
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Fail, Retry
@@ -173,6 +173,7 @@ def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
         ({"give_up_on": []}, "give_up_on: no exception type given; leave it out"),
         ({"retry_on": ConnectionError, "give_up_on": OSError}, r"ConnectionError is in give_up_on too \(OSError\)"),
         ({"retry_on": Poison}, "retry_on: Poison is never tried again; leave it out"),
+        ({"retry_on": InvalidJob}, "retry_on: InvalidJob is never tried again; leave it out"),
         ({"retry_om": OSError}, "no task option 'retry_om'; did you mean 'retry_on'"),
         ({"backoff": lambda: 1}, r"backoff: takes \(\); write backoff\(attempt\), or backoff\(attempt, error\)"),
         (

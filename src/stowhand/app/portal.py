@@ -15,6 +15,7 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from stowhand.errors import Misuse
 from stowhand.protocols.forking import tell_in_children
 
 P = ParamSpec("P")
@@ -93,7 +94,7 @@ class Portal:
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
         """Make the coroutine on the portal's loop and wait for what it returns or raises.
 
-        ``instead``: what to write in an event loop, which would stand still meanwhile. Raises RuntimeError there.
+        ``instead``: what to write in an event loop, which would stand still meanwhile. Raises Misuse there.
         """
         _refuse_loop(instead)
         return _wait(self._start(start))
@@ -171,7 +172,7 @@ def _refuse_loop(instead: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(f"sync was called inside a running event loop, which would stand still: write {instead}")
+    raise Misuse(f"sync was called inside a running event loop, which would stand still: write {instead}")
 
 
 def _wait(running: Future[T]) -> T:

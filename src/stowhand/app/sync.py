@@ -33,7 +33,7 @@ R_co = TypeVar("R_co", covariant=True)
 class Sync:
     """Calls the app's methods and waits, from any number of threads; all share one loop thread and its connections.
 
-    Inside a running event loop it would block that loop: it raises RuntimeError that names what to await instead.
+    Inside a running event loop it would block that loop: it raises Misuse that names what to await instead.
     """
 
     opened = "(await app.open())"

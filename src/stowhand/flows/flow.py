@@ -430,7 +430,7 @@ class FlowSync:
             await flow.close()
 
     def wait_for(self, ask: Callable[[Flow], Awaitable[R]], instead: str) -> R:
-        """Returns or raises what ``ask`` does. Raises RuntimeError in a running event loop: await ``instead`` there."""
+        """Returns or raises what ``ask`` does. Raises Misuse in a running event loop: await ``instead`` there."""
 
         async def call() -> R:
             if self._flow is None:

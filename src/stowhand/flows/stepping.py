@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from stowhand.clock import wall_clock
-from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, UndecodablePayload, a_type
+from stowhand.errors import ConfigurationError, InvalidJob, Poison, UndecodablePayload, a_type
 from stowhand.flows.engine import Engine
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import size_limit
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.outcomes import describe
+from stowhand.jobs.outcomes import describe, is_final
 from stowhand.jobs.text import clean
 from stowhand.protocols.callables import is_async
 from stowhand.protocols.correlation import bound
@@ -149,7 +149,7 @@ class StepHandler:
         text = describe(error)
         job.ctx.logger.error(text)
         message = clean(_message(error))
-        if isinstance(error, NonRetryable):
+        if is_final(error):
             return Fail(message, poison=isinstance(error, Poison))
         return with_wait(Retry(message), error, job.ctx.claim, self._policy)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterator
 from types import TracebackType
 from typing import Any
 
-from stowhand.errors import NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
+from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
@@ -61,13 +61,22 @@ def _read(value: object) -> Outcome:
 
 
 def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
-    """A retry; a failure at once when NonRetryable is anywhere in the chain of causes. ``limit``: as ``describe``."""
+    """A retry; a failure at once when the error ``is_final``. ``limit``: as ``describe``."""
     text, kind = describe(error, limit), class_path(error)
-    chain = list(causes(error))
-    if any(isinstance(one, NonRetryable | UndecodablePayload) for one in chain):
-        poison = any(isinstance(one, Poison | UndecodablePayload) for one in chain)
-        return Fail(text, poison, error_class=kind)
-    return Retry(text, error_class=kind)
+    if not is_final(error):
+        return Retry(text, error_class=kind)
+    poison = any(isinstance(one, Poison | UndecodablePayload) for one in causes(error))
+    return Fail(text, poison, error_class=kind)
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether NonRetryable is anywhere in the chain of causes, or Misuse.
+
+    A Misuse that the handler caught counts only as an explicit cause (``raise … from``): what follows it may be well.
+    """
+    return any(isinstance(one, NonRetryable | UndecodablePayload) for one in causes(error)) or any(
+        isinstance(one, Misuse) for one in causes(error, contexts=False)
+    )
 
 
 def hopeless(error: BaseException) -> Fail:
@@ -110,7 +119,7 @@ def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
     return theirs or trace
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseException]:
     """The error, its causes and contexts, and the members of groups; each once, however they are knotted."""
     seen: set[int] = set()
     todo: list[BaseException] = [error]
@@ -124,7 +133,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             todo.extend(one.exceptions)
         if one.__cause__ is not None:
             todo.append(one.__cause__)
-        elif one.__context__ is not None and not one.__suppress_context__:
+        elif contexts and one.__context__ is not None and not one.__suppress_context__:
             todo.append(one.__context__)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from stowhand.errors import Misuse
+
 _inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False)
 
 
@@ -15,9 +17,9 @@ def is_inside() -> bool:
 
 
 def refuse_inside(what: str) -> None:
-    """Raises RuntimeError in an attempt, and in what it has started."""
+    """Raises Misuse in an attempt, and in what it has started."""
     if is_inside():
-        raise RuntimeError(
+        raise Misuse(
             f"{what} was called inside an attempt, which would keep its slot while it waits: with one slot for ever."
             " Return, and let the next job be enqueued with ctx.enqueue_after(…), or make a flow of the steps"
         )

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from stowhand.errors import NonRetryable
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Fail, Retry
-from stowhand.jobs.outcomes import describe, from_returned
+from stowhand.jobs.outcomes import describe, from_returned, is_final
 from stowhand.protocols.policy import Policy, with_wait
 from stowhand.protocols.store import Claim
 
@@ -57,9 +56,9 @@ async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object],
 
 
 def _is_final(failed: Failed, policy: Policy) -> bool:
-    if isinstance(failed, Retry | NonRetryable | Fail):
-        return not isinstance(failed, Retry)
-    return policy.gives_up is not None and policy.gives_up(failed) is not None
+    if isinstance(failed, Retry | Fail):
+        return isinstance(failed, Fail)
+    return is_final(failed) or (policy.gives_up is not None and policy.gives_up(failed) is not None)
 
 
 async def _settled(returned: list[object]) -> list[object]:

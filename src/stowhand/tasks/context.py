@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from stowhand.errors import ConfigurationError, a_type
+from stowhand.errors import ConfigurationError, Misuse, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
@@ -226,7 +226,7 @@ class BlockingHelpers:
             result = callback(connection)
             if inspect.iscoroutine(result):
                 result.close()
-                raise TypeError("with_pg_client: a def task gives a def callback; an async one would never run")
+                raise Misuse("with_pg_client: a def task gives a def callback; an async one would never run")
             return result
 
     def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:

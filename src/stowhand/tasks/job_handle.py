@@ -145,7 +145,7 @@ class JobHandle(JobFields, Generic[R_co]):
         """What it returned, in the annotated type; waits until it has ended, through all its retries.
 
         Raises TimeoutError (the job goes on), JobFailed, JobCanceled, JobRemoved, JobReplaced, and ResultNotKept where
-        it has ended and nobody knows how; PayloadMismatch for a value of another type; RuntimeError inside an attempt.
+        it has ended and nobody knows how; PayloadMismatch for a value of another type; Misuse inside an attempt.
         """
         standing = await self._end(timeout, "result")
         match standing.state:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, NoConnectionFree, NonRetryable, a_type
+from stowhand.errors import ConfigurationError, Misuse, NoConnectionFree, NonRetryable, a_type
 from stowhand.jobs.outcomes import causes
 
 Errors = type[BaseException] | Iterable[type[BaseException]]
@@ -41,9 +41,11 @@ def read_retry_rules(retry_on: Errors | None, give_up_on: Errors | None) -> Retr
     tried = None if retry_on is None else _read("retry_on", retry_on)
     final = () if give_up_on is None else _read("give_up_on", give_up_on)
     for kind in tried or ():
-        for other in (*final, NonRetryable):
+        if issubclass(kind, (NonRetryable, Misuse)):
+            raise ConfigurationError(f"retry_on: {kind.__qualname__} is never tried again; leave it out")
+        for other in final:
             if issubclass(kind, other):
-                where = "is never tried again" if other is NonRetryable else f"is in give_up_on too ({_named([other])})"
+                where = f"is in give_up_on too ({_named([other])})"
                 raise ConfigurationError(f"retry_on: {kind.__qualname__} {where}; leave it out")
     return RetryRules(tried, final)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 import msgspec
 
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, Misuse
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
@@ -157,7 +157,7 @@ class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Called_co:
         for name, one in self._definition.shape.injected.resources:
             if name not in kwargs:
-                raise TypeError(f"{self.name}() called directly needs {name}=…: only a worker opens {one!r}")
+                raise Misuse(f"{self.name}() called directly needs {name}=…: only a worker opens {one!r}")
         return cast("Called_co", self._definition.function(*args, **kwargs))
 
     def __repr__(self) -> str:
