@@ -53,7 +53,7 @@ from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.resource import AnyContextManager, Factory
-from stowhand.tasks.task import ConfiguredTask, ContextTask, Task
+from stowhand.tasks.task import ConfiguredTask, ContextTask, Task, refuse_foreign
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -143,6 +143,8 @@ class App:
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any] | ContextTask[..., Any, Any]:
             with declaring(name or getattr(function, "__name__", None)):
+                if isinstance(told := options.get("on_failure"), ConfiguredTask):
+                    refuse_foreign(told, self, "on_failure", ConfigurationError)
                 definition = define(function, name, cast("TaskOptions", options))
                 self.registry.add(definition)
             kind = ContextTask if definition.shape.injected.context is not None else Task
@@ -177,6 +179,8 @@ class App:
         ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
         """
         with declaring():
+            if isinstance(task, ConfiguredTask):
+                refuse_foreign(task, self, "App.cron", ConfigurationError)
             item = declare_item(pattern, task, payload, identifier, tz, options)
             if isinstance(task, str):
                 (item,) = declared([item], self.registry)
@@ -246,6 +250,8 @@ class App:
 
         Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob where it is of another task.
         """
+        if task is not None:
+            refuse_foreign(task, self, "App.job")
         return await self.handled.find(job_id, None if task is None else task.definition)
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:

@@ -19,7 +19,7 @@ from stowhand.protocols.queue_store import Administrator, Answer, Inspector, Pro
 from stowhand.stores.callers.recognising import is_asynchronous
 from stowhand.tasks.job_handle import JobFields, JobHandle
 from stowhand.tasks.options import EnqueueOptions
-from stowhand.tasks.task import ConfiguredTask
+from stowhand.tasks.task import ConfiguredTask, refuse_foreign
 
 if TYPE_CHECKING:
     from stowhand.app.app import App
@@ -48,7 +48,7 @@ class Sync:
         app.sync.enqueue(send, "x")
         app.sync.enqueue(send.options(delay=60), "x")
         """
-        _refuse_others(task, "enqueue")
+        self._refuse_others(task, "enqueue")
         handle = self._portal.run(lambda: task.enqueue(*args, **kwargs), f"await {task.name}.enqueue(…)")
         return SyncJobHandle(handle, self._portal)
 
@@ -59,7 +59,7 @@ class Sync:
 
         app.sync.enqueue_in(session, send, "x")
         """
-        _refuse_others(task, "enqueue_in", "connection, ")
+        self._refuse_others(task, "enqueue_in", "connection, ")
         if is_asynchronous(connection):
             raise ConfigurationError(f"this connection is asynchronous: await {task.name}.enqueue_in(…)")
         return SyncJobHandle(task.enqueue_in(connection, *args, **kwargs), self._portal)
@@ -77,7 +77,7 @@ class Sync:
 
         def enqueue_and_wait(self, task, /, *args, **kwargs):
             """As ``Task.enqueue_and_wait``: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
-            _refuse_others(task, "enqueue_and_wait")
+            self._refuse_others(task, "enqueue_and_wait")
             name = f"await {task.name}.enqueue_and_wait(…)"
             return self._portal.run(lambda: task.enqueue_and_wait(*args, **kwargs), name)
 
@@ -133,6 +133,14 @@ class Sync:
             "await (await app.open()).settings.set_default_max_attempts(…)",
         )
 
+    def _refuse_others(self, task: object, method: str, before: str = "") -> None:
+        if not isinstance(task, ConfiguredTask):
+            raise InvalidJob(
+                f"app.sync.{method}({before}task, …): {a_type(task)} is no task; give what @app.task made, not its name"
+                " or what it returns; by its name: app.sync.add_job(name, payload)"
+            )
+        refuse_foreign(task, self._app, f"app.sync.{method}")
+
     get = Waited(Producer.get)
     tries = Waited(Producer.tries)
     list = Waited(Inspector.list)
@@ -178,14 +186,6 @@ class Sync:
     resume_unqueued = Waited(Operator.resume_unqueued)
     purge = Waited(Operator.purge)
     add_built_in = Waited(Administrator.add_built_in)
-
-
-def _refuse_others(task: object, method: str, before: str = "") -> None:
-    if not isinstance(task, ConfiguredTask):
-        raise InvalidJob(
-            f"app.sync.{method}({before}task, …): {a_type(task)} is no task; give what @app.task made, not its name or"
-            " what it returns; by its name: app.sync.add_job(name, payload)"
-        )
 
 
 class SyncJobHandle(JobFields, Generic[R_co]):

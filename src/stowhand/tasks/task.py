@@ -53,6 +53,11 @@ class ConfiguredTask(Generic[P, R_co]):
         return self._definition
 
     @property
+    def producer(self) -> TaskProducer:
+        """The App that declared it."""
+        return self._producer
+
+    @property
     def template(self) -> NewJob:
         """Its jobs, but for their payload."""
         return self._template
@@ -145,6 +150,16 @@ class ConfiguredTask(Generic[P, R_co]):
     def _job_of(self, payload: object) -> NewJob:
         job = msgspec.structs.replace(self._template, payload=self._definition.shape.write_value(payload))
         return self._definition.finished(job)
+
+
+def refuse_foreign(
+    task: ConfiguredTask[..., object], app: TaskProducer, call: str, error: type[Misuse] = InvalidJob
+) -> None:
+    """Raise ``error`` for a task that another App declared: its jobs go to the store of that App."""
+    if task.producer is not app:
+        raise error(
+            f"{call}: task {task.name!r} is declared by another App, whose store has its jobs; call that App's method"
+        )
 
 
 class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):

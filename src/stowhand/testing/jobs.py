@@ -30,7 +30,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import WAITING, Complete, Ended
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.resource import AnyContextManager
-from stowhand.tasks.task import ConfiguredTask
+from stowhand.tasks.task import ConfiguredTask, refuse_foreign
 from stowhand.testing.clock import StandingClock
 from stowhand.testing.matching import SHOWN, Expected, called, each
 from stowhand.testing.places import MemoryPlace, Place, Server, in_file
@@ -178,6 +178,8 @@ class Jobs:
         given: object = task
         if not isinstance(given, str | ConfiguredTask):
             raise InvalidJob(f"assert_enqueued: {a_type(given)} is no task; give what @app.task made, or its name")
+        if isinstance(task, ConfiguredTask):
+            refuse_foreign(task, self.app, "assert_enqueued")
         name = task if isinstance(task, str) else task.name
         return Expected(name, self.app.registry, arguments)
 
