@@ -94,7 +94,7 @@ def test_a_repeat_within_the_period_of_a_unique_task_gives_the_result_that_there
             assert (again, again.state, await again.result()) == (job, State.COMPLETED, 1)
             assert await bill.enqueue_and_wait(4711) == 1
             assert await bill.enqueue_and_wait(4712) == 2
-            assert await bill.enqueue_many([{"customer": 4711}]) == [job.id]
+            assert await bill.enqueue_many([{"customer": 4711}]) == [job]
 
     run(scenario())
 
@@ -578,7 +578,7 @@ def test_a_middleware_that_changes_a_job_does_not_lose_its_mark(run: Run, postgr
 def test_a_handle_has_every_field_of_a_job_but_its_result() -> None:
     fields = {name for name in vars(JobFields) if not name.startswith("_")}
     names = {one.name for one in msgspec.structs.fields(Job)} | {"payload"}
-    assert fields == names | {"job"}
+    assert fields == names | {"job", "seen"}
 
 
 def test_two_handles_are_equal_if_they_are_of_the_same_job(here: App, run: Run) -> None:

@@ -34,18 +34,18 @@ class InATestCase(TestCase):
     def setUp(self) -> None:
         """What other tests have left to do is done."""
         for alias in DATABASES:
-            drain(alias)
+            drain(alias, raises=False)
 
     def test_what_is_due_runs_with_what_it_enqueues(self) -> None:
         result = shop().place.enqueue("an order")
-        assert drain() == 2
+        assert len(drain()) == 2
         result.refresh()
         assert result.status == Status.SUCCESSFUL
         assert result.worker_ids == ["drain"]
 
     def test_on_postgres_and_of_a_coroutine(self) -> None:
         results = [task.using(backend="postgres").enqueue(1, other=2) for task in (shop().add, shop().add_later)]
-        assert drain("postgres") == 2
+        assert len(drain("postgres")) == 2
         for result in results:
             result.refresh()
             assert (result.status, result.return_value) == (Status.SUCCESSFUL, 3)
@@ -65,21 +65,45 @@ class InATestCase(TestCase):
 
     def test_a_failure_waits_for_its_retry_or_is_final(self) -> None:
         again, never = shop().fail_once.enqueue("drained"), shop().refuse.enqueue("no")
-        assert drain() == 2
+        drained = drain(raises=False)
+        assert drained.counts == {"retry": 1, "failed": 1}
+        assert [type(one.error) for one in drained.failures] == [ConnectionError, ValueError]
         again.refresh()
         never.refresh()
         assert (again.status, again.attempts) == (Status.READY, 1)
         assert (never.status, never.errors[0].exception_class) == (Status.FAILED, ValueError)
-        assert drain() == 0
+        assert len(drain()) == 0
 
     def test_an_error_of_the_database_does_not_break_the_tests_transaction(self) -> None:
         for alias in sorted(DATABASES):
             result = shop().break_the_rules.using(backend=alias).enqueue(alias)
-            drain(alias)
+            with pytest.raises(IntegrityError):
+                drain(alias)
             result.refresh()
             assert result.errors[0].exception_class is IntegrityError
             with connections[alias].cursor() as cursor:
                 cursor.execute("select 1")
+
+    def test_the_error_of_a_task_is_raised_when_all_have_run(self) -> None:
+        for alias in sorted(DATABASES):
+            failed, after = shop().refuse.using(backend=alias).enqueue("no"), shop().add.using(backend=alias).enqueue(1)
+            with pytest.raises(ValueError, match="no") as raised:
+                drain(alias)
+            assert "raised by job" in raised.value.__notes__[0]
+            assert "raises=False" in raised.value.__notes__[0]
+            for result, status in ((failed, Status.FAILED), (after, Status.SUCCESSFUL)):
+                result.refresh()
+                assert result.status == status
+
+    def test_a_task_without_end_is_reported_and_not_cut_off_in_silence(self) -> None:
+        for alias in sorted(DATABASES):
+            results = [shop().add.using(backend=alias).enqueue(number) for number in range(3)]
+            with pytest.raises(RuntimeError, match=r"2 jobs have run, and more are due: 2 of them were .*add.*most=20"):
+                drain(alias, most=2)
+            assert len(drain(alias, most=1)) == 1  # the one that was not begun
+            for result in results:
+                result.refresh()
+                assert (result.status, result.attempts) == (Status.SUCCESSFUL, 1)
 
     def test_another_backend_is_refused(self) -> None:
         with (
@@ -105,7 +129,7 @@ class InATransactionTestCase(TransactionTestCase):
     def test_drain_commits(self) -> None:
         for alias in sorted(DATABASES):
             result = shop().add.using(backend=alias).enqueue(4)
-            assert drain(alias) >= 1
+            assert len(drain(alias)) >= 1
             connections[alias].close()
             assert task_backends[alias].get_result(result.id).return_value == 4
 
@@ -113,13 +137,13 @@ class InATransactionTestCase(TransactionTestCase):
         for alias in sorted(DATABASES):
             failed, waits = (task.using(backend=alias) for task in (shop().refuse, shop().add))
             results = [failed.enqueue("no"), waits.enqueue(4)]
-            assert drain(alias) == 2
+            assert len(drain(alias, raises=False)) == 2
             results.append(waits.enqueue(5))
             with patch("builtins.input", return_value="no"):
                 call_command("flush", database=alias, verbosity=0, inhibit_post_migrate=True)
             assert task_backends[alias].get_result(results[2].id).status == Status.READY
             call_command("flush", database=alias, verbosity=0, interactive=False, inhibit_post_migrate=True)
-            assert drain(alias) == 0
+            assert len(drain(alias)) == 0
             for result in results:
                 with pytest.raises(TaskResultDoesNotExist):
                     task_backends[alias].get_result(result.id)
@@ -142,4 +166,4 @@ class InATransactionTestCase(TransactionTestCase):
         with transaction.atomic():
             shop().add.enqueue(4)
             transaction.set_rollback(True)
-        assert drain() == 0
+        assert len(drain()) == 0

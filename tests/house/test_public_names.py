@@ -198,6 +198,7 @@ def test_an_app_has_these_members_and_no_others() -> None:
         *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue", "enqueue_in"),
         *(
             "enqueue_many",
+            "gather",
             "handled",
             "immediate",
             "job",

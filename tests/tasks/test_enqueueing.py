@@ -256,7 +256,7 @@ def test_a_batch_keeps_the_order_in_which_it_was_given(run: Run) -> None:
 
     async def enqueue() -> list[str]:
         ids = [*await task.enqueue_many({"number": number} for number in range(3)), *await task.enqueue_many(numbers())]
-        return [job.payload_text for one in ids if (job := await memory.jobs.get(one)) is not None]
+        return [job.payload_text for one in ids if (job := await memory.jobs.get(one.id)) is not None]
 
     assert run(enqueue()) == [f'{{"number":{number}}}' for number in (0, 1, 2, 0, 1, 2)]
 

@@ -55,6 +55,8 @@ async def right(connection: sqlite3.Connection) -> None:
     await send.options(queue="q", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
     await resize.enqueue("photo.png", width=3)
     inside: JobHandle[str] = send.enqueue_in(connection, "x")
+    many: list[JobHandle[str]] = await send.enqueue_many([{"to": "x"}])
+    errors: list[str | Exception] = await gather(many, return_exceptions=True)
     ids: list[int] = await app.enqueue_many(send.new_job(str(n)) for n in range(3))
     again: SyncJobHandle[str] = app.sync.enqueue(send, "x", copies=1)
     later: SyncJobHandle[None] = app.sync.enqueue(resize.options(delay=3), "x", width=1)

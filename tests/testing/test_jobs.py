@@ -142,6 +142,11 @@ def test_every_loop_and_thread_keeps_its_jobs_in_the_same_place(jobs: Jobs) -> N
     assert len(jobs.drain()) == 3
 
 
+@app.task
+def poisoned() -> None:
+    raise Poison("it is gone")
+
+
 def test_what_a_task_raises_is_raised_when_all_have_run(jobs: Jobs) -> None:
     app.sync.enqueue(broken)
     app.sync.enqueue(send, "x")
@@ -153,8 +158,14 @@ def test_what_a_task_raises_is_raised_when_all_have_run(jobs: Jobs) -> None:
     assert "attempt 1 of 1" in note
     assert raised.value.__context__ is None
     names = [entry.name for entry in raised.traceback]
-    assert names[names.index("_judged") + 1] == "handle", "of the middleware: what comes before is ours"
+    assert names[names.index("judged") + 1] == "handle", "of the middleware: what comes before is ours"
     assert raised.traceback[-1].name == "broken"
+
+
+def test_poison_is_raised_as_well(jobs: Jobs) -> None:
+    app.sync.enqueue(poisoned)
+    with pytest.raises(Poison, match="it is gone"):
+        jobs.drain()
 
 
 def test_without_raising_the_summary_tells_of_failures(jobs: Jobs) -> None:

@@ -16,7 +16,7 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand.app.built_in import built_in
 from stowhand.app.draining import AtOnce
@@ -25,7 +25,7 @@ from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.opening import open_installed, report_listening, store_at
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
-from stowhand.app.results import AppJobs
+from stowhand.app.results import AppJobs, gathered
 from stowhand.app.store import AppStore, checked_store
 from stowhand.app.sync import Sync
 from stowhand.clock import Clock
@@ -36,9 +36,11 @@ from stowhand.cron.sources import CronKeywords, RecurringWorker, declare_item, d
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.jobs import limits
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.handler import Middleware
+from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.offered import lent_connection, there
 from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore
@@ -210,7 +212,10 @@ class App:
         return made if self._at_once is None else (await self._at_once.ran([made]))[0]
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none."""
+        """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none.
+
+        Their results: ``await app.gather(ids)``; handles with the type of a task: ``Task.enqueue_many``.
+        """
         producer = (await self.open()).jobs
         if isinstance(jobs, AsyncIterable):
             ids = await producer.enqueue_many(_check_each_async(jobs, self._check))
@@ -253,6 +258,31 @@ class App:
         if task is not None:
             refuse_foreign(task, self, "App.job")
         return await self.handled.find(job_id, None if task is None else task.definition)
+
+    @overload
+    async def gather(
+        self, jobs: Iterable[JobHandle[R]], timeout: Duration | None = None, *, return_exceptions: Literal[False] = ...
+    ) -> list[R]: ...
+    @overload
+    async def gather(
+        self,
+        jobs: Iterable[JobHandle[Any] | Job | int],
+        timeout: Duration | None = None,
+        *,
+        return_exceptions: bool = ...,
+    ) -> list[Any]: ...
+    async def gather(
+        self, jobs: Iterable[Any], timeout: Duration | None = None, *, return_exceptions: bool = False
+    ) -> list[Any]:
+        """As ``stowhand.gather``, also for jobs and ids of this App: what ``add_jobs`` and ``enqueue_many`` return.
+
+        Raises as that does; UnknownJob for an id that never was.
+        """
+        refuse_inside("gather()")
+        handled = self.handled
+        return await gathered(
+            [partial(handled.result, job, timeout) for job in jobs], return_exceptions=return_exceptions
+        )
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
 from stowhand.clock import SystemClock, stopwatch
-from stowhand.errors import ConfigurationError, InvalidJob, NoResult, ResultNotKept, UnknownJob
+from stowhand.errors import ConfigurationError, InvalidJob, Misuse, NoResult, ResultNotKept, UnknownJob, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
@@ -68,6 +69,23 @@ class AppJobs:
                 raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
         if task is not None and task.name != job.task:
             raise InvalidJob(f"job {job_id} is of task {job.task!r}, and not of {task.name!r}")
+        return self.handle_of(job, task)
+
+    async def result(self, job: object, timeout: Duration | None) -> Any:
+        """Of a handle, a job or an id. Raises Misuse for anything else, and as ``find`` and ``JobHandle.result``."""
+        match job:
+            case JobHandle():
+                handle = job
+            case Job():
+                handle = self.handle_of(job)
+            case int() if not isinstance(job, bool):
+                handle = await self.find(job, None)
+            case _:
+                raise Misuse(f"app.gather: {a_type(job)}; it takes handles, jobs and ids, as enqueueing returned them")
+        return await handle.result(timeout)
+
+    def handle_of(self, job: Job, task: TaskDefinition | None = None) -> JobHandle[Any]:
+        """``task``: whose result's type it has; else that of its own task, where it is declared here."""
         definition = task or self._registry.find(job.task)
         return JobHandle(job, self, _as_written if definition is None else definition.read_result)
 
@@ -98,19 +116,52 @@ class AppJobs:
             await waits.close()
 
 
-async def gather(jobs: Iterable[JobHandle[R]], timeout: Duration | None = None) -> list[R]:
+@overload
+async def gather(
+    jobs: Iterable[JobHandle[R]], timeout: Duration | None = None, *, return_exceptions: Literal[False] = ...
+) -> list[R]: ...
+@overload
+async def gather(
+    jobs: Iterable[JobHandle[R]], timeout: Duration | None = None, *, return_exceptions: bool
+) -> list[R | Exception]: ...
+async def gather(
+    jobs: Iterable[JobHandle[Any]], timeout: Duration | None = None, *, return_exceptions: bool = False
+) -> list[Any]:
     """The results of jobs, in their order; however many, they are one question to the store.
 
-    Raises what the first of them raises that has none, as ``JobHandle.result`` does; the jobs go on.
+    Raises what the first of them raises that has none, as ``JobHandle.result`` does; the jobs go on. With
+    ``return_exceptions`` each error is in the list instead, at the place of its job. Jobs and ids: ``App.gather``.
     """
-    results: list[R] = []
+    handles = [_checked(job, "gather") for job in jobs]
+    return await gathered([partial(handle.result, timeout) for handle in handles], return_exceptions=return_exceptions)
+
+
+async def gathered(calls: Iterable[Callable[[], Awaitable[R]]], *, return_exceptions: bool) -> list[R | Exception]:
+    """What all of them return, in their order."""
+
+    async def result(call: Callable[[], Awaitable[R]]) -> R | Exception:
+        try:
+            return await call()
+        except Exception as error:
+            if not return_exceptions:
+                raise
+            return error
+
     try:
         async with asyncio.TaskGroup() as group:
-            waiting = [group.create_task(job.result(timeout)) for job in jobs]
+            waiting = [group.create_task(result(call)) for call in calls]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    results.extend(task.result() for task in waiting)
-    return results
+    return [task.result() for task in waiting]
+
+
+def _checked(job: object, call: str) -> JobHandle[Any]:
+    if isinstance(job, JobHandle):
+        return job
+    raise Misuse(
+        f"{call}: {a_type(job)} is no handle, as Task.enqueue and Task.enqueue_many return; app.gather(…) takes jobs"
+        " and ids of an App, too"
+    )
 
 
 async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = None) -> AsyncIterator[JobHandle[R]]:
@@ -120,7 +171,7 @@ async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = 
     """
     limit = None if timeout is None else seconds(timeout)
     began = stopwatch()
-    waiting = {asyncio.ensure_future(_ended(job)): job for job in jobs}
+    waiting = {asyncio.ensure_future(_ended(job)): job for job in [_checked(job, "as_completed") for job in jobs]}
     try:
         while waiting:
             left = None if limit is None else began + limit - stopwatch()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stowhand.app.portal import Portal, Waited
-from stowhand.app.results import gather
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
@@ -90,10 +89,29 @@ class Sync:
         ask = partial(self._app.job, job_id) if task is None else partial(self._app.job, job_id, task)
         return SyncJobHandle(self._portal.run(ask, "await app.job(…)"), self._portal)
 
-    def gather(self, jobs: Iterable[SyncJobHandle[R]], timeout: Duration | None = None) -> builtins.list[R]:
-        """As ``stowhand.gather``."""
-        handles = [job.handle for job in jobs]
-        return self._portal.run(lambda: gather(handles, timeout), "await gather(…)")
+    @overload
+    def gather(
+        self,
+        jobs: Iterable[SyncJobHandle[R]],
+        timeout: Duration | None = None,
+        *,
+        return_exceptions: Literal[False] = ...,
+    ) -> builtins.list[R]: ...
+    @overload
+    def gather(
+        self,
+        jobs: Iterable[SyncJobHandle[Any] | JobHandle[Any] | Job | int],
+        timeout: Duration | None = None,
+        *,
+        return_exceptions: bool = ...,
+    ) -> builtins.list[Any]: ...
+    def gather(
+        self, jobs: Iterable[Any], timeout: Duration | None = None, *, return_exceptions: bool = False
+    ) -> builtins.list[Any]:
+        """As ``App.gather``."""
+        given = [job.handle if isinstance(job, SyncJobHandle) else job for job in jobs]
+        ask = partial(self._app.gather, given, timeout, return_exceptions=return_exceptions)
+        return self._portal.run(ask, "await app.gather(…)")
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> builtins.list[int]:
         """As ``App.enqueue_many``. ``jobs`` is iterated in the calling thread, inside its transaction if it has one."""
@@ -194,7 +212,7 @@ class SyncJobHandle(JobFields, Generic[R_co]):
     __slots__ = ("_portal", "handle")
 
     def __init__(self, handle: JobHandle[R_co], portal: Portal) -> None:
-        super().__init__(handle.job)
+        super().__init__(handle.seen)
         self.handle, self._portal = handle, portal
 
     def result(self, timeout: Duration | None = None) -> R_co:
@@ -225,4 +243,4 @@ class SyncJobHandle(JobFields, Generic[R_co]):
         try:
             return self._portal.run(ask, f"await job.{name}(…) of Task.enqueue")
         finally:
-            self.job = self.handle.job
+            self.seen = self.handle.seen

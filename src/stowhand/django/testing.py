@@ -7,7 +7,7 @@ A worker does not see what a ``TestCase`` has written, whose transaction is neve
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
 from typing import Any
@@ -18,6 +18,7 @@ from django.tasks import base, task_backends
 from django.tasks.backends import immediate
 from django.utils.json import normalize_json
 
+from stowhand.app.draining import MOST, Ran
 from stowhand.django.attempts import Running
 from stowhand.django.backend import StowhandBackend
 from stowhand.django.database import Database
@@ -26,10 +27,11 @@ from stowhand.django.task import Task
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Complete, Outcome, settle
+from stowhand.jobs.lifecycle import Complete, Outcome, Snooze, settle
 from stowhand.jobs.outcomes import OUTCOMES, from_error, from_returned
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.retry import natural
+from stowhand.testing.jobs import Drained, endless, judged
 
 WORKER = "drain"
 LEASE = 3600.0
@@ -41,33 +43,40 @@ class ImmediateBackend(immediate.ImmediateBackend):
     task_class = Task
 
 
-def drain(backend: str = "default", *, limit: int = 1000) -> int:
-    """Run the jobs that are due now, and those that they enqueue, one after the other; how many attempts there were.
+def drain(backend: str = "default", *, raises: bool = True, most: int = MOST) -> Drained:
+    """Run the jobs that are due now, and those that they enqueue, one after the other. ``len`` of it: the attempts.
 
-    ``backend``: its alias in TASKS. A job that failed with attempts left waits for its retry, and is not run again. At
-    ``limit`` it stops: a task that enqueues itself would never end. Raises KeyboardInterrupt of a task.
+    When all have run, what the first failing task raised is raised here; ``raises=False``: it is in what this returns.
+    A job that failed with attempts left waits for its retry, and is not run again. ``backend``: its alias in TASKS.
+    Raises RuntimeError after ``most`` attempts: a task enqueues itself for ever. Raises KeyboardInterrupt of a task.
     """
+    __tracebackhide__ = True
     ours = task_backends[backend]
     if not isinstance(ours, StowhandBackend):
         raise ConfigurationError(f"drain: TASKS[{backend!r}] is a {type(ours).__qualname__}, which keeps no jobs here")
     names = tuple(names_of(ours))
-    done = 0
-    while done < limit and (claim := _claimed(ours.database, names)) is not None:
-        _attempt(ours, claim)
-        done += 1
-    return done
+    ran: list[Ran] = []
+    while (claim := _claimed(ours.database, names, ran, most)) is not None:
+        ran.append(_attempt(ours, claim))
+    return judged(Drained(ran), raises=raises)
 
 
-def _claimed(database: Database, names: tuple[str, ...]) -> Claim[Job] | None:
+def _claimed(database: Database, names: tuple[str, ...], ran: Sequence[Ran], most: int) -> Claim[Job] | None:
+    """The next due job. Raises RuntimeError, and claims none, where ``most`` have run."""
     request = ClaimRequest(worker=WORKER, token=str(uuid.uuid4()), limit=1, lease=LEASE, tasks=names)
     with database.transaction() as jobs:
-        return next(iter(jobs.claim(request)), None)
+        claim = next(iter(jobs.claim(request)), None)
+        if claim is None or len(ran) < most:
+            return claim
+        back = settle(Snooze(0.0), attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=natural)
+        jobs.settle(claim.lease, back)  # in a test's own transaction, an error alone would not undo the claim
+    raise endless(ran, most)
 
 
-def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> None:
+def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> Ran:
     task = backend.task_of(claim.task)
     assert task is not None  # only tasks of the backend were asked for
-    outcome = _outcome(backend, task, claim)
+    outcome, error = _outcome(backend, task, claim)
     value = outcome.result if isinstance(outcome, Complete) else None
     settlement = settle(
         outcome,
@@ -78,9 +87,10 @@ def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> None:
     )
     with backend.database.transaction() as jobs:
         jobs.settle(claim.lease, settlement)
+    return Ran(job=claim.record, ended=settlement.ended, outcome=outcome, error=error)
 
 
-def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> Outcome:
+def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tuple[Outcome, BaseException | None]:
     try:
         running = Running(backend, task, claim.record, is_last=claim.attempts >= claim.max_attempts)
         running.begin()
@@ -96,11 +106,11 @@ def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> Ou
                 running.failed(error)
                 raise
         running.completed(value.result if isinstance(value, Complete) else None)
-        return from_returned(value)
+        return from_returned(value), None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - boundary: as above
-        return from_error(error)
+        return from_error(error), error
 
 
 async def _awaited(coroutine: Any) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
+import msgspec
+
 from stowhand.clock import stopwatch
 from stowhand.errors import (
     JobCanceled,
@@ -14,6 +16,7 @@ from stowhand.errors import (
     JobNotVisible,
     JobRemoved,
     JobReplaced,
+    Misuse,
     ResultNotKept,
     UnknownJob,
 )
@@ -45,17 +48,36 @@ class Field(Generic[T]):
         return self if handle is None else getattr(handle.job, self._name)
 
 
+class Unseen(msgspec.Struct, frozen=True):
+    """One of many jobs that were enqueued in one call: all that is known of it until it is looked at."""
+
+    id: int
+    task: str
+
+
 class JobFields:
     """The fields of a Job, but for ``result``."""
 
-    __slots__ = ("job",)
+    __slots__ = ("seen",)
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        """The plain record, as it was last seen."""
+    def __init__(self, seen: Job | Unseen) -> None:
+        self.seen = seen
 
-    id = Field[int]()
-    task = Field[str]()
+    @property
+    def job(self) -> Job:
+        """The plain record, as it was last seen. Raises Misuse for one that has not been looked at."""
+        if isinstance(self.seen, Unseen):
+            raise Misuse(f"{self!r} was enqueued with others: its fields are there after job.refresh()")
+        return self.seen
+
+    @property
+    def id(self) -> int:
+        return self.seen.id
+
+    @property
+    def task(self) -> str:
+        return self.seen.task
+
     payload = Field[Any]()
     payload_text = Field[str]()
     state = Field[State]()
@@ -89,7 +111,9 @@ class JobFields:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"<job {self.id} of {self.task!r}, {self.state.value} when it was last seen>"
+        unseen = isinstance(self.seen, Unseen)
+        state = "not looked at yet" if unseen else f"{self.state.value} when it was last seen"
+        return f"<job {self.id} of {self.task!r}, {state}>"
 
 
 class HandledJobs(Protocol):
@@ -124,7 +148,7 @@ class JobHandle(JobFields, Generic[R_co]):
 
     def __init__(
         self,
-        job: Job,
+        job: Job | Unseen,
         jobs: HandledJobs,
         read: Callable[[str | None], Any],
         *,
@@ -136,7 +160,7 @@ class JobHandle(JobFields, Generic[R_co]):
         """
         super().__init__(job)
         self._jobs, self._read, self._is_open, self._asked = jobs, read, is_open, asked
-        self._revision = job.revision
+        self._revision = 0 if isinstance(job, Unseen) else job.revision
         self._seen_at = stopwatch()
         self._standing: Standing | None = None
         """How it ended."""
@@ -178,7 +202,9 @@ class JobHandle(JobFields, Generic[R_co]):
             for standing in await results.ask([self.id]):  # none: it has come since it was looked for
                 self._refuse_absent(standing, await results.retention())
             job = await self._jobs.get(self.id)
-        self.job, self._seen_at, self._standing, self._is_open = job, stopwatch(), None, False
+        if isinstance(self.seen, Unseen):
+            self._revision = job.revision
+        self.seen, self._seen_at, self._standing, self._is_open = job, stopwatch(), None, False
         return self
 
     async def cancel(self) -> Answer:
@@ -210,7 +236,7 @@ class JobHandle(JobFields, Generic[R_co]):
         try:
             async with asyncio.timeout(limit):
                 waits = await self._jobs.waits()
-                if self._is_open:  # once it was seen, it is committed
+                if self._is_open or isinstance(self.seen, Unseen):  # once it was seen, it is committed
                     await self.refresh()
                 standing = await waits.end(self.id, self._revision, asked=asked)
                 retention = await waits.results.retention()
@@ -219,12 +245,13 @@ class JobHandle(JobFields, Generic[R_co]):
                 raise
             raise TimeoutError(f"{self._said} has not ended within {limit:g} s; it goes on") from None
         self._refuse_absent(standing, retention)
-        self.job, self._standing = standing.applied(self.job), standing
+        self.seen, self._standing = standing.applied(self.job), standing
         return standing
 
     def _refuse_absent(self, standing: Standing, retention: float | None) -> None:
         """Raises what has become of a job that did not end in a state."""
-        if standing.is_replaced(self._revision):
+        unseen = isinstance(self.seen, Unseen)
+        if not unseen and standing.is_replaced(self._revision):
             raise JobReplaced(
                 f"{self._said} was replaced: another job took its place under the key {self.job.key!r}"
                 f" (revision {standing.replaced})",
@@ -234,7 +261,7 @@ class JobHandle(JobFields, Generic[R_co]):
             return
         if not standing.is_known:
             raise UnknownJob(f"there is no job {self.id}, and there never was")
-        if self.state is not State.COMPLETED and self._would_be_kept(retention):
+        if (unseen or self.state is not State.COMPLETED) and self._would_be_kept(retention):
             raise JobRemoved(f"{self._said} was removed", self.id)
         raise ResultNotKept(f"{self._said} has ended, and how is not kept (the store's history)", self.id)
 

@@ -15,7 +15,7 @@ from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
-from stowhand.tasks.job_handle import HandledJobs, JobHandle
+from stowhand.tasks.job_handle import HandledJobs, JobHandle, Unseen
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
 
@@ -110,15 +110,20 @@ class ConfiguredTask(Generic[P, R_co]):
         definition = self._definition
         return job if definition.unique is None and definition.on_failure is None else definition.finished(job)
 
-    async def enqueue_many(self, payloads: Iterable[object] | AsyncIterable[object]) -> list[int]:
-        """Enqueue a job per payload in one transaction, streamed; their ids in the order given. All of them, or none.
+    async def enqueue_many(self, payloads: Iterable[object] | AsyncIterable[object]) -> list[JobHandle[R_co]]:
+        """Enqueue a job per payload in one transaction, streamed; their handles in the order given. All, or none.
+
+        A handle has ``id`` and ``task`` at once, and the other fields after ``refresh``, ``wait`` or ``result``.
 
         A payload is an object keyed by parameter name (or whatever the parameter ``payload`` takes). With arguments
         checked by type: ``app.enqueue_many(send.new_job(n) for n in numbers)``.
         """
         if isinstance(payloads, AsyncIterable):
-            return await self._producer.enqueue_many(self._job_of(one) async for one in payloads)
-        return await self._producer.enqueue_many(self._jobs_of(payloads))
+            ids = await self._producer.enqueue_many(self._job_of(one) async for one in payloads)
+        else:
+            ids = await self._producer.enqueue_many(self._jobs_of(payloads))
+        jobs, read = self._producer.handled, self._definition.read_result
+        return [JobHandle(Unseen(job_id, self.name), jobs, read) for job_id in ids]
 
     @overload
     def enqueue_in(

@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 
 PACKAGE = Path(__file__).parent.parent
+FAILURES = (Ended.RETRY, Ended.FAILED, Ended.POISON)
 
 
 class Drained(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ class Drained(msgspec.Struct, frozen=True):
     @property
     def failures(self) -> Sequence[Ran]:
         """Those that raised something, and are tried again or have failed for good."""
-        return [one for one in self.ran if one.error is not None and one.ended in (Ended.RETRY, Ended.FAILED)]
+        return [one for one in self.ran if one.error is not None and one.ended in FAILURES]
 
     @property
     def results(self) -> list[Any]:
@@ -100,12 +101,12 @@ class Jobs:
         ``await jobs.adrain()``.
         """
         __tracebackhide__ = True
-        return _judged(self._wait(lambda: self._drained(most), "await jobs.adrain(…)"), raises=raises)
+        return judged(self._wait(lambda: self._drained(most), "await jobs.adrain(…)"), raises=raises)
 
     async def adrain(self, *, raises: bool = True, most: int = MOST) -> Drained:
         """As ``drain``, on this event loop."""
         __tracebackhide__ = True
-        return _judged(await self._drained(most), raises=raises)
+        return judged(await self._drained(most), raises=raises)
 
     def advance(self, span: Duration, *, raises: bool = True, most: int = MOST) -> Drained:
         """Let so much time pass ("1h", seconds, a timedelta), and run what falls due meanwhile, in the order of time.
@@ -114,12 +115,12 @@ class Jobs:
         ``drain``; ``most``: at one moment. In an event loop: ``await jobs.aadvance(…)``.
         """
         __tracebackhide__ = True
-        return _judged(self._wait(lambda: self._advanced(span, most), "await jobs.aadvance(…)"), raises=raises)
+        return judged(self._wait(lambda: self._advanced(span, most), "await jobs.aadvance(…)"), raises=raises)
 
     async def aadvance(self, span: Duration, *, raises: bool = True, most: int = MOST) -> Drained:
         """As ``advance``, on this event loop."""
         __tracebackhide__ = True
-        return _judged(await self._advanced(span, most), raises=raises)
+        return judged(await self._advanced(span, most), raises=raises)
 
     async def _drained(self, most: int) -> Drained:
         async with aclosing(_Course(self.app, self._clock, most)) as course:
@@ -223,11 +224,7 @@ class _Course:
         ran = await self._drain.run(self._most)
         self.ran += ran
         if len(ran) >= self._most and await self._wait() == 0:
-            ((task, times),) = Counter(one.job.task for one in ran).most_common(1)
-            raise RuntimeError(
-                f"{len(ran)} jobs have run, and more are due: {times} of them were {task!r}, which may enqueue itself"
-                f" for ever; where so many are meant, write most={10 * self._most}"
-            )
+            raise endless(ran, self._most)
 
     async def due(self) -> datetime | None:
         """When the next job is due that cannot run yet. To the microsecond: ``advance`` would miss one later."""
@@ -261,6 +258,15 @@ def jobs_of(app: App, kind: str, clock: StandingClock, server: Server | None, fo
         yield jobs
 
 
+def endless(ran: Sequence[Ran], most: int) -> RuntimeError:
+    """The error for more jobs than ``most``."""
+    ((task, times),) = Counter(one.job.task for one in ran).most_common(1)
+    return RuntimeError(
+        f"{len(ran)} jobs have run, and more are due: {times} of them were {task!r}, which may enqueue itself for ever;"
+        f" where so many are meant, write most={10 * most}"
+    )
+
+
 def _of_the_task(frames: TracebackType | None) -> TracebackType | None:
     """Without our own, which come before the task's; all, where there are no others."""
     own = frames
@@ -289,7 +295,8 @@ def store_options_of(app: App, clock: StandingClock) -> StoreOptions:
     return StoreOptions(**known, pinned=clock.now)
 
 
-def _judged(drained: Drained, *, raises: bool) -> Drained:
+def judged(drained: Drained, *, raises: bool) -> Drained:
+    """Raise the error of the first attempt that failed, unless ``raises`` is false."""
     __tracebackhide__ = True
     for failed in drained.failures if raises else ():
         assert failed.error is not None
