@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stowhand import App, Context, ResultNotKept, State, resource
+from stowhand import App, Context, Poison, ResultNotKept, State, resource
 from stowhand.errors import InvalidJob
 from stowhand.protocols.handler import Attempt, Handler
 from stowhand.testing import Jobs
