@@ -25,6 +25,7 @@ from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import BORROWER, holding, turn
 from stowhand.stores.database.forking import keep_from_children
+from stowhand.stores.database.idle_timer import IdleTimer, close_now
 from stowhand.stores.database.pool_places import Places
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.database.trouble import ends_connection, first_line, is_own
@@ -188,6 +189,8 @@ class Link:
         self._adapt = adapt
         self._turn = asyncio.Lock()
         self._connection: Connection | None = None
+        self._was_used = False
+        self._idle_timer = IdleTimer(self._close_if_idle)
 
     @property
     def connected(self) -> bool:
@@ -212,8 +215,10 @@ class Link:
                 await self._drop()
             if self._connection is None:
                 self._connection = await self._dialer.dial(self._role())
+                self._idle_timer.start()
                 if self._adapt is not None:
                     self._adapt(self._connection.reader())
+            self._was_used = True
             try:
                 yield self._connection
             except BaseException as error:
@@ -226,6 +231,13 @@ class Link:
         async with self._turn:
             await self._drop()
 
+    def _close_if_idle(self) -> bool:
+        if self._connection is not None and not (self._was_used or self._turn.locked()):
+            close_now(self._connection)
+            self._connection = None
+        self._was_used = False
+        return self._connection is not None
+
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -233,7 +245,7 @@ class Link:
 
 
 class Pool:
-    """A few connections, made when they are needed and kept until the end.
+    """A few connections, made when they are needed, and closed when they were not needed for a while.
 
     Those that are lent to an application are kept apart: what it sets on them does not reach the package's statements.
     One is never lent (pool_places.py).
@@ -245,6 +257,9 @@ class Pool:
         self._free: list[Connection] = []
         self._lent: list[psycopg.AsyncConnection[Row]] = []
         """Free ones that an application has used."""
+        self._spare = {id(free): 0 for free in (self._free, self._lent)}
+        """How many connections of each list have not been needed since the last look."""
+        self._idle_timer = IdleTimer(self._close_idle)
         self._places = Places(size)
         self._closed = False
 
@@ -349,12 +364,25 @@ class Pool:
         self._closed = False
         while free:
             connection = free.pop()
+            self._spare[id(free)] = min(self._spare[id(free)], len(free))
             if not is_stale(connection):
                 return connection
             await hang_up(connection)
         if self._places.used + len(others) > self._places.size:  # a free one of the other kind makes room
             await hang_up(others.pop())
-        return await dial(self._name(role))
+        connection = await dial(self._name(role))
+        self._idle_timer.start()
+        return connection
+
+    def _close_idle(self) -> bool:
+        """What comes back last is used again first, so those that were not needed are at the beginning."""
+        for free in (self._free, self._lent):
+            spare = min(self._spare[id(free)], len(free))
+            for connection in free[:spare]:
+                close_now(connection)
+            del free[:spare]
+            self._spare[id(free)] = len(free)
+        return bool(self._free or self._lent or self._places.used)
 
 
 async def rows(connection: Session, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
