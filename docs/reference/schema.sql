@@ -4581,11 +4581,17 @@ CREATE INDEX history_default_finished_at_idx ON stowhand.history_default USING b
 
 CREATE INDEX history_default_id_idx ON stowhand.history_default USING btree (id) WHERE (state = 'canceled'::text);
 
+CREATE INDEX history_errors ON ONLY stowhand.history USING btree (id) WHERE (last_error IS NOT NULL);
+
+CREATE INDEX history_default_id_idx1 ON stowhand.history_default USING btree (id) WHERE (last_error IS NOT NULL);
+
 CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
 CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
 CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (queue IS NULL) AND (resets < 2));
+
+CREATE INDEX live_errors ON stowhand.live USING btree (id) WHERE (COALESCE(last_error, earlier_error) IS NOT NULL);
 
 CREATE INDEX live_failed ON stowhand.live USING btree (finished_at, id) WHERE (state = 'failed'::text);
 
@@ -4616,6 +4622,8 @@ CREATE INDEX uniques_until ON stowhand.uniques USING btree (until);
 ALTER INDEX stowhand.history_ended ATTACH PARTITION stowhand.history_default_finished_at_idx;
 
 ALTER INDEX stowhand.history_canceled ATTACH PARTITION stowhand.history_default_id_idx;
+
+ALTER INDEX stowhand.history_errors ATTACH PARTITION stowhand.history_default_id_idx1;
 
 ALTER INDEX stowhand.history_flow ATTACH PARTITION stowhand.history_default_key_id_idx;
 

@@ -56,6 +56,21 @@ async def test_a_dry_run_only_counts(harness: StoreHarness) -> None:
     assert await harness.everything() == before
 
 
+async def test_a_dry_run_counts_up_to_a_limit(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stowhand.stores.memory import operating
+    from stowhand.stores.postgres.queue import operations
+    from stowhand.stores.sqlite.queue import operations as of_sqlite
+
+    for module in (operating, operations, of_sqlite):
+        monkeypatch.setattr(module, "PURGE_COUNTED", 2)
+    for state in OVER:
+        for _ in range(4):
+            await harness.in_state(state)
+    await harness.pass_time(10)
+    ages = Ages(completed=5, failed=5, canceled=5)
+    assert await harness.store.operate.purge(ages, dry_run=True) == Purged(completed=3, failed=3, canceled=3)
+
+
 async def test_a_purge_goes_through_many_pages(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     from stowhand.stores.postgres.queue import operations
     from stowhand.stores.sqlite.queue import operations as of_sqlite

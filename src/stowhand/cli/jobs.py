@@ -24,9 +24,10 @@ from stowhand.jobs.moments import When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.answering import answer_for, answers_of, fail, reschedule
+from stowhand.protocols.figures import Amount
 from stowhand.protocols.matching import PAGE
 from stowhand.protocols.offered import failure_groups
-from stowhand.protocols.operating import Ages, Explanation
+from stowhand.protocols.operating import PURGE_COUNTED, Ages, Explanation
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
@@ -306,7 +307,10 @@ def purge_jobs(
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run} | counts))
     else:
-        said = ", ".join(f"{number} {name}" for name, number in counts.items())
+        amounts = {
+            name: Amount.up_to(PURGE_COUNTED, number) if dry_run else Amount(number) for name, number in counts.items()
+        }
+        said = ", ".join(f"{amount.words} {name}" for name, amount in amounts.items())
         click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {said}")
 
 

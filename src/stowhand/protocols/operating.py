@@ -23,6 +23,8 @@ from stowhand.protocols.store import LONGEST_HISTORY
 PURGE = limits.PURGE
 BUILT_IN = limits.RESERVED
 """Tasks that every worker has (app/built_in.py)."""
+PURGE_COUNTED = 1_000_000
+"""Jobs of one state that a dry run counts, at most."""
 SEEN_EVERY = 30.0
 """Seconds between two updates of a worker in the list."""
 ALIVE_FOR = 3 * SEEN_EVERY
@@ -103,7 +105,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs were deleted, or would be."""
+    """How many jobs were deleted, or would be: in a dry run ``PURGE_COUNTED`` + 1 means that there are more."""
 
     completed: int = 0
     failed: int = 0
@@ -234,7 +236,8 @@ class Operator(Protocol):
         """Let them be claimed again; workers are woken."""
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
-        """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count. May be repeated."""
+        """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count, up to
+        ``PURGE_COUNTED`` of each state. May be repeated."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from stowhand.protocols.figures import Amount, Pauses
 from stowhand.protocols.operating import (
     FORGOTTEN_AFTER,
     MOST_AHEAD,
+    PURGE_COUNTED,
     VERSION_GONE,
     VERSIONS_FOR,
     Ages,
@@ -68,8 +69,9 @@ class Operator:
         """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
         with self._transaction() as rows:
             old = {state: old_rows(rows, state, getattr(ages, state.value)) for state in OVER}
-            if not dry_run:
-                rows.forget(row for some in old.values() for row in some)
+            if dry_run:
+                return Purged(**{state.value: min(len(some), PURGE_COUNTED + 1) for state, some in old.items()})
+            rows.forget(row for some in old.values() for row in some)
             return Purged(**{state.value: len(some) for state, some in old.items()})
 
 

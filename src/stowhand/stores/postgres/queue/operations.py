@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stowhand.protocols.operating import Ages, Purged, QueueChange, TaskChange, read_queue, read_task
+import msgspec
+
+from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, QueueChange, TaskChange, read_queue, read_task
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row
 
@@ -50,8 +52,10 @@ class Operator:
         """Page by page."""
         now = self._context.now()
         if dry_run:
-            limits = (now, ages.completed, ages.canceled, now, ages.failed)
-            ((completed, failed, canceled),) = await self._ask("purgeable", *limits)
+            limits = {"now": now, "limit": PURGE_COUNTED + 1, **msgspec.structs.asdict(ages)}
+            with self._context.translated():
+                rows = await self._context.ask("inspect", "purgeable", limits, row="the queue")
+            ((completed, canceled, failed),) = rows
             return Purged(completed=completed, failed=failed, canceled=canceled)
         completed = canceled = failed = 0
         after = 0 if ages.completed is not None or ages.canceled is not None else None

@@ -171,13 +171,15 @@ from {schema}.tries where job_id = %s::bigint order by place
   and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
 
 -- name: list
+-- What is searched by its error is said as in the indexes of jobs with an error.
 -- One statement, so that a job which moves to the history meanwhile is seen once. A table that is not asked for is not read.
 (select {live_job}
 from {schema}.live
 where %(live)s::bool and id > %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
   {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
+  and (%(error)s::text is null or coalesce(last_error, earlier_error) is not null
+    and position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
 order by id limit %(limit)s::int)
 union all
 (select {past_job}
@@ -185,7 +187,8 @@ from {schema}.history
 where %(history)s::bool and id > %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
   {wanted} and %(worker)s::text is null
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
+  and (%(error)s::text is null or last_error is not null
+    and position(lower(%(error)s::text) in lower(last_error)) > 0)
 order by id limit %(limit)s::int)
 order by id limit %(limit)s::int
 
@@ -196,7 +199,8 @@ from {schema}.live
 where %(live)s::bool and id < %(after)s::bigint
   and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
   {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
+  and (%(error)s::text is null or coalesce(last_error, earlier_error) is not null
+    and position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
 order by id desc limit %(limit)s::int)
 union all
 (select {past_job}
@@ -204,7 +208,8 @@ from {schema}.history
 where %(history)s::bool and id < %(after)s::bigint
   and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
   {wanted} and %(worker)s::text is null
-  and (%(error)s::text is null or position(lower(%(error)s::text) in lower(last_error)) > 0)
+  and (%(error)s::text is null or last_error is not null
+    and position(lower(%(error)s::text) in lower(last_error)) > 0)
 order by id desc limit %(limit)s::int)
 order by id desc limit %(limit)s::int
 
@@ -658,14 +663,21 @@ select * from {schema}.retry_failed(%s::bigint[], %s::timestamptz)
 -- name: purge_failed
 select {schema}.purge_failed(%s::float8, %s::int, %s::timestamptz)
 
+-- Each state up to a number: an exact count of many millions takes longer than a person waits.
 -- name: purgeable
-select count(*) filter (where p.state = 'completed'), count(*) filter (where p.state = 'failed'),
-  count(*) filter (where p.state = 'canceled')
-from (
-  select h.state from {schema}.history h cross join (values (coalesce(%s::timestamptz, now()))) as v(at)
-  where h.finished_at < v.at
-    - case h.state when 'completed' then %s::float8 else %s::float8 end * interval '1 second'
-  union all
-  select l.state from {schema}.live l cross join (values (coalesce(%s::timestamptz, now()))) as v(at)
-  where l.state = 'failed' and l.finished_at < v.at - %s::float8 * interval '1 second'
-) p
+select (
+    select count(*) from (
+      select from {schema}.history h
+      where h.state = 'completed'
+        and h.finished_at < coalesce(%(now)s::timestamptz, now()) - %(completed)s::float8 * interval '1 second'
+      limit %(limit)s::int) c), (
+    select count(*) from (
+      select from {schema}.history h
+      where h.state = 'canceled'
+        and h.finished_at < coalesce(%(now)s::timestamptz, now()) - %(canceled)s::float8 * interval '1 second'
+      limit %(limit)s::int) c), (
+    select count(*) from (
+      select from {schema}.live l
+      where l.state = 'failed'
+        and l.finished_at < coalesce(%(now)s::timestamptz, now()) - %(failed)s::float8 * interval '1 second'
+      limit %(limit)s::int) c)

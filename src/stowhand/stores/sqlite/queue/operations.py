@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import Ages, Purged, QueueChange, TaskChange, read_queue, read_task
+from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, QueueChange, TaskChange, read_queue, read_task
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -56,7 +56,9 @@ class Operator:
 
     async def _count(self, state: State, age: float) -> int:
         def count(tx: Transaction) -> int:
-            (number,) = tx.row(f"purgeable_{_place(state)}", state=state.value, before=tx.now.wall - micros(age))
+            before = tx.now.wall - micros(age)
+            wanted = {"state": state.value, "before": before, "limit": PURGE_COUNTED + 1}
+            (number,) = tx.row(f"purgeable_{_place(state)}", **wanted)
             return int(number)
 
         return await self._connections.read(count)

@@ -98,8 +98,13 @@ DELETE FROM stowhand_jobs WHERE id IN (
 ) RETURNING finished_at
 
 -- name: purgeable_history
-SELECT count(*) FROM stowhand_history INDEXED BY stowhand_history_finished
-WHERE finished_at < :before AND state = :state
+SELECT count(*) FROM (
+    SELECT 1 FROM stowhand_history INDEXED BY stowhand_history_finished
+    WHERE finished_at < :before AND state = :state LIMIT :limit
+)
 
 -- name: purgeable_failed
-SELECT count(*) FROM stowhand_jobs INDEXED BY stowhand_jobs_failed WHERE state = 'failed' AND finished_at < :before
+SELECT count(*) FROM (
+    SELECT 1 FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
+    WHERE state = 'failed' AND finished_at < :before LIMIT :limit
+)
