@@ -20,7 +20,7 @@ from stowhand.cron.sources import CronSources
 from stowhand.jobs import limits, strict_json, text
 from stowhand.jobs.job import State
 from stowhand.protocols import operating, options, queue_store, store
-from stowhand.protocols.option import Option, Whole
+from stowhand.protocols.option import Option
 from stowhand.protocols.options import WorkerOptions
 from stowhand.runner.options import RunnerOptions
 from stowhand.service import exit_codes
@@ -156,10 +156,19 @@ def test_the_page_of_limits_has_the_limits() -> None:
         strict_json.DIGITS_LIMIT,
         strict_json.EXPONENT_LIMIT,
         text.ERROR_LIMIT // 1024,
-        Whole("").most,
         options.NAME_LIMIT,
     ):
         assert re.search(rf"\b{number}\b", page), number
+
+
+def test_every_promise_has_a_proof_or_is_named_as_unproven() -> None:
+    promises = (DOCS / "explanation" / "promises.md").read_text()
+    promised = re.findall(r"^\| (I\d+) \|", promises, re.MULTILINE)
+    assert promised
+    assert promised == re.findall(r"^\| (I\d+) \|", read("proofs.md"), re.MULTILINE)
+    unproven = re.findall(r"\bI\d+\b", promises.partition("not yet proven")[2].partition("\n\n")[0])
+    assert unproven
+    assert not set(promised) & set(unproven)
 
 
 def test_the_page_of_states_names_every_state() -> None:

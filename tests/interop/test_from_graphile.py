@@ -154,9 +154,7 @@ def test_every_job_is_moved_as_it_is_and_goes_on(theirs: str, version: str, call
     done = call("worker", "-c", theirs, "-s", "graphile_worker", "--once")
     assert done.code == 0, done.err
     left = execute(theirs, "select task_identifier, key from graphile_worker.jobs order by id")
-    assert set(left) - {("fails", "k2")} == {("new", None)}, (
-        "of one there is no task; a retry may be due already or not"
-    )
+    assert set(left) - {("fails", "k2")} == {("new", None)}, "of one there is no task; the retry may be due or not"
 
 
 def test_a_second_move_finds_that_it_was_done(theirs: str, call: Stowhand) -> None:

@@ -450,7 +450,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
         int | None,
         Whole(
             "PostgreSQL: connections of one process at most, opened as they are needed,"
-            f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included.",
+            f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included: with a worker"
+            f" {RESERVED_CONNECTIONS + 1} or more.",
             unset=f"--jobs + {RESERVED_CONNECTIONS}",
             called="max_pool_size",
             short=("-m",),
