@@ -70,7 +70,7 @@ async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once
         await clock.advance(1)
         assert ends(harness) == [(number, Ended.OK) for number in range(2, 7)]
         (lost,) = harness.events(JobLost)
-        assert (lost.job_id, "refuses every end" in lost.why) == (1, True)
+        assert (lost.job_id, "refuses every settlement" in lost.why) == (1, True)
         await clock.advance(120)
         assert harness.events(StoreTrouble) == []
         assert [(told.job_id, told.doing) for told in harness.events(ChangeRefused)] == [(1, "reset")]
