@@ -1688,6 +1688,27 @@ CREATE FUNCTION stowhand.flow_failed(_tasks text[], _after text, _limit integer)
     where j.state = 'failed' and j.task = any(_tasks) and j.key collate "C" > _after order by j.key collate "C" limit _limit
 $$;
 
+CREATE FUNCTION stowhand.flow_hold_key(_flow text, _key text, _id text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake' || _flow || ':' || _key, 3));
+  return coalesce((
+    select f.id from "stowhand".flow_lookups f
+      where f.flow = _flow and f.attribute = '' and f.value = _key
+        and exists (select from "stowhand".live j where j.key = 'flow:' || _flow || ':' || f.id and j.state <> 'failed')
+      limit 1), _id);
+end $$;
+
 CREATE FUNCTION stowhand.flow_ids(_flow text, _attribute text, _value text) RETURNS SETOF text
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'

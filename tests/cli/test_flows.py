@@ -206,6 +206,20 @@ def test_what_has_failed_where_it_went_and_what_it_left(run: Run, call: Stowhand
     assert sums.split()[-1] == "2"
 
 
+def test_a_paused_queue_is_marked_wherever_it_is_shown(run: Run, call: Stowhand, program: str) -> None:
+    (job,) = add(run, program, "one")
+    assert call("flows", "pause", program, "first").out == "Queue first of flow demo is paused.\n"
+    assert call("flows", "pause", program, "first").out == "Queue first of flow demo was already paused.\n"
+    assert "\nfirst (paused)" in call("flows", "list", program).out
+    assert "\nfirst (paused)" in call("flows", "monitor", program, "--once").out
+    assert "position 1; the queue is paused\n" in call("flows", "show", program, job).out
+    assert call("flows", "list", program, "--json").rows()[0]["priorities"][0]["paused"] is True
+    assert call("flows", "resume", program, "first").out == "Queue first of flow demo is resumed.\n"
+    assert call("flows", "resume", program, "first").out == "Queue first of flow demo was not paused.\n"
+    assert "paused" not in call("flows", "list", program).out
+    assert call("flows", "pause", program, "frist").code == 2
+
+
 def test_a_job_of_many_children_is_shown_as_a_summary(run: Run, call: Stowhand, program: str) -> None:
     (job,) = add(run, program, "child")
     work(run, program)

@@ -31,7 +31,7 @@ def queue_table(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[s
     rows = []
     for queue in shape.all_queues():
         following = queue.declared.next_for(shape.name) or "-"
-        declared = [_shown(queue), following, str(slots.get(queue.name, 0))]
+        declared = [_shown(queue, counts), following, str(slots.get(queue.name, 0))]
         for count in _of_queue(counts, queue):
             rows.append([*declared, *_numbers(count)])
             declared = ["", "", ""]
@@ -49,7 +49,7 @@ def look_table(shape: FlowShape, counts: Sequence[QueueCount]) -> list[str]:
     """The figures of one look, with their sum."""
     rows = []
     for queue in shape.all_queues():
-        name = _shown(queue)
+        name = _shown(queue, counts)
         for count in _of_queue(counts, queue):
             rows.append([name, *_numbers(count)])
             name = ""
@@ -120,6 +120,8 @@ class Shown(msgspec.Struct, frozen=True):
     """``None``: no worker will run it, or it was not found among the first ones."""
     children: dict[str, Counter[str]]
     """By parent's queue: how many of its children are in each state; these are shown instead of their attributes."""
+    paused: bool = False
+    """It waits in a queue that is paused."""
 
 
 def state_text(shown: Shown) -> str:
@@ -130,6 +132,8 @@ def state_text(shown: Shown) -> str:
         words += f", priority {position.priority}, position {position.position}"
     if view.ready_at is not None:
         words += f", ready at {_moment(view.ready_at.timestamp())}"
+    if shown.paused:
+        words += "; the queue is paused"
     return f"{words}: {view.failure}" if view.state is Stage.LOST else words
 
 
@@ -143,7 +147,7 @@ def child_state(child: Job) -> str:
 def shown_json(shown: Shown) -> str:
     """One line. ``job``: all attributes; ``stands``: its position, ``null`` if it has none."""
     view = shown.view
-    about = {"state": view.state, "queue": view.queue, "failure": view.failure, "key": view.key}
+    about = {"state": view.state, "queue": view.queue, "failure": view.failure, "paused": shown.paused}
     return plain_json({"job": shown.job, **about, "stands": shown.position, "children": shown.children})
 
 
@@ -153,8 +157,6 @@ def job_page(shown: Shown) -> str:
         f"{'id':<{NAME_WIDE}}{escape(str(shown.job['id']))}",
         f"{'state':<{NAME_WIDE}}{escape(state_text(shown))}",
     ]
-    if shown.view.key is not None:
-        lines.append(f"{'key':<{NAME_WIDE}}{escape(shown.view.key)}")
     hidden = {f"children:{queue}:{kind}" for queue in shown.children for kind in ("jobs", "params", "results")}
     for queue, states in shown.children.items():
         counted = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
@@ -184,8 +186,9 @@ def _of_queue(counts: Sequence[QueueCount], queue: FlowQueue) -> list[QueueCount
     return found or [QueueCount(queue=queue.name, priority=1)]
 
 
-def _shown(queue: FlowQueue) -> str:
-    return queue.name if queue.parent is None else f"  {queue.name}"
+def _shown(queue: FlowQueue, counts: Sequence[QueueCount]) -> str:
+    paused = any(count.paused for count in counts if count.queue == queue.name)
+    return f"{'' if queue.parent is None else '  '}{queue.name}{' (paused)' if paused else ''}"
 
 
 def _numbers(count: QueueCount) -> list[str]:

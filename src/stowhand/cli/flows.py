@@ -103,7 +103,9 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
         if view is None or job is None:
             return None
         position = None if view.state.has_ended or view.state is Stage.LOST else await _find(flow, job_id)
-        return Shown(view, job, position, {} if children else await _families(flow, job))
+        paused = {count.queue for count in await flow.monitor.counts() if count.paused}
+        families = {} if children else await _families(flow, job)
+        return Shown(view, job, position, families, paused=position is not None and position.queue in paused)
 
     return show_one(
         with_flow(read_flow(target, typed), look),
@@ -195,6 +197,31 @@ def retry_jobs(
             click.echo("Nothing was retried.", err=True)
             return FAILURE
     return with_flow(flow, lambda flow: _retry(flow, wanted, as_json=as_json))
+
+
+@command.command("pause")
+@target_argument
+@click.argument("queue")
+@log_options
+def pause_queue(target: str, queue: str, **typed: Any) -> None:
+    """Let no process claim jobs of a queue until it is resumed.
+
+    Running jobs go on, and jobs still arrive.
+    """
+    flow = read_flow(target, typed)
+    changed = with_flow(flow, lambda flow: flow.pause(queue))
+    click.echo(f"Queue {escape(queue)} of flow {escape(flow.name)} {'is' if changed else 'was already'} paused.")
+
+
+@command.command("resume")
+@target_argument
+@click.argument("queue")
+@log_options
+def resume_queue(target: str, queue: str, **typed: Any) -> None:
+    """Let jobs of a paused queue be claimed again."""
+    flow = read_flow(target, typed)
+    changed = with_flow(flow, lambda flow: flow.resume(queue))
+    click.echo(f"Queue {escape(queue)} of flow {escape(flow.name)} {'is resumed' if changed else 'was not paused'}.")
 
 
 @command.command("monitor")

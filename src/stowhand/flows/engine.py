@@ -54,6 +54,8 @@ class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
     """Parents that wait for their children."""
     failed: int = 0
     """Redis: those that our workers have recorded, all of them at the first priority."""
+    paused: bool = False
+    """The queue is paused: no job of it is claimed."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +81,8 @@ class Engine(Protocol):
     handles_child_end: bool
     """``on_child_end`` must be called after a child has ended; else the settlement of the child wakes the parent."""
 
+    retries_first: bool
+    """A job that is retried at once goes before the jobs that wait."""
     carries: bool
     """Set by tracing: a step's job carries the trace context of the step that enqueued it."""
 
@@ -106,7 +110,10 @@ class Engine(Protocol):
         """Create many in few round trips; all or none on SQL, each atomically on Redis."""
 
     async def delete(self, job_id: str) -> bool:
-        """Delete the job, its children and its lookups. A running job is not interrupted; its result is dropped."""
+        """Delete the job, its children and its lookups. A running job is not interrupted; its result is dropped.
+
+        ``False`` also for a child: it is deleted with its parent, which is still to gather its result.
+        """
 
     async def ids(self, attribute: str, value: str) -> Sequence[str]:
         """Ids of the jobs with this lookup value, oldest first."""
@@ -127,6 +134,12 @@ class Engine(Protocol):
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
         """Ids of failed jobs, children included, in id order, after ``after``."""
+
+    async def pause(self, queue: FlowQueue) -> bool:
+        """Let no further job of this queue be claimed by any process; ``False``: it was paused already."""
+
+    async def resume(self, queue: FlowQueue) -> bool:
+        """Let its jobs be claimed again; ``False``: it was not paused."""
 
     # -- looking
 

@@ -174,13 +174,15 @@ class Flow:
         priority: int = 1,
         correlation_id: str | None = None,
         delay: Duration | None = None,
+        key: str | None = None,
     ) -> str:
         """Store a job, make it findable by its lookup attributes, and put it into the first queue; returns its id.
 
-        Attributes are any JSON values; null ones are not stored. Raises InvalidJob, StoreUnreachable,
+        Attributes are any JSON values; null ones are not stored. ``key``: if a job of the flow with this key has not
+        ended, nothing is created and that job's id is returned. Raises InvalidJob, StoreUnreachable,
         OutcomeUnknown.
         """
-        job = self._new(attributes, priority, correlation_id, delay)
+        job = self._new(attributes, priority, correlation_id, delay, key)
         await self.open()
         return await self.engine.create(job)
 
@@ -203,12 +205,16 @@ class Flow:
         priority: int,
         correlation_id: str | None,
         delay: Duration | None,
+        key: str | None = None,
     ) -> NewFlowJob:
         known = self._correlate() if correlation_id is None else correlation_id
-        return new_job(self.shape, attributes, priority=priority, correlation_id=known, delay=delay)
+        return new_job(self.shape, attributes, priority=priority, correlation_id=known, delay=delay, key=key)
 
     async def delete_job(self, job_id: str) -> bool:
-        """Delete it, its children and its lookups; ``False``: there was none. A running job is not interrupted."""
+        """Delete it, its children and its lookups; ``False``: there was none. A running job is not interrupted.
+
+        A child is deleted with its parent, and not by itself: its parent would take a missing result for a failure.
+        """
         await self.open()
         return await self.engine.delete(read_id(job_id))
 
@@ -267,6 +273,21 @@ class Flow:
         ids = read_ids(job_ids)
         await self.open()
         return list(await self.engine.retry(ids))
+
+    async def pause(self, queue: str) -> bool:
+        """Stop all processes from claiming jobs of a queue until ``resume``; ``False``: it was paused already.
+
+        Running jobs go on, and jobs still arrive. Raises ConfigurationError for an unknown queue.
+        """
+        found = self.shape.find_queue(queue)
+        await self.open()
+        return await self.engine.pause(found)
+
+    async def resume(self, queue: str) -> bool:
+        """Let jobs of a queue be claimed again, in all processes; ``False``: it was not paused."""
+        found = self.shape.find_queue(queue)
+        await self.open()
+        return await self.engine.resume(found)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -452,6 +473,8 @@ class FlowSync:
     get_jobs_by_key = Waited(Flow.get_jobs_by_key)
     retry_jobs = Waited(Flow.retry_jobs)
     result = Waited(Flow.result)
+    pause = Waited(Flow.pause)
+    resume = Waited(Flow.resume)
 
 
 def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:

@@ -34,6 +34,7 @@ def new_job(
     priority: object = 1,
     correlation_id: object = None,
     delay: Duration | None = None,
+    key: object = None,
 ) -> NewFlowJob:
     """The checked job. Raises InvalidJob, which names the error and the limit."""
     most = shape.entry.declared.priorities
@@ -42,6 +43,9 @@ def new_job(
     if correlation_id is not None and (not isinstance(correlation_id, str) or len(correlation_id) > NAME_LIMIT):
         raise InvalidJob(f"correlation_id: give a text of at most {NAME_LIMIT} characters")
     strict_json.encode(correlation_id, what="correlation_id")
+    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= NAME_LIMIT):
+        raise InvalidJob(f"key: {key!r} given; give a text of 1 to {NAME_LIMIT} characters")
+    strict_json.encode(key, what="key")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise InvalidJob(f"attributes: {a_type(attributes)} given; give a dict")
     given = attributes or {}
@@ -55,6 +59,7 @@ def new_job(
         priority=priority,
         correlation_id=correlation_id,
         delay=None if delay is None else _read_delay(delay),
+        key=key,
     )
 
 

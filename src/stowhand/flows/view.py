@@ -43,8 +43,6 @@ class FlowJobView(msgspec.Struct, frozen=True, kw_only=True):
     """The job's attributes and the results of its steps, decoded."""
     failure: str | None = None
     """Why it failed, was canceled or is lost."""
-    key: str | None = None
-    """The key of an idempotent creation."""
     created_at: datetime | None = None
     ready_at: datetime | None = None
     """When a delayed job may start."""

@@ -73,7 +73,7 @@ class FlowWorker:
             grace=grace,
             sweep_interval=engine.sweep_interval,
         )
-        if queue.declared.limiter is not None:  # a claimed job counts in the limiter's window of that moment
+        if not _may_claim_ahead(engine, queue, count):
             self._options = msgspec.structs.replace(self._options, look_ahead=0)
         self._worker: Worker | None = None
         self._task: asyncio.Task[None] | None = None
@@ -168,3 +168,12 @@ class FlowWorker:
         finally:
             waiting.cancel()
             resting.cancel()
+
+
+def _may_claim_ahead(engine: Engine, queue: FlowQueue, count: int) -> bool:
+    """Not with a limiter: a claimed job counts in the window of that moment. Not in a single slot where a retry is to run
+    before the jobs that wait.
+    """
+    declared = queue.declared
+    retries_at_once = engine.retries_first and declared.max_retries > 0 and declared.backoff is None
+    return declared.limiter is None and not (retries_at_once and count == 1)

@@ -42,6 +42,8 @@ class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
     """Its first step, with its key."""
     lookups: tuple[tuple[str, str], ...] = ()
     """(attribute, value)."""
+    key: str | None = None
+    """While a job of the flow with this key has not ended, none is created. It is also a lookup value of ``""``."""
     lists: tuple[tuple[str, str], ...] = ()
     """Long attributes that its step does not carry: (id, JSON text)."""
 
@@ -107,8 +109,10 @@ class FlowTables(Protocol):
     keeps: bool
     """Finished jobs are kept for a while, in the history."""
 
-    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
-        """Create all of them or none: rows, lookups and first steps. A repeat with the same ids does nothing."""
+    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
+        """Create all of them or none: rows, lookups and first steps. A repeat with the same ids does nothing.
+
+        Return the id of each: of the job that holds its key, or its own."""
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """Keep long attributes (id, JSON text) for as long as the job exists; no effect for an unknown job."""

@@ -60,6 +60,7 @@ class QueueEngine:
 
     sweep_interval = WorkerOptions().sweep_interval
     handles_child_end = True
+    retries_first = False
     carries = False
     """Never set by tracing here: the settlement enqueues the next step, which then carries the trace context itself."""
 
@@ -117,18 +118,18 @@ class QueueEngine:
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """All or none."""
         new = [self._new(job) for job in jobs]
-        if new:
-            await self._tables.create(self.shape.name, new)
-        return [one.id for one in new]
+        return await self._tables.create(self.shape.name, new) if new else []
 
     def _new(self, job: NewFlowJob) -> NewFlow:
         job_id = self._ids.new()
         values, apart, lists = long_apart(job.values)
         step = Step(id=job_id, flow=self.shape.name, correlation_id=job.correlation_id, values=raw(values), apart=apart)
+        lookups = job.lookups if job.key is None else (*job.lookups, ("", job.key))
         return NewFlow(
             id=job_id,
             step=load(new_step(self.shape.entry, step, job.priority, delay=job.delay), job.carried),
-            lookups=tuple((attribute, _lookup_value(value)) for attribute, value in job.lookups),
+            lookups=tuple((attribute, _lookup_value(value)) for attribute, value in lookups),
+            key=None if job.key is None else _lookup_value(job.key),
             lists=lists,
         )
 
@@ -243,6 +244,14 @@ class QueueEngine:
         """The key of the job's steps; for an id that no store could hold, a key that no job has."""
         return key_of(self.shape.name, job_id if is_storable(job_id) else "?")
 
+    async def pause(self, queue: FlowQueue) -> bool:
+        """The pause of its task, as ``stowhand queues pause --task`` writes it."""
+        return (await self._store.operate.pause_task(self.task(queue))).changed
+
+    async def resume(self, queue: FlowQueue) -> bool:
+        """Workers are woken."""
+        return (await self._store.operate.resume_task(self.task(queue))).changed
+
     # -- looking
 
     async def counts(self) -> Sequence[QueueCount]:
@@ -256,7 +265,12 @@ class QueueEngine:
         for each in await self._tables.tally(list(tasks)):
             place = found.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
             place[each.state.value] = each.number
-        return [QueueCount(queue=name, priority=priority, **numbers) for (name, priority), numbers in found.items()]
+        pauses = await self._store.inspect.pauses()
+        paused = {queue.name for task, queue in tasks.items() if task in pauses.tasks}
+        return [
+            QueueCount(queue=name, priority=priority, paused=name in paused, **numbers)
+            for (name, priority), numbers in found.items()
+        ]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """The next jobs of a queue, and those that run. Counted for each state by itself."""

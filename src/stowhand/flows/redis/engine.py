@@ -49,6 +49,7 @@ class RedisEngine:
 
     sweep_interval = SWEEP_INTERVAL
     handles_child_end = False
+    retries_first = True
     carries = False
 
     def __init__(self, place: str, shape: FlowShape) -> None:
@@ -102,7 +103,7 @@ class RedisEngine:
     async def delete(self, job_id: str) -> bool:
         """One script."""
         spot = self._naming.spot(job_id)
-        return spot is not None and await self._jobs.delete(spot)
+        return spot is not None and spot.child is None and await self._jobs.delete(spot)
 
     async def view(self, job_id: str) -> FlowJobView | None:
         """As its hash says. The classic layout does not record when a job ended."""
@@ -122,6 +123,16 @@ class RedisEngine:
         self._taken = False  # it may have been long ago
         await self.take()
         return [await self._retrying.retry(job_id) for job_id in job_ids]
+
+    async def pause(self, queue: FlowQueue) -> bool:
+        """A key that every claim looks at."""
+        words = ("SET", self._naming.keys.paused(queue.name), "1", "NX")
+        return await self._server.ask(lambda: self._server.client.execute_command(*words)) is not None
+
+    async def resume(self, queue: FlowQueue) -> bool:
+        """Idle workers claim again within a second."""
+        words = ("DEL", self._naming.keys.paused(queue.name))
+        return bool(await self._server.ask(lambda: self._server.client.execute_command(*words)))
 
     # -- looking
 

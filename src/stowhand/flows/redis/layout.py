@@ -103,6 +103,10 @@ class Keys:
         """Text, there while a claim is alive whose locks outlive its lease."""
         return f"{self.prefix}lease:{token}"
 
+    def paused(self, queue: str) -> str:
+        """Text, there while the queue is paused."""
+        return f"{self.root(queue)}:paused"
+
     def bell(self, queue: str) -> str:
         """List; a push wakes the timekeeper of the queue."""
         return f"{self.root(queue)}:bell"

@@ -39,6 +39,7 @@ class Positions:
                 delayed=next(found),
                 parked=next(found),
                 failed=next(found),
+                paused=bool(next(found)),
             )
             for queue, rank in places
         ]

@@ -26,6 +26,8 @@ LEASE = 30.0
 EXTRA = 2.0
 """Seconds that a lock lives longer than the job may take, where it outlives its lease."""
 WAIT_TIMEOUT = 3.0
+PAUSED = 2
+"""In the answer of ``claim.lua``."""
 LARGEST_CLAIM = 200
 """Jobs in one step: more, and the worker no longer works while the server does."""
 
@@ -132,11 +134,12 @@ class FlowStore:
                     return claims  # nothing was taken this time; what was taken before is not to suffer for it
                 raise
             claims += claims_of(queue, request.token, int(moment), rows)
+            self._waiting.is_paused = more == PAUSED
             if suspects:
                 self._no_suspects = False
             if not timed:
                 self._timekeeper.begin(request.worker)
-            if not more and len(rows) < room:
+            if self._waiting.is_paused or (not more and len(rows) < room):
                 break
         return claims
 

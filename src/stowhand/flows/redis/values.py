@@ -96,7 +96,6 @@ def view_of(shape: FlowShape, job_id: str, found: Found) -> FlowJobView:
         queue=queue,
         attributes={name: value for name, value in known.items() if name != "id"},
         failure=failure,
-        key=_text(found.raw, KEY),
         created_at=created_at(job_id),
         ready_at=None if found.ready is None else datetime.fromtimestamp(found.ready, UTC),
         ended_at=datetime.fromtimestamp(ended / 1000, UTC) if stage.has_ended and type(ended) is int else None,

@@ -22,6 +22,8 @@ from stowhand.flows.redis.trouble import translated
 
 SHORTEST = 0.01
 """Seconds; none would be for ever."""
+PAUSED_POLL = 1.0
+"""Seconds between two claims of a worker whose queue is paused."""
 MOST_MOVED = 100
 IDLE = 0.005
 """Seconds that a call blocks where nothing waits."""
@@ -48,6 +50,8 @@ class Waiting:
         """Something has come since the last claim."""
         self.alone = False
         """It came to an idle worker: nothing else waited."""
+        self.is_paused = False
+        """The last claim found the queue paused: its lists are not asked, since they may have jobs."""
         self.is_listening = True
         """No blocking call has failed since one was answered; a busy worker makes none, and that is no trouble."""
 
@@ -65,6 +69,8 @@ class Waiting:
 
     async def wait(self, timeout: float) -> bool:
         """True as soon as one of the lists has a head."""
+        if self.is_paused:
+            return await self._pass(min(timeout, self._longest, PAUSED_POLL))
         ends = self._clock.monotonic() + min(timeout, self._longest)
         if not await self._till_dry(ends):
             return False
@@ -90,6 +96,15 @@ class Waiting:
             for _ in range(MOST_MOVED):
                 if await client.execute_command("LMOVE", f"{base}:moved", f"{base}:waiting", "RIGHT", "LEFT") is None:
                     return
+
+    async def _pass(self, seconds: float) -> bool:
+        """True after this time, so that the worker claims again; False where the store closes."""
+        timer = self._clock.call_later(seconds, self._tick.set)
+        try:
+            return await self._first_of([_set(self._tick)])
+        finally:
+            timer.cancel()
+            self._tick.clear()
 
     async def _till_dry(self, ends: float) -> bool:
         """There is a reason to ask, before the time is over."""

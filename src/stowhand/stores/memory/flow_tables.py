@@ -58,16 +58,31 @@ class MemoryFlowTables:
         for kept in (self._jobs, self._lookups, self._lists, self._limits):
             kept.clear()
 
-    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
+    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
         steps = [(job, limits.check(job.step)) for job in jobs]
         with self._transaction() as rows, rows.all_or_nothing():
-            new = [(job, step) for job, step in steps if job.id not in self._jobs]
+            holders: dict[str, str] = {}
+            ids = [self._holder(rows, flow, job, holders) for job in jobs]
+            new = [(job, step) for (job, step), holder in zip(steps, ids, strict=True) if holder == job.id]
+            new = [(job, step) for job, step in new if job.id not in self._jobs]
             for _, step in new:
                 enqueueing.add(rows, step)
             for job, _ in new:
                 self._jobs[job.id] = (flow, rows.now)
                 self._lookups |= {(flow, attribute, value, job.id) for attribute, value in job.lookups}
                 self._keep(job.id, job.lists)
+            return ids
+
+    def _holder(self, rows: Rows, flow: str, job: NewFlow, holders: dict[str, str]) -> str:
+        """The id of the job that holds its key, or its own; ``holders``: of the same call."""
+        if job.key is None:
+            return job.id
+        if job.key not in holders:
+            known = sorted(entry[3] for entry in self._lookups if entry[:3] == (flow, "", job.key))
+            steps = ((job_id, rows.holder(f"{PREFIX}{flow}:{job_id}")) for job_id in known)
+            live = (job_id for job_id, step in steps if step is not None and step.state is not State.FAILED)
+            holders[job.key] = next(live, job.id)
+        return holders[job.key]
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         with self._transaction():

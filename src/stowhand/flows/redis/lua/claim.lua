@@ -5,7 +5,7 @@
 -- longer than the lease, else 0, milliseconds that a suspect has been due for at least (then who asks is at work, and
 -- makes way for it) or '', 'woken' where a job has just
 -- been moved for who asks, or ''.
--- Gives {microseconds now, 1 where there may be more to take, 0 where there is no timekeeper, 0 where no suspect waits,
+-- Gives {microseconds now, 1 where there may be more to take, 2 where the queue is paused, 0 where there is no timekeeper, 0 where no suspect waits,
 -- row …}; a row is the wanted fields (or all: name, value, …), then the id and the place of its priority.
 local token, limit, lease, apart = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == 'suspects'
 local life, overdue, woken = ARGV[7], tonumber(ARGV[8]), ARGV[9] == 'woken'
@@ -355,7 +355,10 @@ local function is_dead()
   return (not begun or unleased) and redis.call('GET', queue.leases .. token) == 'dead'
 end
 
-if is_empty() then
+if redis.call('EXISTS', queue.root .. ':paused') == 1 then
+  reply[2], reply[4] = 2, 0
+  return reply
+elseif is_empty() then
   reply[3], reply[4] = redis.call('EXISTS', queue.root .. ':timer'), 0
   return reply
 elseif is_dead() then

@@ -1,6 +1,6 @@
 -- How many jobs stand where, in one moment. KEYS: any of the flow. ARGV: then for each queue: its root, '1' for the
 -- first of its priorities, the address of the priority's lists.
--- Gives waiting, processing, delayed, parked, failed of each. Those that run apart wait too: they count with the first
+-- Gives waiting, processing, delayed, parked, failed of each, and 1 where the queue is paused. Those that run apart wait too: they count with the first
 -- priority, as failed ones do. So do those for which a worker was just woken.
 local found = {}
 for place = 1, #ARGV, 3 do
@@ -11,5 +11,6 @@ for place = 1, #ARGV, 3 do
   found[#found + 1] = redis.call('ZCARD', base .. ':delayed')
   found[#found + 1] = redis.call('ZCARD', base .. ':parked')
   found[#found + 1] = ARGV[place + 1] == '1' and redis.call('ZCARD', root .. ':failed') or 0
+  found[#found + 1] = redis.call('EXISTS', root .. ':paused')
 end
 return found

@@ -32,14 +32,18 @@ class PostgresFlowTables:
         self._clock = SystemClock()
         self.keeps = context.keep
 
-    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
+    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
         """All or none. The ids are the caller's, so what had no reply is repeated; what exists already stays."""
-        calls = [("flow_create", self._call(flow, jobs[start : start + CHUNK])) for start in range(0, len(jobs), CHUNK)]
-        calls += [("flow_keep", _lists(job.id, job.lists)) for job in jobs if job.lists]
+        plain = [job for job in jobs if job.key is None]
+        keyed = sorted((job for job in jobs if job.key is not None), key=lambda job: str(job.key))
+        calls = [
+            ("flow_create", self._call(flow, plain[start : start + CHUNK])) for start in range(0, len(plain), CHUNK)
+        ]
+        calls += [("flow_keep", _lists(job.id, job.lists)) for job in plain if job.lists]
         unanswered = False
         for attempt in range(1, TRIES + 1):
             try:
-                await repeated(lambda: self._create(calls), self._clock)
+                holders = await repeated(lambda: self._create(calls, flow, keyed), self._clock)
             except (psycopg.Error, TimeoutError, UnicodeError, OverflowError, StoreUnreachable) as error:
                 cut = trouble.is_cut(error)
                 if attempt == TRIES or not (cut or isinstance(error, StoreUnreachable)):
@@ -47,7 +51,8 @@ class PostgresFlowTables:
                 unanswered = unanswered or cut
                 await self._clock.sleep(PAUSE * attempt)
             else:
-                return
+                return [holders.get(job.id, job.id) for job in jobs]
+        raise AssertionError("the last try returns or raises")
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """For as long as the job is known."""
@@ -116,14 +121,27 @@ class PostgresFlowTables:
             *Bulk([limits.check(job.step) for job in jobs]).values_of_each(self._context.now()),
         )
 
-    async def _create(self, calls: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+    async def _create(
+        self, calls: Sequence[tuple[str, tuple[object, ...]]], flow: str, keyed: Sequence[NewFlow]
+    ) -> dict[str, str]:
+        """In one transaction. ``keyed`` are in the order of their keys; returns their ids, or those of the holders."""
         prepare = self._context.dialer.prepared or None
+        holders: dict[str, str] = {}
         async with (
             self._context.pool.connection("flow") as connection,
-            connection.transaction() if len(calls) > 1 else nullcontext(),
+            connection.transaction() if keyed or len(calls) > 1 else nullcontext(),
         ):
             for name, values in calls:
                 await rows(connection, self._context.statements[name], values, prepare)
+            for job in keyed:
+                hold = self._context.statements["flow_hold_key"]
+                ((holders[job.id],),) = await rows(connection, hold, (flow, job.key, job.id), prepare)
+                if holders[job.id] == job.id:
+                    create, keep = (self._context.statements[name] for name in ("flow_create", "flow_keep"))
+                    await rows(connection, create, self._call(flow, [job]), prepare)
+                    if job.lists:
+                        await rows(connection, keep, _lists(job.id, job.lists), prepare)
+        return holders
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
         with self._context.translated():

@@ -453,6 +453,9 @@ drop schema if exists {schema} cascade
 select {schema}.flow_create(%s, %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::json[], %s::text[],
   %s::timestamptz[], %s::float8[], %s::int[], %s::text[], %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
 
+-- name: flow_hold_key
+select {schema}.flow_hold_key(%s, %s, %s)
+
 -- name: flow_keep
 select {schema}.flow_keep(%s::text[], %s::text[], %s::text[])
 

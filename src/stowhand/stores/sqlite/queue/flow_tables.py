@@ -49,10 +49,10 @@ class SqliteFlowTables:
         self._connections = connections
         self.keeps = keeps
 
-    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> None:
+    async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
         """All or none."""
         checked = [msgspec.structs.replace(job, step=limits.check(job.step)) for job in jobs]
-        await self._connections.write(lambda tx: _create(tx, flow, checked), wakes=True)
+        return await self._connections.write(lambda tx: _create(tx, flow, checked), wakes=True)
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """For as long as the job is known."""
@@ -133,15 +133,19 @@ def prune(tx: Transaction, *, age: float) -> bool:
     return len(page) == PRUNE_AT_ONCE
 
 
-def _create(tx: Transaction, flow: str, jobs: Sequence[NewFlow]) -> None:
+def _create(tx: Transaction, flow: str, jobs: Sequence[NewFlow]) -> list[str]:
+    ids: list[str] = []
     with trouble.refusing():
         for job in jobs:
-            if not tx.run("create", id=job.id, flow=flow).rowcount:
+            holder = None if job.key is None else tx.row("key_holder", flow=flow, key=job.key)
+            ids.append(job.id if holder is None else holder[0])
+            if holder is not None or not tx.run("create", id=job.id, flow=flow).rowcount:
                 continue
             for attribute, value in job.lookups:
                 tx.run("find_by", flow=flow, attribute=attribute, value=value, id=job.id)
             _keep(tx, job.id, job.lists)
             enqueue.add(tx, job.step)
+    return ids
 
 
 def _keep(tx: Transaction, job_id: str, lists: Sequence[tuple[str, str]]) -> None:

@@ -28,6 +28,19 @@ begin
   return true;
 end $$;
 
+-- The job of the flow with this key that has not ended; else the given id, and until this transaction ends no other one
+-- creates a job with the key.
+create or replace function {schema}.flow_hold_key(_flow text, _key text, _id text) returns text
+language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
+begin
+  perform pg_advisory_xact_lock(hashtextextended({channel} || _flow || ':' || _key, 3));
+  return coalesce((
+    select f.id from {schema}.flow_lookups f
+      where f.flow = _flow and f.attribute = '' and f.value = _key
+        and exists (select from {schema}.live j where j.key = 'flow:' || _flow || ':' || f.id and j.state <> 'failed')
+      limit 1), _id);
+end $$;
+
 -- Long attributes of jobs; a job that has been deleted keeps nothing. A repeat does nothing: the ids are the caller's.
 create or replace function {schema}.flow_keep(_ids text[], _jobs text[], _contents text[]) returns void
 language sql {definer} as $$

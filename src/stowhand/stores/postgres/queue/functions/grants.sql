@@ -108,6 +108,7 @@ begin
       ('cron_known', 'worker reader admin'),
       ('cron_ticks', 'worker reader admin'),
       ('flow_create', 'enqueuer worker admin'),
+      ('flow_hold_key', 'enqueuer worker admin'),
       ('flow_keep', 'enqueuer worker admin'),
       ('flow_kept', 'worker reader admin'),
       ('flow_delete', 'worker admin'),

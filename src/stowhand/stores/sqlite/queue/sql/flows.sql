@@ -6,6 +6,10 @@ ON CONFLICT (id) DO NOTHING
 INSERT INTO stowhand_flow_lookups (flow, attribute, value, id) VALUES (:flow, :attribute, :value, :id)
 ON CONFLICT DO NOTHING
 
+-- name: key_holder
+SELECT l.id FROM stowhand_flow_lookups l JOIN stowhand_jobs j ON j.key = 'flow:' || l.flow || ':' || l.id
+WHERE l.flow = :flow AND l.attribute = '' AND l.value = :key AND j.state <> 'failed' LIMIT 1
+
 -- A job that has been deleted keeps nothing.
 -- name: keep
 INSERT INTO stowhand_flow_lists (id, job, content)
