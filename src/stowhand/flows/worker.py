@@ -171,7 +171,9 @@ class FlowWorker:
 
 
 def _may_claim_ahead(engine: Engine, queue: FlowQueue, count: int) -> bool:
-    """Not with a limiter: a claimed job counts in the window of that moment. Not in a single slot where a retry is to run
+    """Return whether jobs may be claimed before a slot is free.
+
+    Not with a limiter: a claimed job counts in the window of that moment. Not in a single slot where a retry is to run
     before the jobs that wait.
     """
     declared = queue.declared

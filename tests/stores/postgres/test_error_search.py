@@ -14,10 +14,10 @@ from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import wait_until_closed
 
 MANY = {
-    "history": """insert into stowhand.history (id, task, payload, priority, run_at, state, attempts, max_attempts, resets,
-           last_error, revision, epoch, finished_at, created_at, updated_at, cancel_requested)
-         select g, 't', '{}', 0, now(), 'completed', 1, 25, 0, case when g % 1000 = 0 then 'ValueError: row ' || g end, 0, 1,
-           now(), now(), now(), false
+    "history": """insert into stowhand.history (id, task, payload, priority, run_at, state, attempts, max_attempts,
+           resets, last_error, revision, epoch, finished_at, created_at, updated_at, cancel_requested)
+         select g, 't', '{}', 0, now(), 'completed', 1, 25, 0,
+           case when g % 1000 = 0 then 'ValueError: row ' || g end, 0, 1, now(), now(), now(), false
          from generate_series(1, 20000) g""",
     "live": """insert into stowhand.live (task, state, attempts, last_error)
          select 't', case when g % 1000 = 0 then 'errored' else 'queued' end, 1,
