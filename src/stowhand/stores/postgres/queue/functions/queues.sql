@@ -132,7 +132,9 @@ declare
 begin
   perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  select q.holder_id is not null, q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
+  -- `holds`, written out: a claim may come to a hundred queues that are held.
+  select q.holder_id is not null, q.paused_at is null
+      and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
     into _held, _lost from {schema}.queues q where q.name = _name;
   if not found then
     -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
