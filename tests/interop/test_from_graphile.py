@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -276,6 +277,24 @@ def test_what_is_no_schema_of_theirs_is_refused(theirs: str, version: str, state
     execute(theirs, statement.format(jobs=table_of(version, "jobs")))
     with pytest.raises(SchemaError, match=r"no tables of graphile-worker|before 0\.12"):
         in_store(theirs, lambda store: store.from_graphile("graphile_worker").look())
+
+
+@pytest.mark.parametrize("version", VERSIONS[-1:], indirect=True)
+def test_a_login_that_does_not_own_their_schema_is_told_so(theirs: str, call: Stowhand) -> None:
+    """Without that it would see no job at all: their tables have row security."""
+    looker = f"looker_{uuid.uuid4().hex[:12]}"
+    execute(theirs, f"create role {looker} login; grant usage on schema graphile_worker to {looker};"
+                    f"grant select on all tables in schema graphile_worker to {looker}")  # fmt: skip
+    try:
+        refused = call("migrate", "-c", theirs, "--from-graphile", "graphile_worker")
+        assert refused.code == 0, "the owner may"
+        for more in ((), ("--yes",)):
+            url = theirs.replace("postgres@", f"{looker}@", 1)
+            refused = call("migrate", "-c", url, "--from-graphile", "graphile_worker", *more)
+            assert refused.code == 4
+            assert "cannot move schema 'graphile_worker': use the login that owns it" in refused.err
+    finally:
+        execute(theirs, f"drop owned by {looker}; drop role {looker}")
 
 
 CRONTAB = "*/5 * * * * often ?fill=2h\n0 4 * * * nightly ?fill=2d\n"

@@ -9,13 +9,14 @@ queue, later it has their ids.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 
 import msgspec
 import psycopg
 
-from stowhand.errors import SchemaError
+from stowhand.errors import SchemaError, StoreRefused
 from stowhand.stores.database.link import Row, Session
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -66,7 +67,7 @@ class GraphileImport:
 
     async def look(self) -> GraphileContents:
         """Find out what would be moved. Raises SchemaError where there is no schema of theirs that can be read."""
-        with self._context.translated():
+        with self._context.translated(), self._owning():
             async with self._context.pool.connection("schema") as connection, connection.transaction():
                 return await self._look(connection, await self._tables(connection))
 
@@ -91,7 +92,8 @@ class GraphileImport:
             await _run(connection, statements, "copy_jobs", "continue_ids", "copy_crontab", "copy_ticks")
             await _run(connection, statements, "count_for_planner", "wake")
 
-        await self._installer.install_between(prepare, copy, roles=roles)
+        with self._owning():
+            await self._installer.install_between(prepare, copy, roles=roles)
         assert contents is not None
         return contents
 
@@ -130,6 +132,16 @@ class GraphileImport:
         }
         file = files("stowhand.stores.postgres.queue") / "from_graphile.sql"
         return load_statements(file, {**self._context.fillings, **names, **fillings, **ids})
+
+    @contextmanager
+    def _owning(self) -> Iterator[None]:
+        """Row security hides all their jobs from other logins, and only the owner renames a schema."""
+        try:
+            yield
+        except (psycopg.errors.InsufficientPrivilege, StoreRefused) as error:
+            raise SchemaError(
+                f"this login cannot move schema {self.theirs!r}: use the login that owns it, or a superuser ({error})"
+            ) from error
 
     async def _lock(self, connection: Session, statements: Statements) -> None:
         try:
