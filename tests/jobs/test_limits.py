@@ -14,6 +14,7 @@ from stowhand.jobs import limits, strict_json
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import Ended, Settlement
 
+KEPT = ": keep the data in a file or a table, and pass its path or id"
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
 
@@ -63,7 +64,7 @@ def job(**fields: Any) -> NewJob:
         ({"payload": {"a": 1}}, "payload: a dict; give a string"),
         ({"payload": '{"a":NaN}'}, f"payload: JSON is malformed: {strict_json.NO_NUMBER}"),
         ({"payload": '{"a":1e5000}'}, "payload: a number with exponent 5000, the limit is 308 either way"),
-        ({"payload": '"' + "x" * 2**20 + '"'}, "payload: 1048578 bytes, the limit is 1048576"),
+        ({"payload": '"' + "x" * 2**20 + '"'}, "payload: 1048578 bytes, the limit is 1048576" + KEPT),
     ],
     ids=lambda given: given if isinstance(given, str) else next(iter(given)),
 )

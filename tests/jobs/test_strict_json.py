@@ -68,7 +68,10 @@ def test_nan_and_infinity_are_refused_wherever_they_hide(number: float, wrap: An
         (10**300, "301 digits, the limit is 300"),
         (10**5000, "limit"),
         (5e-324, "exponent 324, the limit is 308"),
-        ("x" * strict_json.SIZE_LIMIT, "1048578 bytes, the limit is 1048576"),
+        (
+            "x" * strict_json.SIZE_LIMIT,
+            "1048578 bytes, the limit is 1048576: keep the data in a file or a table, and pass",
+        ),
         ("é" * 600_000, "1200002 bytes, the limit is 1048576"),
         (object(), "object has no JSON form"),
         ({(1, 2): 3}, "cannot be written as JSON"),

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowhand.app.app import App
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, PayloadMismatch
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.stores.memory.enqueueing import Producer
@@ -120,6 +120,21 @@ def test_models_of_every_kind_are_written_as_json() -> None:
     assert untyped.new_job([1]).payload == '{"a":[1]}'
 
 
+KEPT = ": keep the data in a file or a table, and pass its path or id"
+
+
+def test_a_context_without_annotation_is_named_where_an_argument_is_missing() -> None:
+    @App(store=MemoryStore()).task
+    def notify(ctx, to): ...  # type: ignore[no-untyped-def]
+
+    hint = "; the worker gives 'ctx' only where it is annotated: `ctx: Context`"
+    with pytest.raises(InvalidJob) as refused:
+        notify.new_job("ann")
+    assert str(refused.value) == f"task 'notify': missing argument 'to'{hint}"
+    with pytest.raises(PayloadMismatch, match="missing argument 'ctx'; the worker gives 'ctx' only where"):
+        notify.definition.shape.read('{"to":"ann"}')
+
+
 @pytest.mark.parametrize(
     ("task", "args", "kwargs", "message"),
     [
@@ -137,7 +152,7 @@ def test_models_of_every_kind_are_written_as_json() -> None:
         (send, ("a", 10**300), {}, "payload: a number of 301 digits, the limit is 300"),
         (send, ("a\x00",), {}, "payload: a string contains NUL (\\u0000), which PostgreSQL cannot store"),
         (send, ("\ud800",), {}, "payload: a string contains a lone surrogate, which is not valid Unicode"),
-        (send, ("a" * 2**20,), {}, "payload: 1048585 bytes, the limit is 1048576"),
+        (send, ("a" * 2**20,), {}, "payload: 1048585 bytes, the limit is 1048576" + KEPT),
         (
             untyped,
             (float("nan"),),

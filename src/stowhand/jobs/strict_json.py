@@ -109,7 +109,7 @@ def find_trouble(text: str, limit: int) -> str | None:
     if len(text) * 4 > limit:
         size = len(text.encode("utf-8", "surrogatepass"))
         if size > limit:
-            return f"{size} bytes, the limit is {limit}"
+            return f"{size} bytes, the limit is {limit}: keep the data in a file or a table, and pass its path or id"
     if "\\u0000" in text and _NUL.search(text):
         return "a string contains NUL (\\u0000), which PostgreSQL cannot store"
     if (

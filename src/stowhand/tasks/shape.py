@@ -55,6 +55,7 @@ class Shape:
         self._defaults = {one.name: one.default for one in parameters if one.default is not ABSENT}
         self._decoder = _decoder_for(task, parameters, whole)
         self._typed = frozenset(one.name for one in parameters if not _says_any(one.annotation))
+        self._context_hint = _context_hint(parameters)
         self.written: str | None = None
         """The last payload that was written here: this very text is strict JSON, and fits."""
 
@@ -143,7 +144,7 @@ class Shape:
         if nested:
             text = f"argument '{where}: {what}"
         elif self.whole is None and text.startswith("Object missing required field "):
-            text = f"missing argument {text.removeprefix('Object missing required field ')}"
+            text = f"missing argument {text.removeprefix('Object missing required field ')}{self._context_hint}"
         elif self.whole is None and text.startswith("Object contains unknown field "):
             text = f"unexpected argument {text.removeprefix('Object contains unknown field ')}{self._takes()}"
         text = f"payload of task {self.task!r}: {text}"
@@ -166,7 +167,7 @@ class Shape:
             bound[name] = value
         for name in self._required:
             if name not in bound:
-                self._reject(f"missing argument {name!r}")
+                self._reject(f"missing argument {name!r}{self._context_hint}")
         return bound
 
     def _reject(self, why: str) -> NoReturn:
@@ -352,6 +353,14 @@ def _decoder_for(task: str, parameters: list[Parameter], whole: str | None) -> m
         (one.name, one.annotation) if one.default is ABSENT else (one.name, one.annotation, ABSENT) for one in ordered
     ]
     return msgspec.json.Decoder(msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True), dec_hook=read_other)
+
+
+def _context_hint(parameters: list[Parameter]) -> str:
+    """For a task whose first parameter looks like a Context that was not annotated."""
+    if not parameters or parameters[0].name not in ("ctx", "context") or parameters[0].annotation is not Any:
+        return ""
+    name = parameters[0].name
+    return f"; the worker gives {name!r} only where it is annotated: `{name}: Context`"
 
 
 def _remedy(name: str, loss: TypeLoss) -> str:
