@@ -54,6 +54,7 @@ def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) ->
     ended = call("doctor")
     assert ended.code == 0
     assert "none is alive, and 1 jobs are due" in ended.out
+    assert "start one that has their tasks: " in ended.out
     assert "stowhand worker" in ended.out
     assert "paused: mail" in ended.out
 

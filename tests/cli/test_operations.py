@@ -24,6 +24,16 @@ def queue(call: Stowhand) -> Stowhand:
     return call
 
 
+def test_a_worker_that_starts_names_tasks_with_due_jobs_that_no_worker_has(queue: Stowhand) -> None:
+    queue("add", "unknown/task")
+    queue("add", "unknown/task")
+    queue("add", "later/task", "--run-at", "+1h")
+    queue("add", "hello", '{"name": "a"}')
+    worked = queue("worker", "--once")
+    assert worked.code == 0
+    assert "Jobs are due of tasks that no worker has: unknown/task (2); start a worker that has them" in worked.err
+
+
 def test_explain_says_every_reason_and_what_to_do(queue: Stowhand) -> None:
     queue("add", "unknown/task", "--queue", "mail", "--run-at", "+1h")
     queue("queues", "pause", "mail")
@@ -34,7 +44,7 @@ def test_explain_says_every_reason_and_what_to_do(queue: Stowhand) -> None:
     assert lines[0].startswith("  it is not due before ")
     assert lines[1] == "    -> stowhand jobs reschedule 1 --run-at +0s, to have it run at once"
     assert "    -> stowhand queues resume mail" in lines
-    assert "    -> start one: stowhand worker" in lines
+    assert "    -> start one that has the task: stowhand worker --app MODULE:APP, or --tasks FOLDER" in lines
     codes = [row["code"] for row in queue("jobs", "explain", 1, "--json").rows()]
     assert codes == ["not_due", "queue_paused", "no_worker"]
     several = queue("jobs", "explain", 1, 2, 1)

@@ -22,7 +22,7 @@ from stowhand.app.built_in import built_in
 from stowhand.app.draining import AtOnce
 from stowhand.app.embedding import log_in_the_name_of, observed, report, seated, traced
 from stowhand.app.long_tasks import warn_of_long_tasks
-from stowhand.app.opening import open_installed, report_listening, store_at
+from stowhand.app.opening import open_installed, report_listening, store_at, warn_of_tasks_without_worker
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.results import AppJobs, gathered
@@ -481,6 +481,7 @@ class App:
         """
         await self.open(install=True)
         worker = self.worker(events=events, resources=resources, **options)
+        await warn_of_tasks_without_worker(await self.open(), worker.options.tasks)
         running = asyncio.get_running_loop().create_task(worker.run(), name="stowhand worker")
         running.add_done_callback(report)
         try:

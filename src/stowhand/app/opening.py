@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from stowhand.errors import SchemaMissing
+from collections.abc import Collection
+
+from stowhand.errors import SchemaMissing, StoreError
 from stowhand.events import Events, Listening, StoreWarned
 from stowhand.observe.job_logger import core_logger
+from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
 from stowhand.stores.url import MEMORY
+
+SHOWN_TASKS = 5
 
 
 def store_at(url: str, options: StoreOptions) -> QueueStore:
@@ -34,6 +39,23 @@ async def open_installed(store: QueueStore) -> None:
         core_logger().warning(
             f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
             " It still fits; upgrade this program soon."
+        )
+
+
+async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str] | None) -> None:
+    """Log which tasks have due jobs that neither a live worker nor this one, with ``tasks``, will run."""
+    if store.capabilities.lent or tasks is None:
+        return
+    try:
+        rows = await store.inspect.tasks()
+    except StoreError:
+        return  # this login may not look; a store that is away is reported by the worker
+    left = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_orphaned and row.name not in tasks]
+    if left:
+        more = f" and {len(left) - SHOWN_TASKS} more" if len(left) > SHOWN_TASKS else ""
+        core_logger().warning(
+            f"Jobs are due of tasks that no worker has: {', '.join(left[:SHOWN_TASKS])}{more}; start a worker that has"
+            " them (--app, --tasks, --group), or correct their names"
         )
 
 

@@ -286,7 +286,9 @@ def _workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
     if not alive:
         if due.number:
             late = f", the oldest for {say_span(found.oldest_due)}" if found.oldest_due else ""
-            yield warn("workers", f"none is alive, and {due} jobs are due{late}: start one (stowhand worker)")
+            tasks = _some([f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number])
+            start = f"start one that has their tasks: {tasks} (stowhand worker --app MODULE:APP)"
+            yield warn("workers", f"none is alive, and {due} jobs are due{late}: {start}")
         else:
             yield ok("workers", "none is alive, and nothing is due")
         return

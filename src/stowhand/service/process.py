@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from stowhand.app.embedding import observed, traced
-from stowhand.app.opening import report_listening
+from stowhand.app.opening import report_listening, warn_of_tasks_without_worker
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import SystemClock, sleep_blocking
 from stowhand.cron.sources import scheduling
@@ -205,6 +205,8 @@ async def _work(
         stopper: Stopper = Stopper(worker, leaving, _leave_in_time(leaving, settings.timings), settings.timings)
         if control is not None:
             control(stopper)
+        else:
+            await warn_of_tasks_without_worker(store, options.tasks)
         if recurring is not None:
             handle_signals(observer.on_stop(stopper.request_stop), observer.on_reload(recurring.reload), stopper.toggle)
         reloader = Reloader(settings, loaded, handler, worker, events)

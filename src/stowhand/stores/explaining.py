@@ -19,6 +19,7 @@ from stowhand.protocols.propagation import without
 
 NOTHING_PAUSED = Pauses()
 HAVE_IT = "start a worker that has it (--group, --task and --exclude-task leave tasks out), or correct the name"
+START_ONE = "start one that has the task: stowhand worker --app MODULE:APP, or --tasks FOLDER"
 SHOWN = 5
 """Workers named in one sentence, at most."""
 ERROR_WIDTH = 300
@@ -203,7 +204,7 @@ def _workers(facts: Facts) -> Iterator[Reason]:
     known = "workers over HTTP are not listed"
     if not working:
         text = "every worker that is alive is stopping" if alive else "no worker is alive"
-        yield Reason("no_worker", f"{text} ({known})", "start one: stowhand worker")
+        yield Reason("no_worker", f"{text} ({known})", START_ONE)
     elif not any(_has(card, task) for card in working):
         count = f"none of the {len(working)} workers" if len(working) > 1 else "the one worker that is"
         which = f"{count} alive has the task {task!r}" if len(working) > 1 else f"{count} alive has no task {task!r}"
