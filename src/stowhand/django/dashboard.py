@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 
 from stowhand.django.models import ACT, ADD, LOOK, PAYLOADS
 from stowhand.django.project import app_of, chosen_backend
@@ -29,6 +30,7 @@ def show(request: HttpRequest, page: str) -> HttpResponse:
         peer=request.META.get("REMOTE_ADDR", ""),
         secure=request.is_secure(),
         prefix=quote(request.path.removesuffix(page).rstrip("/")),
+        home=(reverse(f"{request.resolver_match.namespace}:index"), "Back to the administration"),
         who=Who(request.user.get_username(), frozenset(_rights(request.user))),
         known=True,
     )

@@ -78,6 +78,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """It came over TLS."""
     prefix: str = ""
     """Where the dashboard is mounted: empty, or ``/jobs-admin``; quoted for URLs."""
+    home: tuple[str, str] | None = None
+    """The page of the application around the dashboard to go back to: its URL, and what it is called."""
     who: Who = Who()
     known: bool = False
     """The application around the dashboard has said who it is; else ``Access.admit`` finds out."""
