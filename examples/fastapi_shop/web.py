@@ -1,4 +1,4 @@
-"""The shop: orders by HTTP, a worker in the same process, and the dashboard for whoever has the token.
+"""The shop: orders by HTTP, a worker in the same process, and the dashboard for those who sign in with the token.
 
 uvicorn web:web
 """
@@ -8,10 +8,13 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
+from urllib.parse import parse_qs
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 from jobs import Order, app, confirm, open_database
 from sqlalchemy.ext.asyncio import AsyncSession
+from starlette.middleware.sessions import SessionMiddleware
 
 from stowhand import Job, NewJob
 from stowhand.events import WorkerStopped
@@ -80,10 +83,28 @@ async def healthz(request: Request, response: Response) -> dict[str, bool]:
     return {"works": works}
 
 
-def rights(request: Request) -> list[str]:
+# Where several processes serve, all of them need the same secret.
+web.add_middleware(SessionMiddleware, secret_key=os.environ.get("SHOP_SECRET") or secrets.token_hex())
+LOGIN = '<form method="post"><label>Token <input type="password" name="token"></label> <button>Sign in</button></form>'
+
+
+@web.get("/login")
+async def login() -> HTMLResponse:
+    return HTMLResponse(LOGIN)
+
+
+@web.post("/login")
+async def sign_in(request: Request) -> RedirectResponse:
+    sent = parse_qs((await request.body()).decode()).get("token", [""])  # FastAPI's Form needs python-multipart
     token = os.environ.get("SHOP_TOKEN", "")
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    return ["look", "payloads", "act"] if token and secrets.compare_digest(given.encode(), token.encode()) else []
+    if not token or not secrets.compare_digest(sent[0].encode(), token.encode()):
+        raise HTTPException(403, "wrong token")
+    request.session["team"] = "ops"
+    return RedirectResponse("/jobs-admin/", 303)
+
+
+def rights(request: Request) -> list[str]:
+    return ["look", "payloads", "act"] if request.session.get("team") == "ops" else []
 
 
 web.mount("/jobs-admin", dashboard(app, rights=rights))

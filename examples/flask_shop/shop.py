@@ -11,7 +11,7 @@ import os
 import secrets
 from typing import Any
 
-from flask import Flask, abort, jsonify, request
+from flask import Flask, abort, jsonify, redirect, request, session
 from flask.typing import ResponseReturnValue
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -77,10 +77,24 @@ def healthz() -> ResponseReturnValue:
     return jsonify(sum(app.sync.counts().values()))
 
 
-def rights(environ: dict[str, Any]) -> list[str]:
+web.secret_key = os.environ.get("SHOP_SECRET") or secrets.token_hex()  # several processes need the same one
+LOGIN = '<form method="post"><label>Token <input type="password" name="token"></label> <button>Sign in</button></form>'
+
+
+@web.route("/login", methods=["GET", "POST"])
+def login() -> ResponseReturnValue:
+    if request.method == "GET":
+        return LOGIN
     token = os.environ.get("SHOP_TOKEN", "")
-    given = environ.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ")
-    return ["look", "payloads", "act"] if token and secrets.compare_digest(given.encode(), token.encode()) else []
+    if not token or not secrets.compare_digest(request.form.get("token", "").encode(), token.encode()):
+        return "wrong token", 403
+    session["team"] = "ops"
+    return redirect("/jobs-admin/", 303)
+
+
+def rights(environ: dict[str, Any]) -> list[str]:
+    with web.request_context(environ):
+        return ["look", "payloads", "act"] if session.get("team") == "ops" else []
 
 
 web.wsgi_app = DispatcherMiddleware(web.wsgi_app, {"/jobs-admin": dashboard(app, rights=rights)})  # type: ignore[method-assign]
