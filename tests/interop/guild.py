@@ -23,6 +23,7 @@ import msgspec
 import redis.asyncio
 
 from stowhand.flows import Flow, FlowJob
+from stowhand.flows.redis.values import NOTES
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from tests.interop.original import OF_GUILD, environment, installed, node
 
@@ -132,7 +133,8 @@ class Theirs:
         return list(await self._do("create", jobs=jobs))
 
     async def find(self, key: str, value: object, *, resolve: bool = False) -> list[Found]:
-        return list(await self._do("find", key=key, value=value, resolve=resolve))
+        """Their program shows every field of a hash; the notes of our scripts are left out."""
+        return [_without_notes(job) for job in await self._do("find", key=key, value=value, resolve=resolve)]
 
     async def delete(self, job_id: str) -> None:
         await self._do("delete", id=job_id)
@@ -218,3 +220,10 @@ def _their_queue(queue: Queue) -> dict[str, object]:
         "attributesToGet": queue.attributes_to_get,
         "children": [_their_queue(child) for child in queue.children],
     }
+
+
+def _without_notes(value: Any) -> Any:
+    """Of a job, and of the jobs that are its children."""
+    if isinstance(value, dict):
+        return {name: _without_notes(each) for name, each in value.items() if name not in NOTES}
+    return [_without_notes(each) for each in value] if isinstance(value, list) else value
