@@ -35,7 +35,8 @@ def recorded_before(asked: Settlement, state: State) -> Reply:
         return Verdict.ALREADY_SETTLED
     if asked.state in WAITING:
         return turned(asked, state)
-    return msgspec.structs.replace(turned(asked, state), result=None, then=())  # the lease has settled it otherwise
+    # The lease has settled it otherwise; what else was recorded is not known here.
+    return msgspec.structs.replace(turned(asked, state), error=None, error_class=None, result=None, then=())
 
 
 def untraced(*, repeat: bool) -> Verdict:
@@ -76,7 +77,5 @@ class Replies:
         return [self._of(entry, self.known.get(pair(entry), without)) for entry in self._batch]
 
     def _of(self, entry: Entry, reply: Reply) -> Reply:
-        asked, written = entry[1], self._once[pair(entry)][1]
-        if asked == written or not (reply is Verdict.SETTLED or isinstance(reply, Settlement)):
-            return reply
-        return recorded_before(asked, reply.state if isinstance(reply, Settlement) else written.state)
+        written = self._once[pair(entry)][1]
+        return written if reply is Verdict.SETTLED and entry[1] != written else reply
