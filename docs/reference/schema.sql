@@ -770,7 +770,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _overdue double precision DEFAULT NULL::double precision) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -807,7 +807,7 @@ begin
   end if;
   if _suspects then
     select p.heads, p.names, false into _in_queues
-      from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at, _worker, _overdue) p;
+      from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at) p;
     _picked := _in_queues.heads;
   else
     if _free then
@@ -2444,17 +2444,6 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION stowhand.may_make_way(_worker text) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake', 5));
-  return (
-    select count(distinct j.worker) filter (where j.resets >= 2)
-        < greatest((count(distinct j.worker) filter (where j.worker <> _worker) + 1) / 4, 1)
-    from "stowhand".live j where j.state = 'processing');
-end $$;
-
 CREATE FUNCTION stowhand.next_due(_tasks text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2900,14 +2889,13 @@ begin
   return _picked;
 end $$;
 
-CREATE FUNCTION stowhand.pick_suspects(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, _worker text, _overdue double precision, OUT heads bigint[], OUT names text[]) RETURNS record
+CREATE FUNCTION stowhand.pick_suspects(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, OUT heads bigint[], OUT names text[]) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
   _job record;
 begin
   heads := '{}'; names := '{}';
-  _at := _at - coalesce(_overdue, 0) * interval '1 second';
   for _job in
     select j.id, j.queue from "stowhand".live j
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
@@ -2916,7 +2904,6 @@ begin
       and (j.queue is not null or not exists (select from "stowhand".pauses p where p.task = ''))
     order by j.priority, j.run_at, j.id
   loop
-    exit when _overdue is not null and cardinality(heads) = 0 and not "stowhand".may_make_way(_worker);
     continue when _job.queue is not null
       and (_job.queue = any(names) or "stowhand".open_queue(_job.queue, _at) <> 'free');
     perform from "stowhand".live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;

@@ -74,32 +74,6 @@ class WorkerStopped(Event, frozen=True):
     unfinished: int
 
 
-class DrainStarted(Event, frozen=True):
-    """A worker claims nothing more and waits for its running jobs, so that this suspect can run alone: workers died
-    under the job, no child process can be made for it, and it has waited behind other work."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    resets: int
-    running: int
-    """Jobs that it waits for."""
-    patience: float
-    """Seconds, at most."""
-
-
-class DrainEnded(Event, frozen=True):
-    """The suspect that was waited for starts now."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    seconds: float
-    """How long the worker waited."""
-    beside: int
-    """Jobs that still run; 0: it runs alone."""
-
-
 class LoopBlocked(Event, frozen=True):
     """A handler blocks the event loop. ``stack``: where it is."""
 

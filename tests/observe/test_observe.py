@@ -13,8 +13,6 @@ import pytest
 from stowhand.events import (
     ChildDied,
     DashboardChanged,
-    DrainEnded,
-    DrainStarted,
     Event,
     Events,
     JobEnded,
@@ -190,12 +188,6 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
             JobsReset((ResetJob(1, "hello", State.QUEUED, W),)),
             f"WARNING: Took back task 1 (hello): its worker ({W}) is gone; it is queued",
         ),
-        (
-            DrainStarted(W, 1, "hello", 2, 3, 30.0),
-            "WARNING: Makes way for task 1 (hello), under which 2 workers died: takes nothing more and waits for the 3",
-        ),
-        (DrainEnded(W, 1, "hello", 2.04, 0), "INFO: Runs task 1 (hello) alone, after 2.0 s"),
-        (DrainEnded(W, 1, "hello", 30.0, 1), "INFO: Runs task 1 (hello) beside 1 that still run, after 30.0 s"),
         (JobsReset((ResetJob(1, "hello", State.FAILED, W),)), "ERROR: Failed task 1 (hello) for good"),
         (ResultDropped(1, "hello", "too large"), "its result could not be kept: too large"),
         (StoreTrouble(W, "claim", "gone\nmore", 1.5), "ERROR: Store trouble (claim), again in 1.5s: gone\n"),

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,6 @@ T = TypeVar("T")
 QUICK = Timings(
     same_signal=0.05,
     suspects_every=0.2,
-    suspect_overdue=0.2,
     unable=0.1,
     report_every=0.1,
     answer_fresh=0.1,
@@ -175,8 +175,8 @@ def enqueue_suspect(url: str, job: NewJob) -> int:
 async def make_suspect(store: QueueStore) -> None:
     """Of the only job that is to be had."""
     heartbeats = store.heartbeats()
-    for token in ("0" * 31 + "1", "0" * 31 + "2"):
-        (claim,) = await store.claim(ClaimRequest(worker="w", token=token, limit=1, lease=30))
+    for _ in range(2):
+        (claim,) = await store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30))
         (reset,) = await heartbeats.reset_lease(claim.lease)
         assert reset.state is State.QUEUED
     await heartbeats.close()

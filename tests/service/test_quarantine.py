@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
-from stowhand.jobs.job import NewJob, State
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
+from stowhand.events import Events
+from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Complete
+from stowhand.protocols.handler import Attempt, handler
 from stowhand.protocols.progress import Progress
-from stowhand.service.child_progress import ProgressPipe, read_answer
-from tests.service.processes import Workers, children_of, enqueue_suspect, job_of
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import ClaimRequest
+from stowhand.service.child_pipe import BEGUN, Answer, AnswerPipe, read_answer
+from stowhand.service.quarantine import Quarantine
+from tests.service.processes import QUICK, Workers, children_of, enqueue_suspect, job_of, with_store
 
 LEASE = Lease(1, "token", 1)
 
@@ -30,7 +42,7 @@ def test_a_job_whose_child_cannot_begin_goes_back_as_it_was_until_one_can(
     url = sqlite_workers.url
     job_id = enqueue_suspect(url, NewJob(task="innocent", max_resets=2))
     process = sqlite_workers.start("--app", "tests.service.fickle_work:app", "--log-level", "debug")
-    sqlite_workers.wait_for("the process of its own could not begin: SystemExit: not now")
+    sqlite_workers.wait_for("The process for suspects could not begin: SystemExit: not now")
     sqlite_workers.wait_for("its child process could not begin")
     unloadable.unlink()
     sqlite_workers.wait_for(f"Completed task {job_id} (innocent)")
@@ -51,6 +63,51 @@ def test_a_job_that_ends_its_child_after_it_has_begun_does_not_go_back_as_it_was
     job = job_of(sqlite_workers.url, job_id)
     assert (job.state, job.attempts) == (State.FAILED, 1)
     assert "could not begin" not in sqlite_workers.said()
+
+
+def test_suspects_share_a_child_until_one_kills_it_and_that_costs_the_others_nothing(sqlite_workers: Workers) -> None:
+    url = sqlite_workers.url
+    before = [enqueue_suspect(url, NewJob(task="who_am_i")) for _ in range(3)]
+    killer = enqueue_suspect(url, NewJob(task="killer", max_resets=2))
+    after = [enqueue_suspect(url, NewJob(task="who_am_i")) for _ in range(3)]
+    process = sqlite_workers.start("--once")
+    assert process.wait(60) == 0
+    jobs = [job_of(url, job_id) for job_id in (*before, *after)]
+    assert {(job.state, job.attempts) for job in jobs} == {(State.COMPLETED, 1)}
+    assert job_of(url, killer).last_error == "its worker died 3 times while running it"
+    assert "Took back" not in sqlite_workers.said(), "nothing else was reset"
+    pids = [job.result["pid"] for job in jobs]
+    assert len(set(pids[:3])) == len(set(pids[3:])) == 1
+    assert len({process.pid, *pids}) == 3
+
+
+async def nothing(attempt: Attempt[Job], record: Job) -> None:
+    """The worker's own handler, which runs programs."""
+
+
+def test_a_child_that_dies_between_two_jobs_costs_the_next_one_nothing(sqlite_workers: Workers) -> None:
+    url = sqlite_workers.url
+    settings = WorkerSettings(
+        store=StoreSettings(connection=ResolvedStore(url, "test")), app="tests.service.work:app", timings=QUICK
+    )
+
+    async def story(store: QueueStore) -> list[int]:
+        quarantine = Quarantine(settings, "w", lambda task: False, handler(nothing), Events())
+        pids = []
+        for _ in range(3):
+            await store.jobs.enqueue(NewJob(task="who_am_i"))
+            (claim,) = await store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=30))
+            outcome = await quarantine.run(Attempt(claim, 0.0))
+            assert isinstance(outcome, Complete)
+            pids.append(msgspec.json.decode(msgspec.json.encode(outcome.result))["pid"])
+            if len(pids) == 2:
+                os.kill(pids[-1], signal.SIGKILL)
+        await quarantine.close()
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+        return pids
+
+    first, second, third = with_store(url, story)
+    assert first == second != third
 
 
 def test_a_new_interpreter_has_its_job_and_the_pipe_for_its_answer(sqlite_workers: Workers, tmp_path: Path) -> None:
@@ -84,25 +141,29 @@ def test_what_a_suspect_says_of_its_progress_is_kept_with_its_job(sqlite_workers
     assert (job.state, job.progress) == (State.COMPLETED, None)
 
 
-def test_a_line_of_progress_is_dropped_where_the_worker_does_not_read() -> None:
+def test_a_line_of_progress_is_dropped_where_the_worker_does_not_read_and_after_the_answer() -> None:
     reading, writing = os.pipe()
+    pipe = AnswerPipe(writing)
+    pipe.begin(LEASE)
+    assert os.read(reading, 100) == BEGUN
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):
         while True:
             os.write(writing, b"x" * 65536)
-    pipe = ProgressPipe(writing)
     pipe.note(Progress(LEASE, 0.5, "half"))
-    pipe.close()
-    assert os.get_blocking(writing), "the answer waits for its reader"
     os.set_blocking(reading, False)
-    assert set(b"".join(iter(lambda: _read(reading), b""))) == set(b"x")
-    pipe.note(Progress(LEASE, 1.0, "after the answer has begun"))
-    for thread in threading.enumerate():
-        if thread.name == "stowhand progress":
-            thread.join(60)
-    assert _read(reading) == b""
+    answering = threading.Thread(target=pipe.answer, args=(Lease(7, "answer", 1),))
+    answering.start()
+    received = b""
+    while not received.endswith(b"\n"):
+        received += _read(reading)
+    answering.join(60)
+    *progress, last = received.lstrip(b"x").splitlines(keepends=True)
+    assert last == b'{"job_id":7,"token":"answer","epoch":1}\n', "the answer waits for its reader"
+    assert progress in ([], [b'progress [0.5,"half"]\n'])
+    pipe.note(Progress(LEASE, 1.0, "after the answer"))
+    assert pipe._newest is None
     os.close(reading)
-    os.close(writing)
 
 
 def _read(descriptor: int) -> bytes:
@@ -114,11 +175,20 @@ def _read(descriptor: int) -> bytes:
 
 @pytest.mark.parametrize(("keeps", "said"), [(True, [Progress(LEASE, 0.4, "so far")]), (False, [])])
 def test_progress_is_read_before_the_answer(keeps: bool, said: list[Progress]) -> None:
-    lines = [b'progress [0.4,"so far"]\n', b"progress [4,null]\n", b"progress {\n", b'{"kind":"complete"}\n', b"more\n"]
+    lines = [
+        BEGUN,
+        b'progress [0.4,"so far"]\n',
+        b"progress [4,null]\n",
+        b"progress {\n",
+        b'{"kind":"complete"}\n',
+        b"more\n",
+    ]
 
-    async def scenario() -> tuple[bytes, list[Progress]]:
-        stream, heard = asyncio.StreamReader(), list[Progress]()
+    async def scenario() -> tuple[Answer, list[Progress]]:
+        stream, answer, heard = asyncio.StreamReader(), Answer(), list[Progress]()
         stream.feed_data(b"".join(lines))
-        return await read_answer(stream, LEASE, heard.append if keeps else None), heard
+        await read_answer(stream, answer, LEASE, heard.append if keeps else None)
+        return answer, heard
 
-    assert asyncio.run(scenario()) == (b'{"kind":"complete"}\n', said)
+    answer, heard = asyncio.run(scenario())
+    assert (answer.begun, answer.line, heard) == (True, b'{"kind":"complete"}\n', said)

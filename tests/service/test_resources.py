@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stowhand.app.opening import open_installed
@@ -15,8 +17,9 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.service import quarantine_child
+from stowhand.service.loading import load_tasks, make_handler
 from stowhand.service.opening import store_of
-from stowhand.service.quarantine import Assignment, ChildAnswer
+from stowhand.service.quarantine import Assignment, ChildAnswer, Setup
 from tests.service.processes import Workers, enqueue_suspect, job_of, with_store
 
 APP = ("--app", "tests.service.resourceful_work:app")
@@ -73,19 +76,26 @@ def test_a_child_that_cannot_open_it_has_begun_nothing(tmp_path: Path, place: Pl
         app="tests.service.resourceful_work:app",
     )
 
-    async def story() -> list[ChildAnswer]:
+    async def story() -> None:
         store = store_of(settings.store)
         await open_installed(store)
         await store.jobs.enqueue(NewJob(task="judge"))
         (claim,) = await store.claim(ClaimRequest(worker="w", token="0" * 32, limit=1, lease=30))
         await store.close()
-        answers: list[ChildAnswer] = []
-        given = Assignment(settings.to_json(), "w", claim.record, claim.lease, 0)
-        with pytest.raises(ResourceUnavailable, match="no model"):
-            await quarantine_child._attempt(given, settings, answers)
-        return answers
+        assignment = Assignment(claim.record, claim.lease, None, None, keeps_progress=False)
+        loaded = load_tasks(settings)
+        handler = make_handler(loaded, settings, store, "w")
+        server = quarantine_child._Server(Setup(settings.to_json(), "w", writing), settings)
+        with pytest.raises(ResourceUnavailable, match="no model") as caught:
+            await server._attempt(assignment, handler, handler.resources, None)
+        server.unable(caught.value)
 
-    assert asyncio.run(story()) == []
+    reading, writing = os.pipe()
+    asyncio.run(story())
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        (line,) = pipe.readlines()
+    assert msgspec.json.decode(line, type=ChildAnswer).kind == "unable", "nothing has begun"
 
 
 def test_what_a_middleware_calls_not_retryable_is_so_in_a_child(sqlite_workers: Workers, place: Place) -> None:

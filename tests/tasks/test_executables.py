@@ -476,7 +476,7 @@ def test_a_suspect_program_is_not_run_in_a_child_between_it_and_the_worker(
     load_folder(tmp_path, registry)
     handler = TaskHandler(registry, producer=MemoryStore().jobs, logger_factory=lambda job: heard)
     settings = WorkerSettings(store=StoreSettings(connection=ResolvedStore("sqlite:///x.db", "test")))
-    assert run(Quarantine(settings, "w", handler.is_program, handler).run(attempt_of())) is None
+    assert run(Quarantine(settings, "w", handler.is_program, handler, Events()).run(attempt_of())) is None
     assert heard.info_lines == [str(os.getpid())]
     handler.close()
 

@@ -1,16 +1,19 @@
-"""A job that workers died under runs apart, so that the innocent do not pay for a killer."""
+"""Suspects run one at a time: in a child process, or in the worker's own, where nothing new is claimed meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
 
 from stowhand.events import JobEnded, JobsReset, JobStarted
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.isolation import ChildCrashed
+from stowhand.protocols.isolation import ChildCrashed, Isolate
 from stowhand.protocols.store import Reply
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
@@ -24,34 +27,101 @@ async def with_suspect(clock: FakeClock, **details: object) -> FaultyStore:
     return store
 
 
-async def test_without_a_child_a_suspect_runs_alone_and_the_others_afterwards() -> None:
+async def with_suspects(clock: FakeClock, count: int) -> FaultyStore:
+    """A store with jobs that were reset twice; the first has id 1."""
+    store = FaultyStore(clock)
+    for _ in range(count):
+        job = await store.jobs.enqueue(NewJob(task="suspect"))
+        store._rows.live[job.id].resets = 2
+    return store
+
+
+def isolating(clock: FakeClock, seconds: float) -> Isolate:
+    """A child process that takes so long for each job."""
+
+    async def isolate(attempt: Attempt[Job]) -> object:
+        await clock.sleep(seconds)
+        return None
+
+    return isolate
+
+
+async def test_without_a_child_nothing_new_is_claimed_while_a_suspect_runs() -> None:
     clock = FakeClock()
     store = await with_suspect(clock)
-    together: list[int] = []
-
-    async def suspect(attempt: Attempt[Job]) -> None:
-        for _ in range(10):
-            await clock.sleep(1)
-            together.append(harness.worker.running)
-
-    async with at_work({"act": taking(clock, 3), "suspect": suspect}, clock=clock, store=store) as harness:
+    async with at_work({"act": nothing, "suspect": taking(clock, 10)}, clock=clock, store=store) as harness:
         await clock.advance(1)
         await harness.add("act", count=3)
-        await clock.advance(60)
-        assert set(together) == {1}
+        await clock.advance(8)
+        assert [event.task for event in harness.events(JobStarted)] == ["suspect"]
+        await clock.advance(2)
         assert [event.task for event in harness.events(JobEnded)] == ["suspect", "act", "act", "act"]
 
 
-async def test_without_a_child_a_suspect_waits_until_nothing_else_runs() -> None:
+async def test_without_a_child_a_suspect_takes_the_next_free_slot_and_waits_for_nobody() -> None:
     clock = FakeClock()
     store = await with_suspect(clock)
-    jobs = [NewJob(task="act")]
-    acts = {"act": taking(clock, 15), "suspect": nothing}
-    async with at_work(acts, clock=clock, store=store, jobs=jobs) as harness:
-        await clock.advance(14)
-        assert [event.task for event in harness.events(JobStarted)] == ["act"]
-        await clock.advance(15)
-        assert [event.task for event in harness.events(JobEnded)] == ["act", "suspect"]
+    jobs = [NewJob(task="act"), NewJob(task="act")]
+    acts = {"act": taking(clock, 20), "suspect": nothing}
+    async with at_work(acts, clock=clock, store=store, jobs=jobs, concurrency=3) as harness:
+        await clock.advance(1)
+        assert [event.task for event in harness.events(JobEnded)] == ["suspect"]
+        assert harness.worker.running == 2
+
+
+@pytest.mark.parametrize(("concurrency", "isolated"), [(1, False), (4, False), (1, True)])
+async def test_suspects_and_other_jobs_take_turns(concurrency: int, isolated: bool) -> None:
+    clock = FakeClock()
+    store = await with_suspects(clock, 4)
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await store.jobs.enqueue(NewJob(task="act"))
+        await clock.sleep(0.5)
+
+    jobs = [NewJob(task="act")] * 12
+    acts = {"act": act, "suspect": taking(clock, 0.5)}
+    isolate = isolating(clock, 0.5) if isolated else None
+    async with at_work(acts, clock=clock, store=store, jobs=jobs, concurrency=concurrency, isolate=isolate) as harness:
+        await clock.advance(5 + 4 * 1.5)
+        tasks = [event.task for event in harness.events(JobStarted)]
+        places = [place for place, task in enumerate(tasks) if task == "suspect"]
+        assert len(places) == 4, "from the first on, which comes within five seconds, every other turn is theirs"
+        assert all("act" in tasks[one:other] for one, other in pairwise(places)), tasks
+
+
+async def test_with_a_child_one_slot_is_kept_for_suspects_while_any_is_due() -> None:
+    clock = FakeClock()
+    store = await with_suspects(clock, 40)
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await store.jobs.enqueue(NewJob(task="act"))
+        await clock.sleep(3)
+
+    jobs = [NewJob(task="act")] * 20
+    isolate = isolating(clock, 0.05)
+    async with at_work({"act": act}, clock=clock, store=store, jobs=jobs, isolate=isolate) as harness:
+        await clock.advance(5 + 3)
+        assert [harness.row(job_id).state for job_id in (1, 2)] == [State.COMPLETED] * 2
+        await clock.advance(4)
+        assert all(harness.row(job_id).state is State.COMPLETED for job_id in range(1, 41))
+        assert harness.worker.running == 4, "then the slot is for other jobs again"
+
+
+async def test_without_a_child_what_was_claimed_ahead_goes_back_and_not_the_suspect() -> None:
+    clock = FakeClock()
+    store = await with_suspect(clock)
+
+    async def act(attempt: Attempt[Job]) -> None:
+        await store.jobs.enqueue(NewJob(task="act"))
+        await clock.sleep(0.01)
+
+    jobs = [NewJob(task="act")] * 200
+    acts = {"act": act, "suspect": taking(clock, 20)}
+    async with at_work(acts, clock=clock, store=store, jobs=jobs):
+        await clock.advance(7)
+        running = [row for row in store.rows() if row.state is State.PROCESSING]
+        assert [row.task for row in running] == ["suspect"], "nothing else would be reset if it killed the process now"
+        assert all(row.resets == 0 for row in store.rows() if row.task == "act")
 
 
 async def test_an_idle_worker_runs_one_suspect_after_another() -> None:
@@ -77,10 +147,10 @@ async def test_an_idle_worker_runs_one_suspect_after_another() -> None:
 async def test_once_does_not_end_before_a_suspect_has_had_its_turn() -> None:
     clock = FakeClock()
     store = await with_suspect(clock)
-    acts = {"act": taking(clock, 15), "suspect": nothing}
+    acts = {"act": taking(clock, 15), "suspect": taking(clock, 30)}
     async with at_work(acts, clock=clock, store=store, jobs=[NewJob(task="act")], once=True) as harness:
         await harness.ended()
-        assert [event.task for event in harness.events(JobEnded)] == ["act", "suspect"]
+        assert [event.task for event in harness.events(JobEnded)] == ["act", "suspect"], "it ran beside the other"
 
 
 async def test_with_a_child_a_suspect_runs_through_it_beside_the_others() -> None:

@@ -153,7 +153,7 @@ def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
         for name, kind, seconds in (("again", "retry", 60.0), ("over", "fail", None)):
             job = await app.enqueue(NewJob(task=name))
             claimed = msgspec.structs.replace(job, attempts=1)
-            assignment = Assignment(msgspec.Raw(b"{}"), "w", claimed, Lease(job.id, "t", 1), 0)
+            assignment = Assignment(claimed, Lease(job.id, "t", 1), None, None, keeps_progress=False)
             answer = await attempt_in_child(task_handler(app), assignment)
             assert (answer.kind, answer.seconds) == (kind, seconds)
 

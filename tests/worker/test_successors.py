@@ -79,7 +79,7 @@ async def test_a_queue_goes_on_without_claims_until_a_claim_has_its_turn(concurr
         assert len(re.findall(r"\+{50}sc", calls)) == 2
         assert {request.limit for request in chained(harness)} == {1}
         assert len({request.token for request in chained(harness)}) == 118, "a fresh one for each call"
-        assert len(harness.store.called("claim")) < 12
+        assert len([request for request in harness.store.called("claim") if not request.suspects]) < 12
 
 
 async def test_a_claim_has_its_turn_after_a_tenth_of_a_second_too() -> None:

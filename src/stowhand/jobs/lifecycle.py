@@ -30,7 +30,7 @@ Backoff = Callable[[int], float]
 
 DEFAULT_MAX_RESETS = 5
 QUARANTINE_AFTER = 2
-"""A job that was reset this often is a suspect and runs alone: if it kills its worker again, no other job is lost."""
+"""A job that was reset this often is a suspect: it runs apart from other jobs."""
 
 
 LONGEST_SLACK = 1.0
@@ -42,12 +42,6 @@ def slack(lease: float) -> float:
     A row cannot show that its worker tried to renew it and found it locked.
     """
     return min(LONGEST_SLACK, lease / 3)
-
-
-def may_make_way(suspects: int, workers: int) -> bool:
-    """Whether one more worker may make way for a suspect. ``suspects``: workers that run one; ``workers``: those that
-    run any job, and the caller. One in four may at a time, so that many suspects do not stop everything."""
-    return suspects < max(1, workers // 4)
 
 
 class Complete(msgspec.Struct, frozen=True):

@@ -24,8 +24,6 @@ from stowhand.events import (
     CronScheduled,
     CronStarted,
     CronTrouble,
-    DrainEnded,
-    DrainStarted,
     Event,
     Events,
     HookFailed,
@@ -112,8 +110,6 @@ class LogListener:
             JobLost: ("warning", self._job_lost),
             JobUnknown: ("error", self._job_unknown),
             JobsReturned: ("info", self._returned),
-            DrainStarted: ("warning", self._drain_started),
-            DrainEnded: ("info", self._drain_ended),
             JobsReset: ("warning", self._reset),
             JobSaid: ("error", self._said),
             HookFailed: ("error", self._hook_failed),
@@ -194,16 +190,6 @@ class LogListener:
 
     def _returned(self, event: JobsReturned) -> None:
         self._worker(event.worker).info(f"Handed back unspent: {ids(event.job_ids)} ({event.why})")
-
-    def _drain_started(self, event: DrainStarted) -> None:
-        others = f"waits for the {event.running} that run, {event.patience:g} s at most" if event.running else "waits"
-        self._worker(event.worker).warning(
-            f"Makes way for task {job(event)}, under which {event.resets} workers died: takes nothing more and {others}"
-        )
-
-    def _drain_ended(self, event: DrainEnded) -> None:
-        how = f"beside {event.beside} that still run" if event.beside else "alone"
-        self._worker(event.worker).info(f"Runs task {job(event)} {how}, after {event.seconds:.1f} s")
 
     def _reset(self, event: JobsReset) -> None:
         if len(event.jobs) > EACH:
@@ -407,16 +393,7 @@ def _about_its_job(report: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 AboutAJob = (
-    JobStarted
-    | JobEnded
-    | JobLost
-    | JobUnknown
-    | ResultDropped
-    | ThreadAbandoned
-    | ThreadEnded
-    | ConnectionAwaited
-    | DrainStarted
-    | DrainEnded
+    JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned | ThreadEnded | ConnectionAwaited
 )
 
 

@@ -244,7 +244,7 @@ def _died(facts: Facts) -> Iterator[Concern]:
             of_task[period.task or ""] += period.tally.resets
         ((most, _),) = of_task.most_common(1) or (("", 0),)
         what = f"{number:,} {'attempt' if number == 1 else 'attempts'} ended with a dead worker within the last hour"
-        todo = "Most of this task. A job whose worker died twice under it runs alone, in quarantine."
+        todo = "Most of this task. After two such deaths a job is a suspect: it runs apart from other jobs."
         yield Concern(what=what, of={"task": most}, todo=todo)
 
 

@@ -58,9 +58,6 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
     """Only jobs reset twice or more, instead of only the others."""
-    overdue: float | None = None
-    """Only suspects that have been due for so many seconds, and only while ``lifecycle.may_make_way`` allows it: the
-    worker will make way for it."""
     conditions: tuple[Any, ...] = ()
     """All of them must hold: ``Where``, ``Sql``, or what the store's driver composes. Stores that take none refuse."""
     ours: tuple[Lease, ...] | None = None

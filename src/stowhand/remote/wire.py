@@ -57,8 +57,6 @@ class ClaimAsked(Message, frozen=True):
     tasks: tuple[str, ...] | None = None
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
-    overdue: float | None = None
-    """Only suspects that have been due for this many seconds: the worker will make way for one."""
     wait: float = 0.0
     """Seconds to wait where there is no work yet; the answer comes as soon as there is."""
     conditions: tuple[Where, ...] = ()

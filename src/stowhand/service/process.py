@@ -185,18 +185,14 @@ async def _work(
     report_problems(loaded, settings)
     store = traced(store_of(settings.store), loaded.traces)
     handler = make_handler(loaded, settings, store, name, events)
-    LogListener(events)
-    observed(events, loaded.traces)
-    hand_over_at_the_end(loaded.traces)
-    observer.listen(events)
-    unrecorded = _unrecorded(events)
+    unrecorded = _listen(events, loaded.traces, observer)
+    around = loaded.registry.around.handler(handler)
+    quarantine = Quarantine(settings, name, handler.is_program, around, events)
     try:
         # Of several processes the supervisor schedules: it outlives them all.
         recurring = Recurring(settings, loaded, store, events) if control is None else None
         await open_to_work(store, settings.store)
-        around = loaded.registry.around.handler(handler)
-        isolate = Quarantine(settings, name, handler.is_program, around).run
-        host = _host(isolate, store, lambda: stopper, settings.timings)
+        host = _host(quarantine.run, store, lambda: stopper, settings.timings)
         options = settings.worker_options(loaded.claimed(settings), name)
         worker = Worker(store, around, options, events=events, host=host)
         report_listening(store, events, worker.id)
@@ -217,8 +213,18 @@ async def _work(
             hard_exit(stopper.unfinished_code)
         return stopper.over(exit_codes.FAILURE if unrecorded else exit_codes.OK)
     finally:
+        await quarantine.close()
         handler.close()
         await store.close()
+
+
+def _listen(events: Events, traces: Traces | None, observer: ProcessObserver) -> list[JobUnknown]:
+    """Log, trace and count events. Returns what ``_unrecorded`` fills."""
+    LogListener(events)
+    observed(events, traces)
+    hand_over_at_the_end(traces)
+    observer.listen(events)
+    return _unrecorded(events)
 
 
 def _host(isolate: Isolate, store: QueueStore, stopper: Callable[[], Stopper], timings: Timings) -> Host:

@@ -1,9 +1,9 @@
-"""A job under which workers died runs in a process of its own, so that it cannot take a worker with it.
+"""Suspects of ``stowhand worker`` run in a child process, so that they cannot take a worker with them.
 
-The worker keeps the lease and beats for it; the child gets the job on its standard input and answers through a pipe,
-where it says how far it is too.
-If the child dies before it has answered, the job is reset once more, until its budget of resets is used up. A child
-that could not even begin (the store refuses connections, the tasks cannot be loaded) answers so, and the job goes back.
+The child runs one suspect after another, until one kills it: it gets the jobs on its standard input and answers through
+a pipe. The worker keeps the leases and beats for them. If the child dies before it has answered, the job that it was
+running is reset once more. A child that dies or gives up before it has begun a job is no death of that job: it is
+released.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import msgspec
 
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.clock import Cancelable, SystemClock
+from stowhand.events import Events, TasksReloaded
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
@@ -29,27 +31,33 @@ from stowhand.protocols.policy import Policy, outcome_of
 from stowhand.protocols.progress import Report
 from stowhand.protocols.propagation import handed_on
 from stowhand.protocols.store import Claim
-from stowhand.service.child_progress import read_answer
+from stowhand.service.child_pipe import Answer, read_answer
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0
-"""Seconds between a child's answer and its death, whichever comes first."""
+"""Seconds between a child's answer and its death, whichever comes first; and between its dismissal and its death."""
+KEPT_SECONDS = 30.0
+"""For which a child without a job is kept: it holds memory and connections."""
 
 
-class Assignment(msgspec.Struct, frozen=True):
-    """What the child is given."""
+class Setup(msgspec.Struct, frozen=True):
+    """The first line that a child is given."""
 
     settings: msgspec.Raw
     """Of ``WorkerSettings.to_json``."""
     worker: str
+    answer_fd: int
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """One job for a child, a line."""
+
     job: Job
     lease: Lease
-    answer_fd: int
-    traceparent: str | None = None
+    traceparent: str | None
     """Of the attempt's span, where there is one."""
-    correlation_id: str | None = None
-    keeps_progress: bool | None = None
-    """Of the store; ``None``: a worker of the version before, which would take a line of progress for the answer."""
+    correlation_id: str | None
+    keeps_progress: bool
 
 
 class ChildAnswer(msgspec.Struct, frozen=True):
@@ -81,29 +89,107 @@ class ChildAnswer(msgspec.Struct, frozen=True):
 
 
 class Quarantine:
-    """Runs one attempt in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own.
+    """Runs suspects in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own.
 
     ``is_program``: does the task run in a process of its own already?
     """
 
     def __init__(
-        self, settings: WorkerSettings, worker: str, is_program: Callable[[str], bool], handler: Handler[Job]
+        self,
+        settings: WorkerSettings,
+        worker: str,
+        is_program: Callable[[str], bool],
+        handler: Handler[Job],
+        events: Events,
     ) -> None:
         self._settings = settings.to_json()
         self._worker = worker
         self._is_program = is_program
         self._handler = handler
+        self._pause = settings.timings.unable
+        self._clock = SystemClock()
+        self._child: Child | None = None
+        """It has no job."""
+        self._dismissal: Cancelable | None = None
+        self._loads = 0
+        """How often the worker has loaded its tasks anew."""
+        events.on(TasksReloaded, lambda _: self._renew())
 
     async def run(self, attempt: Attempt[Any]) -> object:
         """Raises ChildCrashed, ChildUnable. Cancelling kills the child: a process, unlike a thread, can be killed."""
         if self._is_program(attempt.claim.task):
             # It has a process of its own already; killing a child in between would not end the program.
             return await self._handler.handle(attempt, attempt.record)
-        answer, reading, writing = await _open_pipe()
+        report, loads = report_of(attempt), self._loads
+        assignment = Assignment(
+            attempt.record, attempt.lease, handed_on(), correlation.current(), keeps_progress=report is not None
+        )
+        found = None
+        if (child := self._take()) is not None:
+            found = await child.attempt(assignment, report)
+        if found is None or (found.line is None and not found.begun):  # the kept child had died before
+            child = await Child.start(self._settings, self._worker)
+            found = await child.attempt(assignment, report)
+        assert child is not None
+        if found.line is None:
+            if not found.begun:
+                await self._clock.sleep(self._pause)  # the job may come back at once
+                raise ChildUnable(f"the child process ended with {child.code} before it had begun the job")
+            raise ChildCrashed(f"the child process ended with {child.code} and no answer")
+        answer = msgspec.json.decode(found.line, type=ChildAnswer)
+        if answer.kind == "unable":
+            await child.kill()
+            await self._clock.sleep(self._pause)
+            raise ChildUnable(answer.text)
+        await self._keep(child, loads)
+        attempt.then.extend(answer.then)
+        return answer.outcome()
+
+    def _renew(self) -> None:
+        """The worker has loaded its tasks anew: the next suspect gets a child that loads them, too."""
+        self._loads += 1
+        self._dismiss()
+
+    async def close(self) -> None:
+        """End the child. Harmless when repeated."""
+        if (child := self._take()) is not None:
+            await child.end()
+
+    def _take(self) -> Child | None:
+        child, self._child = self._child, None
+        if self._dismissal is not None:
+            self._dismissal.cancel()
+            self._dismissal = None
+        return child
+
+    async def _keep(self, child: Child, loads: int) -> None:
+        if self._child is None and loads == self._loads:
+            self._child = child
+            self._dismissal = self._clock.call_later(KEPT_SECONDS, self._dismiss)
+        else:
+            await child.end()
+
+    def _dismiss(self) -> None:
+        if (child := self._take()) is not None:
+            child.dismiss()
+
+
+class Child:
+    """One process, and the pipe through which it answers."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, stream: asyncio.StreamReader, reading: asyncio.ReadTransport
+    ) -> None:
+        self._process = process
+        self._stream = stream
+        self._reading = reading
+
+    @classmethod
+    async def start(cls, settings: msgspec.Raw, worker: str) -> Self:
+        """A new one. It loads the tasks first."""
+        stream, reading, writing = await _open_pipe()
         try:
-            origin = (handed_on(), correlation.current(), report_of(attempt) is not None)
-            assignment = Assignment(self._settings, self._worker, attempt.record, attempt.lease, writing, *origin)
-            child = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "stowhand.service.quarantine_child",
@@ -116,31 +202,64 @@ class Quarantine:
             raise
         finally:
             os.close(writing)
+        child = cls(process, stream, reading)
+        child._send(Setup(settings, worker, writing))
+        return child
+
+    @property
+    def code(self) -> int | None:
+        """How it ended."""
+        return self._process.returncode
+
+    async def attempt(self, assignment: Assignment, report: Report | None) -> Answer:
+        """Have it run one job. If it gives no whole answer it is killed, as it is when this is cancelled."""
+        answer = Answer()
         try:
-            await _hand_over(child, assignment)
-            line = await _until_answered(read_answer(answer, attempt.lease, report_of(attempt)), child)
+            self._send(assignment)
+            await self._until_answered(answer, assignment.lease, report)
         finally:
-            reading.close()
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
-        if not line.endswith(b"\n"):
-            raise ChildCrashed(f"the child process ended with {child.returncode} and no answer")
-        decoded = msgspec.json.decode(line, type=ChildAnswer)
-        if decoded.kind == "unable":
-            raise ChildUnable(decoded.text)
-        attempt.then.extend(decoded.then)
-        return decoded.outcome()
+            if answer.line is None:
+                await self.kill()
+        return answer
 
+    async def kill(self) -> None:
+        """End it at once."""
+        self._reading.close()
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
 
-async def _hand_over(child: asyncio.subprocess.Process, assignment: Assignment) -> None:
-    assert child.stdin is not None
-    try:
-        # Not closed: its end is how the child learns that this process is gone.
-        child.stdin.write(msgspec.json.encode(assignment) + b"\n")
-        await child.stdin.drain()
-    except (BrokenPipeError, ConnectionResetError):
-        return  # it died at once: there will be no answer
+    def dismiss(self) -> None:
+        """Let it end by itself: it exits at the end of its standard input."""
+        self._reading.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    async def end(self) -> None:
+        """Dismiss it, and kill it if it does not exit."""
+        self.dismiss()
+        try:
+            async with asyncio.timeout(LAST_WORDS):
+                await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    def _send(self, message: Setup | Assignment) -> None:
+        assert self._process.stdin is not None
+        # Not closed: its end is how the child learns that this process is gone. If the child is dead, nothing answers.
+        self._process.stdin.write(msgspec.json.encode(message) + b"\n")
+
+    async def _until_answered(self, answer: Answer, lease: Lease, report: Report | None) -> None:
+        """Until there is a line, or the child has died. Its own children may hold the pipe open for ever."""
+        line = asyncio.ensure_future(read_answer(self._stream, answer, lease, report))
+        death = asyncio.ensure_future(self._process.wait())
+        try:
+            await asyncio.wait((line, death), return_when=asyncio.FIRST_COMPLETED)
+            if answer.line is None:
+                await asyncio.wait((line, death), timeout=LAST_WORDS)
+        finally:
+            line.cancel()
+            death.cancel()
 
 
 async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
@@ -151,18 +270,6 @@ async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int
         lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb")
     )
     return stream, transport, writing
-
-
-async def _until_answered(answer: Coroutine[Any, Any, bytes], child: asyncio.subprocess.Process) -> bytes:
-    """One line, or less when the child has died. Its own children may hold the pipe open for ever."""
-    line, death = asyncio.ensure_future(answer), asyncio.ensure_future(child.wait())
-    try:
-        await asyncio.wait((line, death), return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait((line, death), timeout=LAST_WORDS)
-        return line.result() if line.done() else b""
-    finally:
-        line.cancel()
-        death.cancel()
 
 
 def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) -> ChildAnswer:
@@ -195,7 +302,7 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
         outcome = from_returned(await handler.handle(attempt, attempt.record))
         if isinstance(outcome, Complete) and outcome.result is not None and encode is not None:
             result = encode(outcome.result)
-    except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome; this process ends with it
+    except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome
         final = isinstance(error, Exception) and retryable is not None and not retryable(error)
         outcome = hopeless(error) if final else outcome_of(error, claim, policy)
     return answer_of(outcome, result, tuple(attempt.then))

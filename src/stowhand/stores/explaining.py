@@ -163,10 +163,12 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
     obstacles = [*_paused(facts), *_queue(facts), *_workers(facts)]
     yield from obstacles
     if job.resets >= QUARANTINE_AFTER:
-        died = f"its worker died {job.resets} times while running it: it is run alone, in a process of its own"
-        yield Reason("suspect", f"{died}, when no other suspect is")
+        died = f"its worker died {job.resets} times while running it"
+        yield Reason("suspect", f"{died}: it waits for a free slot, and for the suspects before it")
     elif job.resets:
-        yield Reason("worker_died", "its worker died while running it: should that happen again, it is run alone")
+        yield Reason(
+            "worker_died", "its worker died while running it: if that happens again, it runs apart from other jobs"
+        )
     yield from _flags(facts)
     if is_due:
         busy = [*_slots(facts)]

@@ -60,8 +60,6 @@ class Claimer:
         self._fairness = Fairness(basis.options.tasks) if basis.options.fair else None
         self._found_jobs = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
-        self._found_suspect = False
-        """The last claim of suspects brought one: there may be more, for which an idle worker need not wait."""
         self._rechecks = 0
         """Rechecks since the last wake-up, or since nothing was due."""
         self._wakes = 0
@@ -92,10 +90,10 @@ class Claimer:
 
     @property
     def _is_full(self) -> bool:
-        """Nothing may be claimed: the worker is quiet, a suspect runs alone, too much waits to be recorded, or too many
+        """Nothing may be claimed: the worker is quiet, a suspect runs here, too much waits to be recorded, or too many
         threads have outlived their attempts."""
         load = self._load
-        return self._duty.is_quiet or self._suspects.runs_alone or load.is_backed_up or load.is_out_of_threads
+        return self._duty.is_quiet or self._suspects.blocks_claims or load.is_backed_up or load.is_out_of_threads
 
     # -- claim -----------------------------------------------------------------------------------
 
@@ -135,6 +133,7 @@ class Claimer:
 
     async def _claim_ordinary(self, permit: Permit, tasks: tuple[str, ...] | None) -> list[Held]:
         claimed = await self._claims.claim(permit, tasks, limit=permit.limit)
+        self._suspects.others_claimed()
         self._found_jobs = bool(claimed)
         if claimed:
             self._claim_size.measure(claimed)
@@ -152,41 +151,39 @@ class Claimer:
 
     @property
     def _suspect_is_next(self) -> bool:
-        """It is time to ask for a suspect before anything else, and there is a slot for it."""
-        if self._duty.is_quiet or self._is_spent or self._load.is_out_of_threads or not self._found_jobs:
+        """It is time to claim a suspect before anything else, and there is a slot for it."""
+        load = self._load
+        if self._duty.is_quiet or self._is_spent or load.is_out_of_threads or not load.free:
             return False
-        return self._suspects.wait <= 0 and self._load.free > 0
+        return self._suspect_wait <= 0
+
+    @property
+    def _suspect_wait(self) -> float:
+        """Seconds until a suspect is claimed first. Without other work, one is claimed after each ordinary claim."""
+        return self._suspects.wait if self._found_jobs or self._suspects.is_serving else NEVER
 
     async def _suspect_first(self) -> None:
-        """A slot is free, and suspects have not been asked for in a while: it is offered to them first."""
+        """Offer a free slot to suspects first."""
         permit = await self._ask(1)
-        self._suspects.asked()  # whatever the answer is
         if isinstance(permit, Permit):
-            await self._claim_suspect(permit, first=True)
+            await self._claim_suspect(permit)
+        else:
+            self._suspects.claimed(())  # not now: claim other jobs, if any may be claimed
         self._slots.resume()
 
-    async def _claim_suspect(self, permit: Permit, *, first: bool = False) -> bool:
-        """A suspect runs apart: in a child process where there is one, else when nothing else runs.
-
-        ``first``: other work waits, and is kept waiting.
-        """
+    async def _claim_suspect(self, permit: Permit) -> bool:
+        """Claim one suspect, and start it in a free slot."""
         suspects = self._suspects
         if suspects.is_held or not self._load.free:
             return False
-        apart = suspects.can_isolate or (self._load.is_idle and not first)
-        if not (apart or first or suspects.wait <= 0):
-            return False
-        suspects.asked()
-        overdue = None if apart else suspects.overdue_after
-        claimed = await self._claims.claim(permit, self._duty.tasks, limit=1, suspects=True, overdue=overdue)
+        claimed = await self._claims.claim(permit, self._duty.tasks, limit=1, suspects=True)
+        suspects.claimed(claimed)
         for held in claimed:
-            suspects.taken(held)
             self._claim_size.measure(claimed)
-            if not apart:
-                await suspects.make_way(held)
+            if not suspects.can_isolate:
+                self._claims.give_back_ahead(held)
             self._start([held], first=True)
-        self._found_suspect = bool(claimed)
-        return self._found_suspect
+        return bool(claimed)
 
     # -- wait ------------------------------------------------------------------------------------
 
@@ -210,7 +207,6 @@ class Claimer:
             if due is not None and due > 0:
                 seconds = min(seconds, due + 0.001)
             await self._changes.until(lambda: self._is_woken(wakes) or self._is_done, seconds)
-        self._found_suspect = False  # else one that may not be claimed now would be asked for again and again
         return True
 
     def _is_woken(self, wakes: int) -> bool:
@@ -218,14 +214,11 @@ class Claimer:
 
     @property
     def _is_done(self) -> bool:
-        """With ``once``, before the end the store is asked once more. After a suspect too: the next one was not claimed
-        while the end of this one was not recorded."""
-        return (self._once or self._found_suspect) and self._load.is_idle
+        """With ``once``, before the end the store is asked once more."""
+        return self._once and self._load.is_idle
 
     async def _wait(self, seen: int) -> None:
         """Until something changes. From the time when suspects are due, no slot that falls free is filled before."""
-        wait = NEVER
-        if self._found_jobs and not (self._slots.on_hold or self._duty.is_quiet):
-            wait = self._suspects.wait
+        wait = NEVER if self._slots.on_hold or self._duty.is_quiet else self._suspect_wait
         if not await self._changes.since(seen, wait):
             self._slots.hold()

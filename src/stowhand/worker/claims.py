@@ -67,7 +67,6 @@ class Claims:
         *,
         limit: int,
         suspects: bool = False,
-        overdue: float | None = None,
     ) -> list[Held]:
         """What one call brings, entered in ``Leases``: up to ``limit`` jobs of these tasks."""
         if self._duty.is_over or self._duty.is_stopping:
@@ -80,7 +79,6 @@ class Claims:
             tasks=tasks,
             forbidden_flags=permit.flags,
             suspects=suspects,
-            overdue=overdue,
             conditions=permit.conditions,
             ours=None if suspects else self._own_leases(),
         )
@@ -105,6 +103,11 @@ class Claims:
             self._failures = 0
         since = self._clock.monotonic()
         return self._leases.take(claims, sent=sent, since=since, suspects=suspects) if claims else []
+
+    def give_back_ahead(self, suspect: Held) -> None:
+        """Return what was claimed ahead, except this suspect: if it kills the process, they are not implicated."""
+        ahead = self._leases.pull_ahead(float("inf"), but=suspect)
+        self._heartbeater.give_back(ahead, "claimed ahead, and a suspect runs now")
 
     @property
     def asking(self) -> int:

@@ -123,7 +123,7 @@ class Executor:
             on_undone = None if transaction is None else partial(self._undone, held, attempt, again)
             self._settler.add(Ended(held, self._judge.settle(attempt, end), on_answered, on_undone))
         if held.suspect:
-            self._changes.wake()  # ordinary jobs may run again
+            self._changes.wake()  # the claimer may claim again
         self._changes.recount()
 
     def _leave_unrecorded(self, held: Held, attempt: Attempt[Any], why: Stop) -> None:

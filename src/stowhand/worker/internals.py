@@ -17,7 +17,7 @@ class Host(msgspec.Struct, frozen=True):
     """What the process around a worker provides."""
 
     isolate: Isolate | None = None
-    """Runs suspects in a child process; without it they run alone."""
+    """Runs suspects in a child process; without it they run in this process, one at a time."""
     on_hang: Callable[[Lease | None], None] = lambda lease: None
     """Called from the heartbeat thread when the loop counts as hung, once per hang, with the lease of the job that
     blocks it."""

@@ -49,15 +49,12 @@ class Held:
         "task",
         "timeout",
         "timer",
-        "waits",
     )
 
     def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
         self.claim = claim
         self.suspect = suspect
         """Workers died under it before: it runs apart from the others."""
-        self.waits = False
-        """The worker makes way for it: it is not given back, however long that takes."""
         self.alone = False
         """It runs again, in a transaction of its own: the one that it shared was undone."""
         self.phase = Phase.AHEAD
@@ -165,22 +162,19 @@ class Leases:
         handler is stopped. A job that has ended learns of it from its settlement. On the loop."""
         if held.phase is not Phase.ENDED:
             self.drop([held])
-            self._changes.look_again()  # the worker may be making way for it
+            self._changes.look_again()  # it may be a suspect that keeps the claimer waiting
         held.stop(Stop.LOST, self._clock.monotonic())
 
     def cancel(self, held: Held) -> None:
         """The job was asked to cancel: its handler is stopped. On the loop."""
         held.stop(Stop.CANCELED, self._clock.monotonic())
 
-    def pull_ahead(self, before: float, *, waiting: bool = False) -> list[Held]:
-        """Take out what was claimed by that moment and has not started: it is to be given back.
-
-        ``waiting``: a job for which the worker makes way, too.
-        """
+    def pull_ahead(self, before: float, *, but: Held | None = None) -> list[Held]:
+        """Take out what was claimed by that moment and has not started, except one: it is to be given back."""
         if not self._held:
             return []
         with self._lock:
-            ahead = (held for held in self._held if held.phase is Phase.AHEAD and (waiting or not held.waits))
+            ahead = (held for held in self._held if held.phase is Phase.AHEAD and held is not but)
             stale = [held for held in ahead if held.since <= before]
             for held in stale:
                 held.phase = Phase.GONE
@@ -188,9 +182,9 @@ class Leases:
         return stale
 
     def oldest_ahead(self) -> float | None:
-        """When the oldest that has not started was claimed; a job for which the worker makes way does not count."""
+        """When the oldest that has not started was claimed."""
         with self._lock:
-            return min((one.since for one in self._held if one.phase is Phase.AHEAD and not one.waits), default=None)
+            return min((one.since for one in self._held if one.phase is Phase.AHEAD), default=None)
 
     def due(self, now: float, every: float) -> list[Held]:
         """What to renew now: nothing until one is due, then all that are past half their time."""

@@ -49,8 +49,12 @@ class Slots:
         leases: Leases,
         executing: Executing,
         basis: Basis,
+        *,
+        keeps_slot: bool = False,
     ) -> None:
+        """``keeps_slot``: the slot of a suspect stays free after it, for the claimer to fill with the next suspect."""
         self._executor = executor
+        self._keeps_slot = keeps_slot
         self._leases = leases
         self._executing = executing
         self._changes = basis.changes
@@ -244,6 +248,8 @@ class Slots:
         self._last_end = self._clock.monotonic()
         held.seconds = self._last_end - held.attempt.started
         self.worked += held.seconds
+        if held.suspect and self._keeps_slot:
+            self.hold()
 
     @types.coroutine
     def _drive(

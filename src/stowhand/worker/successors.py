@@ -129,7 +129,7 @@ class Successors:
         duty, suspects = self._duty, self._suspects
         if duty.is_stopping or duty.is_quiet or duty.is_over or duty.tasks != tasks:
             return False
-        waits_for_claim = self._claims.fails or self._slots.on_hold or suspects.runs_alone
+        waits_for_claim = self._claims.fails or self._slots.on_hold or suspects.blocks_claims
         return not (waits_for_claim or self._load.is_backed_up or self._load.is_out_of_threads)
 
     def _left_in_row(self) -> int:

@@ -21,9 +21,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     blocked_after: float = 1.0
     """Without a sign of life after which the loop counts as blocked."""
     suspects_every: float = 5.0
-    """Between two claims of suspects while there is other work."""
-    suspect_overdue: float = 5.0
-    """For which a suspect is due before a worker makes way: with the time between two claims, ten at most."""
+    """Between two claims of suspects while there is other work and no suspect was due."""
 
     # The end of a process: a worker that is not stuck ends in order before it is made to exit, and a child has given
     # back what it holds before the supervisor kills it.

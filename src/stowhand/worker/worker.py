@@ -131,13 +131,14 @@ class Worker:
         chain = None if decides else store.capabilities.settle_and_claim
         self._settler = settler = Settler(store, leases, judge, count, basis, chains=chain is not None)
         self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, abandoned, host.isolate, basis)
-        self._slots = slots = Slots(executor, leases, executing, basis)
+        keeps_slot = host.isolate is not None and options.concurrency > 1
+        self._slots = slots = Slots(executor, leases, executing, basis, keeps_slot=keeps_slot)
         self._load = load = Load(slots, executor, settler, heartbeater, abandoned, basis)
 
         claims = Claims(store, leases, heartbeater, load, basis)
         self._renewal = renewal = Renewal(slots, host.resident, basis)
         claim_size = ClaimSize(slots, load, hooks, renewal, basis, one_by_one=admission.one_by_one)
-        suspects = Suspects(slots, load, leases, heartbeater, basis, can_isolate=host.isolate is not None)
+        suspects = Suspects(slots, basis, can_isolate=host.isolate is not None)
         succession = (claims, claim_size, suspects, slots, load, leases, heartbeater, basis)
         self._settling = partial(settler.run, Successors(chain, *succession))
         self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
@@ -315,6 +316,6 @@ class Worker:
         await self._changes.until(reached, deadline - self._clock.monotonic())
 
     def _return_unstarted(self) -> None:
-        unstarted = self._leases.pull_ahead(float("inf"), waiting=True)
+        unstarted = self._leases.pull_ahead(float("inf"))
         self._heartbeater.give_back(unstarted, "the worker stopped before it was started")
         self._heartbeater.hurry()

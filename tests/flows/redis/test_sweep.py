@@ -184,18 +184,3 @@ def test_any_process_of_ours_sweeps_the_queues_that_only_the_original_serves(pla
         plain_harness.client.zincrby(plain_harness.keys.unlocked("second"), -1001, job_id)
     assert found == [ResetJob(job_id, "second", State.QUEUED)]
     assert plain_harness.ids("second") == [job_id, ready]
-
-
-def test_of_a_queues_workers_one_in_four_makes_way_for_a_suspect_that_is_overdue(harness: Harness) -> None:
-    for _ in range(3):
-        job_id = harness.add()
-        harness.client.hset(harness.hash("first", job_id), "resets:first", 1)
-        harness.die(harness.take())
-    assert list(harness.claim(suspects=True, overdue=60.0)) == [], "not yet"
-    assert len(harness.claim(limit=1, suspects=True, overdue=0.0, worker="first")) == 1
-    assert list(harness.claim(limit=1, suspects=True, overdue=0.0, worker="second")) == []
-    for busy in range(6):
-        harness.add()
-        assert harness.claim(limit=1, worker=f"busy {busy}")
-    assert len(harness.claim(limit=1, suspects=True, overdue=0.0, worker="second")) == 1
-    assert list(harness.claim(limit=1, suspects=True, overdue=0.0, worker="third")) == [], "of nine two"

@@ -98,7 +98,7 @@ class FlowStore:
         """
         if request.conditions or request.forbidden_flags:
             raise ConfigurationError("a queue takes no conditions, and a flow's no flags: jobs come as they stand")
-        if request.suspects and request.overdue is None and self._no_suspects:
+        if request.suspects and self._no_suspects:
             self._no_suspects = False
             return []
         woken, alone = self._waiting.woken and not request.suspects, self._waiting.alone
@@ -124,9 +124,8 @@ class FlowStore:
         lease = max(1, round(request.lease * 1000))
         lock = self._lock and max(self._lock, lease)
         apart, hint = "suspects" if request.suspects else "", "woken" if woken else ""
-        overdue = "" if request.overdue is None else round(request.overdue * 1000)
         while (room := min(request.limit - len(claims), LARGEST_CLAIM)) > 0:
-            args = (queue.text, request.token, request.worker, room, lease, apart, lock, overdue, hint)
+            args = (queue.text, request.token, request.worker, room, lease, apart, lock, hint)
             try:
                 moment, more, timed, suspects, *rows = await self._server.run("claim", (queue.root,), *args)
             except StoreError as error:

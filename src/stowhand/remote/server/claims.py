@@ -108,7 +108,6 @@ class Claims:
             raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
         check_lease(asked.lease)
         check_seconds("wait", asked.wait, LONGEST_WAIT)
-        check_seconds("overdue", asked.overdue or 0.0, LONGEST_LEASE)
         if asked.limit < 0:
             raise malformed(f"limit: {asked.limit}; 0 or more")
         return ClaimRequest(
@@ -119,7 +118,6 @@ class Claims:
             tasks=grant.tasks_of_claim(asked.tasks),
             forbidden_flags=read_forbidden(asked.forbidden_flags),
             suspects=asked.suspects,
-            overdue=asked.overdue,
             conditions=asked.conditions,
         )
 

@@ -23,7 +23,7 @@ RESET_PAGE = 1000
 
 def claim(rows: Rows, request: ClaimRequest) -> list[Row]:
     """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
-    if request.token in rows.abandoned or (request.overdue is not None and not may_make_way(rows, request.worker)):
+    if request.token in rows.abandoned:
         return []
     if rows.expiring:
         expire(rows)
@@ -58,18 +58,11 @@ def expiries(rows: Rows) -> list[datetime]:
     return [row.expires_at for row in found if row and row.expires_at and row.state is State.QUEUED]
 
 
-def may_make_way(rows: Rows, worker: str) -> bool:
-    """By ``lifecycle.may_make_way``, which is passed what is held here."""
-    held = rows.running()
-    suspects = {row.worker for row in held if row.resets >= QUARANTINE_AFTER}
-    return lifecycle.may_make_way(len(suspects), len({row.worker for row in held} | {worker}))
-
-
 def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
     """Is it due, and does it fit the request?"""
     return (
         row.waits()
-        and row.run_at <= now - timedelta(seconds=request.overdue or 0.0)
+        and row.run_at <= now
         and (request.tasks is None or row.task in request.tasks)
         and not set(row.flags) & set(request.forbidden_flags)
         and (row.resets >= QUARANTINE_AFTER) == request.suspects

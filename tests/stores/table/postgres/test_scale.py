@@ -86,7 +86,7 @@ async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs)
     crowd.add(2, num_resets=2)
     crowd.sql("vacuum analyze jobs")
     async with crowd.served() as served:
-        statement, values = served.table._context.composer.claim((), suspects=True, overdue=5.0)
+        statement, values = served.table._context.composer.claim((), suspects=True)
         given = {**values, **served.table._context.values(limit=1, mark="w")}
         assert pages_read(crowd, statement, given) < HUNDRED
         crowd.sql("drop index jobs_suspects")

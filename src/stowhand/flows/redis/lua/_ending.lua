@@ -40,7 +40,7 @@ local function fail(id, message, parent, lists, queues, state)
   if state == 'failed' then
     redis.call('ZADD', queue.root .. ':failed', 0, id) -- one score: they are listed in the order of their ids
   end
-  redis.call('HDEL', hash, RESETS, SINCE)
+  redis.call('HDEL', hash, RESETS)
   if queue.parent then
     tell_parent(hash, parent)
   else

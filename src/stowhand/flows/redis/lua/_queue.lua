@@ -1,7 +1,6 @@
 -- What every script of a queue begins with. ARGV[1] is the queue as JSON (its rules and the prefixes of its keys; see queues.py).
 local queue = cjson.decode(ARGV[1])
 local RETRIES, RESETS = 'retries:' .. queue.name, 'resets:' .. queue.name
-local SINCE = 'suspect:' .. queue.name -- of a suspect: since when it could run, in milliseconds
 local LISTS, QUEUES = 'lookups:lists', 'children:queues' -- what ends with a job: see _life.lua
 local STATE = 'flow:state' -- JSON text "<state>:<queue>", written by every script that moves the job
 local PASSED = 'flow:passed' -- classic: "completed-queue" as we wrote it; they differ where the original has moved the job on
@@ -105,12 +104,7 @@ end
 
 -- Of those who could run apart the one that has waited longest is at the head.
 local function suspect(id)
-  local pushed = redis.pcall('RPUSH', queue.root .. ':suspects', id)
-  if type(pushed) ~= 'number' then
-    return false
-  end
-  redis.call('HSETNX', queue.hashes .. id, SINCE, string.format('%d', now_ms()))
-  return true
+  return type(redis.pcall('RPUSH', queue.root .. ':suspects', id)) == 'number'
 end
 
 local LOOKED_AT = 32 -- who stands at the head and has come back just now

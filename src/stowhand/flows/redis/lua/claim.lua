@@ -2,13 +2,11 @@
 -- Take up to ``limit`` due jobs: what was delayed and is ready, in its order, then as they stand in the lists, one
 -- priority after the other; into processing, each under its lock.
 -- ARGV: queue, token, worker, limit, milliseconds of the lease, 'suspects' or '', milliseconds of the lock where that is
--- longer than the lease, else 0, milliseconds that a suspect has been due for at least (then who asks is at work, and
--- makes way for it) or '', 'woken' where a job has just
--- been moved for who asks, or ''.
+-- longer than the lease, else 0, 'woken' where a job has just been moved for who asks, or ''.
 -- Gives {microseconds now, 1 where there may be more to take, 2 where the queue is paused, 0 where there is no timekeeper, 0 where no suspect waits,
 -- row …}; a row is the wanted fields (or all: name, value, …), then the id and the place of its priority.
 local token, limit, lease, apart = ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6] == 'suspects'
-local life, overdue, woken = ARGV[7], tonumber(ARGV[8]), ARGV[9] == 'woken'
+local life, woken = ARGV[7], ARGV[8] == 'woken'
 local leased = life ~= '0'
 local owner = ARGV[3] .. (leased and LEASED or ':') .. token
 if not leased then
@@ -204,38 +202,6 @@ local function next_ids(list)
   return ids
 end
 
-local function worker_of(lock)
-  return string.match(lock, '^(.-)%+?:[^:]*$') or lock
-end
-
--- One in four workers makes way at once, so that many suspects do not stop everything (lifecycle.may_make_way).
-local function may_make_way()
-  local workers, holders, all, held = { [ARGV[3]] = true }, {}, 1, 0
-  for _, base in ipairs(queue.bases) do
-    local ids = redis.call('LRANGE', base .. ':processing', 0, CHUNK - 1)
-    for place, lock in ipairs(locks_of(ids)) do
-      local worker = lock and worker_of(lock)
-      if worker and not workers[worker] then
-        workers[worker], all = true, all + 1
-      end
-      local resets = worker and redis.pcall('HGET', queue.hashes .. ids[place], RESETS)
-      if type(resets) == 'string' and count(resets) >= SUSPECT and not holders[worker] then
-        holders[worker], held = true, held + 1
-      end
-    end
-  end
-  return held < math.max(1, math.floor(all / 4))
-end
-
-local function is_overdue(id)
-  if not overdue then
-    return true
-  end
-  local since = redis.pcall('HGET', queue.hashes .. id, SINCE)
-  since = type(since) == 'string' and tonumber(since) or 0
-  return now - since >= overdue and may_make_way()
-end
-
 local function serve_list(list, rank, base)
   local ids = next_ids(list)
   while ids do
@@ -273,7 +239,7 @@ end
 local function serve_suspects(list)
   while room() > 0 do
     local first = redis.call('LINDEX', list, 0)
-    if not first or not is_overdue(first) then
+    if not first then
       return
     end
     redis.call('LPOP', list)

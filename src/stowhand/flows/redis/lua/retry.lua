@@ -67,7 +67,7 @@ if waits then
 end
 redis.call(
   'HDEL', KEYS[1], 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled',
-  'retries:' .. job.queue, 'resets:' .. job.queue, 'suspect:' .. job.queue,
+  'retries:' .. job.queue, 'resets:' .. job.queue,
   'endedAtTimestamp'
 )
 redis.call('HSET', KEYS[1], 'flow:state', cjson.encode('waiting:' .. job.queue))

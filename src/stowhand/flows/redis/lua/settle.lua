@@ -228,7 +228,7 @@ for index, entry in ipairs(entries) do
       if not sound then
         give_up(index, trouble)
       elseif row[1] then
-        redis.call('HDEL', hash, RESETS, SINCE)
+        redis.call('HDEL', hash, RESETS)
       end
     elseif not row and not hidden then
       known[index] = 'G'

@@ -196,7 +196,6 @@ class Claims:
             request.suspects,
             self._context.now(),
             *(start or (None, None, None)),
-            request.overdue,
         )
         with self._context.translated():
             return await self._link.rows(self._context.statements["claim"], values)

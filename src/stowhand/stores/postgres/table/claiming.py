@@ -13,7 +13,6 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError, TableUnsuitable
 from stowhand.jobs.conditions import apart
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import may_make_way
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
@@ -128,8 +127,7 @@ class TableClaims:
         statement, values = self._composed("claim", request)
         given = {**values, **self._marking(request), "limit": limit}
         async with asyncio.timeout(DEADLINE), _together(connection), connection.transaction():
-            if not await self._begin(connection, request):
-                return [], False, False
+            await self._begin(connection, request)
             marking = connection.cursor(binary=True)
             await marking.execute(statement, given, prepare=False)  # planned for its values: how many, until when
             # A view may have shown one twice.
@@ -155,8 +153,7 @@ class TableClaims:
         """The slow way: one of them is bad, and is searched for."""
         pick, values = self._composed("pick", request)
         async with asyncio.timeout(DEADLINE), connection.transaction():
-            if not await self._begin(connection, request):
-                return [], False, False
+            await self._begin(connection, request)
             sifter = Sifter(self._context, connection, pick, values, self._marking(request))
             await self._end_walk(connection, request)
             # One fits by itself; how much several are together is not summed here.
@@ -168,13 +165,11 @@ class TableClaims:
         canceled = len(rows) < len(marked)
         return taken, canceled or bool(sifter.unchanged), canceled
 
-    async def _begin(self, connection: Connection, request: ClaimRequest) -> bool:
-        """False: nothing is to be claimed, because enough workers make way already."""
+    async def _begin(self, connection: Connection, request: ClaimRequest) -> None:
         # Whatever the database's default is: rows that other transactions have changed are read anew, and are no error.
         await connection.reader().execute(b"set transaction isolation level read committed")
         begin = "begin_walk" if self._walks_for(request) else "begin_claim"
         await connection.reader().execute(self._context.statement(begin), {"token": request.token})
-        return request.overdue is None or await self._may_make_way(connection, request.worker)
 
     def _walks_for(self, request: ClaimRequest) -> bool:
         """Suspects are few, and found by their resets."""
@@ -189,7 +184,6 @@ class TableClaims:
         statement, values = self._context.composer.claim(
             request.conditions,
             suspects=request.suspects,
-            overdue=request.overdue,
             passing=bool(passed),
             name=name,
         )
@@ -197,15 +191,6 @@ class TableClaims:
 
     def _marking(self, request: ClaimRequest) -> Mapping[str, object]:
         return self._context.values(token=request.token, mark=self._context.mark(request.worker, request.token))
-
-    async def _may_make_way(self, connection: Connection, worker: str) -> bool:
-        """One worker asks after the other: the lock ends with the claim."""
-        asking = connection.cursor()
-        await asking.execute(self._context.statement("one_makes_way"), self._context.values())
-        await asking.execute(self._context.statement("holders"), self._context.values(worker=worker))
-        row = await asking.fetchone()
-        assert row is not None
-        return may_make_way(row[0], row[1] + 1)
 
     def _reading(self, ids: list[str]) -> Mapping[str, object]:
         return {**self._context.composer.values, **self._context.values(ids=ids)}

@@ -68,7 +68,6 @@ class Composer:
         conditions: Sequence[Any],
         *,
         suspects: bool,
-        overdue: float | None = None,
         passing: bool = False,
         name: str = "claim",
     ) -> tuple[bytes, dict[str, object]]:
@@ -79,10 +78,6 @@ class Composer:
         text, bounds = given.conditions(each), given.bounds(together)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
-        if overdue is not None:
-            due = self._row("process_after")
-            since = self._in("process_after", f"{_NOW} - interval '{round(overdue * 1e6)} microseconds'")
-            suspicion += f" and ({due} is null or {due} <= {since})"
         source = self._source(self._order + text + bounds.costs, locked=True)
         fillings = {"source": source, "conditions": text, "suspicion": suspicion, "costs": bounds.costs}
         numbered = "numbered_within" if together else "numbered"

@@ -19,16 +19,6 @@ select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(tok
   pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true),
   pg_catalog.set_config('synchronous_commit', 'off', true)
 
--- Who makes way for a suspect, one after the other.
--- name: one_makes_way
-select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({table_text}, 10))
-
--- Workers that hold a suspect; and those but for `worker` that hold anything.
--- name: holders
-select count(distinct {bare}) filter (where coalesce(j.{num_resets}, 0) >= 2),
-  count(distinct {bare}) filter (where {bare} <> %(worker)s)
-from {table} as j where j.{state} = 'processing'{identified}
-
 -- As begin_claim, where an index holds what waits in the order of claims: it is walked, and nothing is sorted. Without fresh
 -- statistics (a backlog that has just come) the planner believes that little waits, and sorts all of it for each claim.
 -- name: begin_walk

@@ -14,7 +14,6 @@ from typing import Any
 
 from stowhand.jobs.job import EXPIRED, Job
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import may_make_way
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import micros
@@ -45,7 +44,7 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Claim[Job]] | None:
         if expire(tx):
             return None
     chosen = choose(tx, request)
-    if not chosen or (request.overdue is not None and not _may_make_way(tx, request.worker)):
+    if not chosen:
         return []
     lease_until = tx.now.ticks + micros(request.lease)
     rows = tx.rows("take", ids=as_json(chosen), token=request.token, worker=request.worker, lease_until=lease_until)
@@ -60,11 +59,6 @@ def expire(tx: Transaction) -> int:
     for job_id in expired:
         cancel_waiting(tx, job_id, EXPIRED)
     return len(expired)
-
-
-def _may_make_way(tx: Transaction, worker: str) -> bool:
-    suspects, others = tx.row("holders", worker=worker)
-    return may_make_way(suspects, others + 1)
 
 
 def choose(tx: Transaction, request: ClaimRequest) -> list[int]:
@@ -89,8 +83,7 @@ def _candidates(tx: Transaction, request: ClaimRequest) -> Generator[Candidate, 
     forbidden = as_json(request.forbidden_flags) if request.forbidden_flags else None
     if request.suspects:
         tasks = None if request.tasks is None else as_json(request.tasks)
-        due = tx.now.wall - micros(request.overdue or 0.0)
-        yield from tx.run("due_suspects", now=due, tasks=tasks, forbidden=forbidden or "[]")
+        yield from tx.run("due_suspects", tasks=tasks, forbidden=forbidden or "[]")
         return
     paused = _paused(tx)
     free = _free_tasks(tx, request.tasks, paused)

@@ -11,7 +11,6 @@ import msgspec
 from stowhand.errors import TableUnsuitable
 from stowhand.jobs.conditions import apart
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.lifecycle import may_make_way
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.sqlite_savepoint import attempt
@@ -70,8 +69,6 @@ class Claiming:
         can be read.
         """
         raw = self._tx.raw
-        if self._request.overdue is not None and not self._may_make_way():
-            return (), {}
         try:
             raw.execute("SAVEPOINT stowhand_claim")
             self._take_in_order(self._request.limit)
@@ -83,10 +80,6 @@ class Claiming:
                 raise
         self._undo()
         return self._sift(), self._refused
-
-    def _may_make_way(self) -> bool:
-        suspects, others = self._tx.look("holders", worker=self._request.worker).fetchone()
-        return may_make_way(suspects, others + 1)
 
     # -- taking ----------------------------------------------------------------------------------
 
@@ -103,7 +96,7 @@ class Claiming:
 
     def _candidates(self, room: int) -> list[tuple[Any, ...]]:
         tx, request = self._tx, self._request
-        now = tx.now - round((request.overdue or 0.0) * SECOND)
+        now = tx.now
         passed = [*self._passed, *map(str, self._refused)]
         # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
         in_order = tx.table.walks and _due(tx, MANY, now) == MANY

@@ -134,20 +134,9 @@ begin
   return _picked;
 end $$;
 
--- May `_worker` make way for a suspect (lifecycle.may_make_way)? One asks after the other: the lock ends with the claim.
-create or replace function {schema}.may_make_way(_worker text) returns boolean
-language plpgsql as $$
-begin
-  perform pg_advisory_xact_lock(hashtextextended({channel}, 5));
-  return (
-    select count(distinct j.worker) filter (where j.resets >= 2)
-        < greatest((count(distinct j.worker) filter (where j.worker <> _worker) + 1) / 4, 1)
-    from {schema}.live j where j.state = 'processing');
-end $$;
-
--- Jobs whose workers died twice or more: few, so they are looked at one by one. `_overdue`: see ClaimRequest.
+-- Jobs whose workers died twice or more: few, so they are looked at one by one.
 create or replace function {schema}.pick_suspects(
-  _limit int, _tasks text[], _forbidden text[], _at timestamptz, _worker text, _overdue double precision,
+  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
   out heads bigint[], out names text[]
 )
 language plpgsql as $$
@@ -155,7 +144,6 @@ declare
   _job record;
 begin
   heads := '{}'; names := '{}';
-  _at := _at - coalesce(_overdue, 0) * interval '1 second';
   for _job in
     select j.id, j.queue from {schema}.live j
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
@@ -164,7 +152,6 @@ begin
       and (j.queue is not null or not exists (select from {schema}.pauses p where p.task = ''))
     order by j.priority, j.run_at, j.id
   loop
-    exit when _overdue is not null and cardinality(heads) = 0 and not {schema}.may_make_way(_worker);
     continue when _job.queue is not null
       and (_job.queue = any(names) or {schema}.open_queue(_job.queue, _at) <> 'free');
     perform from {schema}.live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
@@ -219,8 +206,7 @@ end $$;
 create or replace function {schema}.claim(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _suspects boolean, _now timestamptz default null,
-  _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null,
-  _overdue double precision default null
+  _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null
 ) returns table (
   id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int, max_attempts int,
   resets int, max_resets int, key text, flags text[], last_error text, revision int, created_at timestamptz,
@@ -253,7 +239,7 @@ begin
   end if;
   if _suspects then
     select p.heads, p.names, false into _in_queues
-      from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at, _worker, _overdue) p;
+      from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at) p;
     _picked := _in_queues.heads;
   else
     if _free then

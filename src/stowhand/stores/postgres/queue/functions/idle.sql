@@ -1,7 +1,7 @@
 -- What an idle worker asks, and whether one sleeps.
 
 -- A claim. If it brings nothing, a row with id -1 says what the worker would ask next: `run_at`, when its next job is due,
--- seen from `started_at`, which is now; and whether any job in quarantine is due (`resets`, 1 or 0).
+-- seen from `started_at`, which is now; and whether any suspect is due (`resets`, 1 or 0).
 create or replace function {schema}.poll(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _now timestamptz default null

@@ -59,11 +59,6 @@ WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))
 ORDER BY priority, run_at, id
 
--- name: holders
--- Workers that hold a suspect; and those but for `:worker` that hold anything.
-SELECT count(DISTINCT CASE WHEN resets >= 2 THEN worker END), count(DISTINCT CASE WHEN worker <> :worker THEN worker END)
-FROM stowhand_jobs INDEXED BY stowhand_jobs_running WHERE state = 'processing'
-
 -- name: take
 -- Ids that were chosen in this very transaction, while no other transaction can write.
 UPDATE stowhand_jobs

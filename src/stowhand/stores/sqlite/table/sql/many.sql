@@ -14,12 +14,6 @@ WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json
 -- name: suspected
 SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{num_resets} >= 2{identified} LIMIT 1
 
--- name: holders
--- Workers that hold a suspect; and those but for `:worker` that hold anything.
-SELECT count(DISTINCT CASE WHEN coalesce({row}.{num_resets}, 0) >= 2 THEN {worker} END),
-    count(DISTINCT CASE WHEN {worker} <> :worker THEN {worker} END)
-FROM {table} WHERE {row}.{state} = 'processing'{identified}
-
 -- name: held_by_token
 SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token}{identified} ORDER BY {row}.{id}
 
