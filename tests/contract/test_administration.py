@@ -199,7 +199,9 @@ async def test_a_repeated_settlement_is_known_after_the_job_was_completed_by_han
     lease = await harness.start()
     await harness.settle(lease, FAILED)
     await harness.store.admin.complete_jobs([lease.job_id])
-    assert await harness.settle(lease, FAILED, repeat=True) is Verdict.ALREADY_SETTLED
+    reply = await harness.settle(lease, FAILED, repeat=True)
+    assert isinstance(reply, Settlement), reply
+    assert reply.state is C, "as it is recorded by now"
 
 
 # -- permanently_fail_jobs ------------------------------------------------------------------------------
