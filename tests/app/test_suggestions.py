@@ -107,7 +107,7 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "a flag, a backoff": (any_of(settings, backoff="servce"), "service"),
     "a command": (lambda: command("wroker"), "worker"),
     "a command of a group": (lambda: command("jobs", "lst"), "list"),
-    "a flag": (lambda: command("worker", "--gracee", "3s"), "--grace"),
+    "a flag": (lambda: command("worker", "--crontabb", "x"), "--crontab"),
     "a flag, a state": (lambda: command("jobs", "list", "--state", "quueed"), "queued"),
     "a flag, a measurement": (lambda: command("bench", "--only", "drian"), "drain"),
     "a flag, how it is written": (lambda: command("bench", "--synchronous", "NORML"), "NORMAL"),
