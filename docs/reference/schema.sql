@@ -770,7 +770,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -784,7 +784,11 @@ CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease
 #variable_conflict use_column
 declare
   _at timestamptz := "stowhand".at(_now);
+  _until timestamptz := _at + _lease * interval '1 second';
+  _most int := _limit;
   _picked bigint[] := '{}';
+  _refused bigint[] := '{}';
+  _changed bigint;
   _in_queues "stowhand".queue_heads;
   _last record;
   _free boolean := true;
@@ -805,6 +809,7 @@ begin
     if cardinality(_tasks) = 0 then return; end if;
     _free := not exists (select from "stowhand".pauses p where p.task = '');
   end if;
+  if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
     select p.heads, p.names, false into _in_queues
       from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at) p;
@@ -838,17 +843,35 @@ begin
       select p.id from unnest(_picked) with ordinality as p(id, place) where not exists (
         select from "stowhand".live j where j.id = p.id and j.expires_at <= _at) order by p.place);
   end if;
+  if _passed is not null then
+    _picked := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place)
+      where p.id <> all(_passed) order by p.place limit _most);
+  end if;
+  if _apart then
+    foreach id in array _picked loop
+      last_error := "stowhand".claim_refusal(id, _worker, _token, _until, _at);
+      continue when last_error is null;
+      _refused := _refused || id;
+      id := -id;
+      return next;
+    end loop;
+    _picked := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
+  end if;
   if cardinality(_picked) = 0 then return; end if;
 
   return query
   update "stowhand".live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+        lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
       j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision, j.created_at, j.updated_at,
       j.epoch, j.started_at;
+  get diagnostics _changed = row_count;
+  if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
   if cardinality(_in_queues.names) > 0 then
     perform "stowhand".hold_queues(_in_queues.heads, _picked, _token, _at);
@@ -858,6 +881,22 @@ begin
     -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a queue held twice is not.
     perform set_config('synchronous_commit', 'off', true);
   end if;
+end $$;
+
+CREATE FUNCTION stowhand.claim_refusal(_id bigint, _worker text, _token uuid, _lease_until timestamp with time zone, _at timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+begin
+  update "stowhand".live j
+    set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
+        token = _token, settled_token = null, worker = _worker,
+        lease_until = _lease_until, started_at = _at, scout = false
+    where j.id = _id;
+  if not found then return 'a trigger keeps it as it is'; end if;
+  raise exception using errcode = 'GWDRY';
+exception
+  when sqlstate 'GWDRY' then return null;
+  when others then return sqlerrm;
 end $$;
 
 CREATE FUNCTION stowhand.closed_queues(_names text[]) RETURNS text[]

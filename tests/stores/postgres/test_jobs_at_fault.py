@@ -82,3 +82,51 @@ def test_when_every_end_of_several_is_refused_the_store_is_at_fault(
         await store.close()
 
     run(story())
+
+
+@pytest.mark.parametrize("code", [*CODES, "42P01"])
+def test_the_others_are_claimed(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
+    async def story() -> None:
+        warnings: list[str] = []
+        store.notices.on_warning(lambda warning, mend: warnings.append(warning))
+        jobs = await store.jobs.enqueue_many(NewJob(task="t", queue="serial" if n == 5 else None) for n in range(6))
+        bad, *good = jobs
+        refusing(sql, bad, code)
+        assert [each.lease.job_id for each in await claim(store, 1)] == good[:1]
+        assert [each.lease.job_id for each in await claim(store, 9)] == good[1:]
+        assert await claim(store, 9) == []
+        (warning,) = warnings
+        assert f"job {bad} cannot be claimed: not this one" in warning
+        await store.close()
+
+    run(story())
+
+
+def test_a_job_that_a_trigger_keeps_as_it_is_does_not_stop_the_others(store: PostgresStore, sql: Sql, run: Any) -> None:
+    async def story() -> None:
+        bad, good = await store.jobs.enqueue_many(NewJob(task="t") for _ in range(2))
+        sql(
+            "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            f" RETURN CASE WHEN new.id <> {bad} THEN new END; END $$"
+        )
+        sql("CREATE TRIGGER refuse BEFORE UPDATE ON stowhand.live FOR EACH ROW EXECUTE FUNCTION refuse()")
+        assert [each.lease.job_id for each in await claim(store, 1)] == [good]
+        await store.close()
+
+    try:
+        run(story())
+    finally:
+        sql("DROP FUNCTION IF EXISTS refuse() CASCADE")
+
+
+def test_when_no_job_of_several_can_be_claimed_the_store_is_at_fault(
+    store: PostgresStore, sql: Sql, run: Any, refusing: Any
+) -> None:
+    async def story() -> None:
+        await store.jobs.enqueue_many(NewJob(task="t") for _ in range(3))
+        refusing(sql, 0, "42501")
+        with pytest.raises(StoreError, match=r"none of 3 jobs can be claimed: .* not this one"):
+            await claim(store, 3)
+        await store.close()
+
+    run(story())

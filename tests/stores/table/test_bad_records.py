@@ -158,7 +158,7 @@ def test_a_record_that_is_let_go_again_is_claimed_when_its_pause_is_over(
             if place.kind == "sqlite":
                 place.sql("DROP TRIGGER keeps")
             assert await claimed(store) == []
-            monkeypatch.setattr("stowhand.stores.table.passed_over.stopwatch", lambda: 1e12)
+            monkeypatch.setattr("stowhand.stores.passed_over.stopwatch", lambda: 1e12)
             assert [claim.lease.job_id for claim in await claimed(store)] == [1]
 
     run(scenario())

@@ -13,13 +13,19 @@ from datetime import datetime
 from operator import itemgetter
 from typing import NamedTuple
 
+import psycopg
+
 from stowhand.clock import stopwatch
+from stowhand.errors import StoreError
 from stowhand.jobs.job import Job
+from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign
+from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Link, Row
 from stowhand.stores.database.timestamps import Moments, read_timestamps_as_numbers
 from stowhand.stores.foreign_leases import ForeignLeases, Question
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.rows import read_claims
@@ -45,6 +51,8 @@ _TASK_SETS = 16
 _ORDER = itemgetter(4, 5, 0)
 """Of a claimed row: priority, run_at, id."""
 _QUEUE = 3
+_LAST_ERROR = 12
+REASON_LIMIT = 1000
 
 
 class _Answer(NamedTuple):
@@ -62,10 +70,13 @@ _NO_ANSWER = _Answer(float("-inf"), None, None, False)
 class Claims:
     """Claims due jobs."""
 
-    def __init__(self, context: PostgresContext, listener: Listener, announcement: IdleAnnouncement) -> None:
+    def __init__(
+        self, context: PostgresContext, listener: Listener, announcement: IdleAnnouncement, passed: PassedOver
+    ) -> None:
         self._context = context
         self._listener = listener
         self._announcement = announcement
+        self._passed = passed
         self._link = Link(context.dialer, lambda: context.role("claim"), read_timestamps_as_numbers)
         self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
         self._idle = False
@@ -87,6 +98,7 @@ class Claims:
         if request.suspects:
             return await self._claim(request)
         polls = self._unfilled and self._listener.is_listening and not self._starts_behind(request)
+        polls = polls and not self._passed.current()
         claims = await (self._poll if polls else self._claim)(request)
         self._idle = not claims
         self._unfilled = len(claims) < request.limit
@@ -106,8 +118,15 @@ class Claims:
         )
         statement = self._context.statements["poll"]
         with self._context.translated():
-            there = await self._listener.ask(statement, values) if self._idle and self._polls_there else None
-            found = there if there is not None else await self._link.rows(statement, values)
+            there = None
+            try:
+                if self._idle and self._polls_there:
+                    there = await self._listener.ask(statement, values)
+                found = there if there is not None else await self._link.rows(statement, values)
+            except psycopg.Error as error:
+                if trouble.concerns_call(error):
+                    raise
+                return await self._claim(request)
         if found[0][0] == _NOTHING:
             _, _, _, _, _, due, _, _, suspects, *_, now, _, foreign, listens = found[0]
             if there is not None:
@@ -186,6 +205,26 @@ class Claims:
         return self._scan_cursors.setdefault(request.tasks, ScanCursor())
 
     async def _ask(self, request: ClaimRequest, start: Position | None) -> list[Row]:
+        """Rows of what was claimed. After an error each job is tried by itself, and refused ones are passed over."""
+        with self._context.translated():
+            try:
+                return await self._rows(request, start, is_apart=False)
+            except psycopg.Error as error:
+                if trouble.concerns_call(error):
+                    raise
+            found = await self._rows(request, start, is_apart=True)
+        claimed = [row for row in found if row[0] >= 0]
+        refused = {str(-row[0]): clean(row[_LAST_ERROR], REASON_LIMIT) for row in found if row[0] < 0}
+        is_store_at_fault = len(refused) > 1 and not claimed
+        for key, why in refused.items():
+            self._passed.refused(key, why, report=not is_store_at_fault)
+        if is_store_at_fault:
+            # If it is not, the next claim finds what comes after them.
+            key, why = next(iter(refused.items()))
+            raise StoreError(f"{self._context.address}: none of {len(refused)} jobs can be claimed: job {key}: {why}")
+        return claimed if claimed or not refused else [(_UNFINISHED,)]
+
+    async def _rows(self, request: ClaimRequest, start: Position | None, *, is_apart: bool) -> list[Row]:
         values = (
             request.worker,
             request.token,
@@ -196,9 +235,10 @@ class Claims:
             request.suspects,
             self._context.now(),
             *(start or (None, None, None)),
+            [int(key) for key in self._passed.current()] or None,
+            is_apart,
         )
-        with self._context.translated():
-            return await self._link.rows(self._context.statements["claim"], values)
+        return await self._link.rows(self._context.statements["claim"], values)
 
 
 class ScanCursor:

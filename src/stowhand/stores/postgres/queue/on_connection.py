@@ -53,7 +53,7 @@ class PostgresOnConnection:
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         tasks = None if request.tasks is None else list(request.tasks)
         values = (request.worker, request.token, request.limit, request.lease, tasks, None, False)
-        claimed = self._rows("claim", (*values, self._context.now(), None, None, None, None))
+        claimed = self._rows("claim", (*values, self._context.now(), None, None, None, None, False))
         return [self._claim(row[0], row[-1], request.token) for row in claimed]
 
     def settle(self, lease: Lease, settlement: Settlement) -> bool:

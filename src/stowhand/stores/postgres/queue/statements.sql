@@ -5,7 +5,7 @@
 -- name: claim
 select {claimed_job}
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
-  %s::int, %s::timestamptz, %s::bigint)
+  %s::int, %s::timestamptz, %s::bigint, %s::bigint[], %s)
 
 -- Of foreign leases: 1 if one is late, and when the first of the others ends. Last: does this connection listen?
 -- name: poll

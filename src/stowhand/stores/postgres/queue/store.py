@@ -10,6 +10,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, StoreOptions
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.administering import Administrator
 from stowhand.stores.postgres.queue.claiming import Claims
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -53,7 +54,8 @@ class PostgresStore:
             announcement,
             self.notices.listening,
         )
-        self._claims = Claims(context, self._listener, announcement)
+        passed = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
+        self._claims = Claims(context, self._listener, announcement, passed)
         self.jobs = Producer(context)
         self.transactions = Guest(context)
         self.inspect = Inspector(context)

@@ -17,11 +17,11 @@ from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Connection, Link, Row
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.sifter import NoneMarked, Sifter, mark_changed
 from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.passed_over import PassedOver
 from stowhand.stores.table.sifting import NOT_CHANGED, ViewFault
 
 ROUNDS = 6
@@ -180,7 +180,7 @@ class TableClaims:
             await connection.reader().execute(self._context.statement("end_walk"))
 
     def _composed(self, name: str, request: ClaimRequest) -> tuple[bytes, Mapping[str, object]]:
-        passed = self._passed.keys()
+        passed = self._passed.current()
         statement, values = self._context.composer.claim(
             request.conditions,
             suspects=request.suspects,

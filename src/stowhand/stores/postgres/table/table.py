@@ -12,6 +12,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.database.link import Session
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.shared.listener import Listener, NoAnnouncement
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import checks
@@ -32,7 +33,6 @@ from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import BATCH, TableOptions
-from stowhand.stores.table.passed_over import PassedOver
 
 _BEHIND_POOLER = "behind a pooler no notification arrives, so the table is polled"
 
@@ -52,7 +52,7 @@ class PostgresTable:
         context = TableContext(place, options, shape, pinned)
         self._context = context
         self.warnings: Sequence[Finding] = ()
-        self._claims = TableClaims(context, PassedOver(notices or Notices(options.name)))
+        self._claims = TableClaims(context, PassedOver("record", (notices or Notices(options.name)).say))
         plan = TablePlan(context)
         settler = Settler(context, plan)
         self._settlements = TableSettler(context, plan, settler)

@@ -7,14 +7,19 @@ jobs that are not due, or of other tasks, or behind a busy queue, are stepped ov
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import sqlite3
+from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from heapq import merge
 from typing import Any
 
 from stowhand.jobs.job import EXPIRED, Job
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest
+from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
@@ -31,10 +36,14 @@ AT_ONCE = 500
 """Jobs that are canceled in one transaction, so that other writers get their turn."""
 RECHECKS = 500
 """Heads looked at again in one transaction: a few milliseconds, so that other writers wait no longer."""
+MAX_ROUNDS = 60
+"""Choices in one transaction, while each job that was chosen is refused."""
+REASON_LIMIT = 1000
 
 
-def claim(tx: Transaction, request: ClaimRequest) -> list[Claim[Job]] | None:
+def claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> list[Claim[Job]] | None:
     """Take up to ``limit`` due jobs. The heads of the queues must be fresh: see ``refresh_heads``.
+    Jobs that the file refuses to change are passed over.
 
     ``None``: first some were canceled that had expired, so the heads have changed: ask again.
     """
@@ -43,13 +52,36 @@ def claim(tx: Transaction, request: ClaimRequest) -> list[Claim[Job]] | None:
             return []
         if expire(tx):
             return None
-    chosen = choose(tx, request)
-    if not chosen:
-        return []
+    for _ in range(MAX_ROUNDS):
+        chosen = choose(tx, request, {int(key) for key in passed.current()})
+        rows, refused = _take(tx, request, chosen)
+        is_store_at_fault = len(refused) > 1 and not rows
+        for job_id, error in refused.items():
+            passed.refused(str(job_id), clean(str(error), REASON_LIMIT), report=not is_store_at_fault)
+        if is_store_at_fault:
+            raise next(iter(refused.values()))
+        if rows or not refused:
+            return [_to_claim(row, request.token) for row in rows]
+    return []
+
+
+def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tuple[list[Any], dict[int, Exception]]:
+    """Rows of those that are claimed, in order, and why the others are refused. After an error each is tried alone."""
     lease_until = tx.now.ticks + micros(request.lease)
-    rows = tx.rows("take", ids=as_json(chosen), token=request.token, worker=request.worker, lease_until=lease_until)
-    taken = {row[0]: row for row in rows}
-    return [_to_claim(taken[job_id], request.token) for job_id in chosen]
+    rows: dict[int, Any] = {}
+
+    def take(*ids: int) -> None:
+        taken = tx.rows("take", ids=as_json(ids), token=request.token, worker=request.worker, lease_until=lease_until)
+        if len(taken) < len(ids):
+            raise sqlite3.IntegrityError("a trigger keeps it as it is")
+        rows.update((row[0], row) for row in taken)
+
+    refused: dict[int, Exception] = {}
+    if chosen and attempt(tx.raw, partial(take, *chosen)) is not None:
+        for job_id in chosen:
+            if (error := attempt(tx.raw, partial(take, job_id))) is not None:
+                refused[job_id] = error
+    return [rows[job_id] for job_id in chosen if job_id in rows], refused
 
 
 def expire(tx: Transaction) -> int:
@@ -61,12 +93,14 @@ def expire(tx: Transaction) -> int:
     return len(expired)
 
 
-def choose(tx: Transaction, request: ClaimRequest) -> list[int]:
-    """Ids in order, of each queue one at most."""
+def choose(tx: Transaction, request: ClaimRequest, passed: Container[int]) -> list[int]:
+    """Ids in order, of each queue one at most; without those that are passed over."""
     chosen: list[int] = []
     queues: set[str] = set()
     with closing(_candidates(tx, request)) as candidates:
         for _, _, job_id, queue in candidates:
+            if job_id in passed:
+                continue
             if queue is not None:
                 if queue in queues:
                     continue

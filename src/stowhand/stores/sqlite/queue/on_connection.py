@@ -12,6 +12,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.tries import Try
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions, Verdict
 from stowhand.protocols.validation import validate_id
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue import claim, enqueue, moment, schema, settle, trouble
 from stowhand.stores.sqlite.queue.producing import get
 from stowhand.stores.sqlite.queue.rows import to_try
@@ -40,9 +41,10 @@ class SqliteOnConnection:
             return [to_try(row) for row in tx.rows("tries", id=validate_id(job_id))]
 
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
+        passed = PassedOver("job", lambda warning: None)
         with self._transaction() as tx:
             while True:
-                claimed = claim.claim(tx, request) if claim.refresh_heads(tx) else None
+                claimed = claim.claim(tx, request, passed) if claim.refresh_heads(tx) else None
                 if claimed is not None:
                     return claimed
 

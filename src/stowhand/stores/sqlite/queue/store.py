@@ -20,6 +20,7 @@ from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign,
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.foreign_leases import ForeignLeases
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue import claim, settle
 from stowhand.stores.sqlite.queue.acting import Administrator
 from stowhand.stores.sqlite.queue.connections import Connections
@@ -61,6 +62,7 @@ class SqliteStore:
             }
         )
         self.notices = Notices()
+        self._passed = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
         self._connections = Connections(path, options, self.notices.warn)
         self._options = options
         self._foreign_leases = ForeignLeases()
@@ -97,7 +99,7 @@ class SqliteStore:
         self._foreign_leases.ask(request)
         # Transactions of bounded length: after a flood of new queues their heads take several.
         while True:
-            claimed = await self._connections.write(lambda tx: _claim(tx, request))
+            claimed = await self._connections.write(lambda tx: _claim(tx, request, self._passed))
             if claimed is not None:
                 return claimed
 
@@ -146,5 +148,5 @@ class SqliteStore:
         )
 
 
-def _claim(tx: Transaction, request: ClaimRequest) -> Sequence[Claim[Job]] | None:
-    return claim.claim(tx, request) if claim.refresh_heads(tx) else None
+def _claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> Sequence[Claim[Job]] | None:
+    return claim.claim(tx, request, passed) if claim.refresh_heads(tx) else None

@@ -20,6 +20,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import ClaimRequest, Reply
 from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.settling import settle_each
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.asking import SqliteAsking
@@ -33,7 +34,6 @@ from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.passed_over import PassedOver
 from stowhand.stores.table.sifting import NOT_CHANGED, Reasons
 
 AT_ONCE = 500
@@ -61,7 +61,7 @@ class SqliteTable:
         self._options = options
         self._shape = shape
         self._abandoned = Abandoned(options.stalled)
-        self._passed = PassedOver(notices)
+        self._passed = PassedOver("record", notices.say)
         self._clock = SystemClock()
         self.asking = SqliteAsking(self._connections)
         self.description = f"sqlite:///{self._connections.path}"
@@ -99,7 +99,7 @@ class SqliteTable:
     async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
         """Due records in order, now processing under the token."""
         self._abandoned.begun.note(request.token)
-        passed = self._passed.keys()
+        passed = self._passed.current()
         if request.limit < 1 or not await self._connections.read(
             lambda tx: Claiming(tx, request, passed).is_worth_it()
         ):
@@ -117,7 +117,7 @@ class SqliteTable:
 
     async def _claim(self, request: ClaimRequest) -> tuple[Sequence[Taken], Reasons]:
         while True:
-            passed = self._passed.keys()
+            passed = self._passed.current()
             claim = partial(self._claim_within, request=request, passed=passed)
             try:
                 return await self._connections.write(claim)

@@ -201,12 +201,33 @@ begin
                where not exists (select from {schema}.pauses p where p.task = t.task) order by t.place);
 end $$;
 
+-- Why an application's trigger does not let this job be claimed; NULL: it does. The change is the claim's, and undone.
+create or replace function {schema}.claim_refusal(
+  _id bigint, _worker text, _token uuid, _lease_until timestamptz, _at timestamptz
+) returns text
+language plpgsql as $$
+begin
+  update {schema}.live j
+    set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
+        token = _token, settled_token = null, worker = _worker,
+        lease_until = _lease_until, started_at = _at, scout = false
+    where j.id = _id;
+  if not found then return 'a trigger keeps it as it is'; end if;
+  raise exception using errcode = 'GWDRY';
+exception
+  when sqlstate 'GWDRY' then return null;
+  when others then return sqlerrm;
+end $$;
+
 -- Due jobs in the order (priority, run_at, id), now processing under `_token`. A row with id 0 says: nothing yet, but
 -- the walk was cut short, so ask again. `_after_*`: start behind this place in the order (jobs without a queue only).
+-- `_passed`: these are left alone. `_apart`: after an error, each is tried by itself; a row with the negative id of a job
+-- says that the database refuses to change it, and `last_error` why.
 create or replace function {schema}.claim(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _suspects boolean, _now timestamptz default null,
-  _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null
+  _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null,
+  _passed bigint[] default null, _apart boolean default false
 ) returns table (
   id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int, max_attempts int,
   resets int, max_resets int, key text, flags text[], last_error text, revision int, created_at timestamptz,
@@ -216,7 +237,11 @@ language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column
 declare
   _at timestamptz := {schema}.at(_now);
+  _until timestamptz := _at + _lease * interval '1 second';
+  _most int := _limit;
   _picked bigint[] := '{}';
+  _refused bigint[] := '{}';
+  _changed bigint;
   _in_queues {schema}.queue_heads;
   _last record;
   _free boolean := true;
@@ -237,6 +262,7 @@ begin
     if cardinality(_tasks) = 0 then return; end if;
     _free := not exists (select from {schema}.pauses p where p.task = '');
   end if;
+  if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
     select p.heads, p.names, false into _in_queues
       from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at) p;
@@ -270,17 +296,35 @@ begin
       select p.id from unnest(_picked) with ordinality as p(id, place) where not exists (
         select from {schema}.live j where j.id = p.id and j.expires_at <= _at) order by p.place);
   end if;
+  if _passed is not null then
+    _picked := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place)
+      where p.id <> all(_passed) order by p.place limit _most);
+  end if;
+  if _apart then
+    foreach id in array _picked loop
+      last_error := {schema}.claim_refusal(id, _worker, _token, _until, _at);
+      continue when last_error is null;
+      _refused := _refused || id;
+      id := -id;
+      return next;
+    end loop;
+    _picked := array(
+      select p.id from unnest(_picked) with ordinality as p(id, place) where p.id <> all(_refused) order by p.place);
+  end if;
   if cardinality(_picked) = 0 then return; end if;
 
   return query
   update {schema}.live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+        lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
       j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision, j.created_at, j.updated_at,
       j.epoch, j.started_at;
+  get diagnostics _changed = row_count;
+  if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;
 
   if cardinality(_in_queues.names) > 0 then
     perform {schema}.hold_queues(_in_queues.heads, _picked, _token, _at);

@@ -1,29 +1,31 @@
-"""Records that their own table will not let be claimed: passed over for a while, so that no other waits for them.
+"""Rows that the database refuses to let be claimed: passed over for a while, so that no other waits for them.
 
 A trigger of the application's may keep a row as it is (without a word, or with an error), and a CHECK may know no
-``processing``. First in order and never claimed, such a record would be found again by every claim.
+``processing``. First in order and never claimed, such a row would be found again by every claim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stowhand.clock import stopwatch
-from stowhand.stores.table.notices import Notices
 
 FIRST, LONGEST = 10.0, 300.0
 """Seconds; twice as many each time that it is refused again."""
 MOST = 1000
-"""Records; beyond that the first ones are tried again."""
+"""Rows; beyond that the first ones are tried again."""
 
 
 class PassedOver:
     """Asked by one loop."""
 
-    def __init__(self, notices: Notices) -> None:
-        self._notices = notices
+    def __init__(self, noun: str, warn: Callable[[str], None]) -> None:
+        self._noun = noun
+        self._warn = warn
         self._until: dict[str, tuple[float, float]] = {}
         """Key -> until when, and for how long this time."""
 
-    def keys(self) -> list[str]:
+    def current(self) -> list[str]:
         """Not to be claimed now."""
         now = stopwatch()
         return [key for key, (until, _) in self._until.items() if now < until]
@@ -36,4 +38,4 @@ class PassedOver:
         if len(self._until) > MOST:
             del self._until[next(iter(self._until))]
         if report and (known is None or pause == LONGEST):
-            self._notices.say(f"record {key} cannot be claimed: {why}. It is passed over, and tried again now and then")
+            self._warn(f"{self._noun} {key} cannot be claimed: {why}. It is passed over, and tried again now and then")
