@@ -151,7 +151,7 @@ def test_what_cannot_be_served_is_told_with_the_way_out(call: Stowhand, options:
 def test_a_port_in_use_is_told(call: Stowhand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = call("serve", "--port", taken.getsockname()[1])
-    assert ended.code == 1
+    assert ended.code == 2
     assert "is in use" in ended.err
 
 

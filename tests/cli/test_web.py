@@ -19,11 +19,26 @@ from tests.cli.conftest import Stowhand, command
 from tests.support import forked
 
 DEADLINE = 60
+DIES_ONCE = """
+import os, signal, sys
+from pathlib import Path
+
+if "--beside" in sys.orig_argv and not Path("died").exists():
+    Path("died").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def started(folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+def started(folder: Path, *arguments: str, **environment: str) -> tuple[subprocess.Popen[str], str]:
     """The process, and the address of its dashboard once it has said it."""
-    process = forked.Popen(command(*arguments), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = forked.Popen(
+        command(*arguments),
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert process.stdout is not None
     said = ""
     while "Dashboard: " not in said:
@@ -85,12 +100,12 @@ def test_a_port_in_use_is_said(stowhand: Stowhand) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         alone = stowhand("web", "--port", port)
-        assert alone.code == 1
+        assert alone.code == 2
         assert f"port {port} on 127.0.0.1 is in use" in alone.err
         beside = stowhand("worker", "--web", port)
         assert beside.code == 2
         assert f"port {port} on 127.0.0.1 is in use" in beside.err
-        assert "the dashboard has not started" in beside.err
+        assert "the dashboard has not started; see the error above" in beside.err
 
 
 def test_a_driver_that_is_missing_is_said_at_once(folder: Path) -> None:
@@ -156,6 +171,18 @@ def test_a_dashboard_beside_a_worker_that_dies_is_started_again(folder: Path, st
         assert page(url)[0] == 200
     finally:
         assert ended(process) == 0
+
+
+def test_a_worker_goes_on_beside_a_dashboard_that_dies_while_starting(folder: Path, stowhand: Stowhand) -> None:
+    """Its first process is killed before it answers, as by a lack of memory."""
+    stowhand("migrate")
+    (folder / "sitecustomize.py").write_text(DIES_ONCE)
+    process, url = started(folder, "worker", "--web", "0", PYTHONPATH=str(folder))
+    try:
+        assert page(url)[0] == 200
+    finally:
+        assert ended(process) == 0
+    assert (folder / "died").exists()
 
 
 def ask(url: str, body: dict[str, str] | None = None, **headers: str) -> tuple[int, dict[str, str], str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from stowhand.jobs import limits
+from stowhand.jobs.job import NewJob
 from stowhand.observe.table_metrics import TableMetrics
 from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
@@ -180,3 +183,14 @@ def test_every_case_has_a_test(section: str, least: int) -> None:
     cases = [line for line in text.splitlines() if re.match(r"\| \d", line)]
     assert len(cases) >= least
     assert all("`tests/" in line for line in cases)
+
+
+def test_the_page_about_http_has_every_field_of_a_job_and_its_example_enqueues() -> None:
+    section = read("http.md").partition("### Enqueue")[2].partition("\n### ")[0]
+    named = {
+        name for row in re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert named == set(NewJob.__struct_fields__) - {"task"}
+    example = section.partition("```json\n")[2].partition("\n```")[0]
+    (job,) = msgspec.json.decode(example, type=wire.Enqueue).jobs
+    assert limits.check(job).key == "welcome:ada"

@@ -6,6 +6,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -463,3 +465,13 @@ def test_the_audit_of_a_mounted_dashboard_needs_no_logging_and_heeds_one_of_late
     events.emit(DashboardChanged("retry", "ann", ("18",), ("done",), "::1"))
     assert capsys.readouterr().err == "[web(audit)] INFO: retry by ann from ::1: 18 done\n"
     root.manager._clear_cache()  # type: ignore[attr-defined]
+
+
+def test_lines_of_the_driver_are_formatted_in_a_program_without_logging() -> None:
+    script = (
+        "import logging; from stowhand.observe.logs import configure_unless_configured;"
+        "configure_unless_configured();"
+        "logging.getLogger('psycopg').warning('hidden: we report it'); logging.getLogger('psycopg').error('a\\nb')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == "[psycopg] ERROR: a\n    b\n"

@@ -32,7 +32,7 @@ from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.token_file import TokenFile, write_private
-from stowhand.service.exit_codes import OK
+from stowhand.service.exit_codes import OK, USAGE
 from stowhand.service.loading import load_app
 from stowhand.service.opening import store_of
 from stowhand.service.signals import handle_signals
@@ -279,7 +279,8 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_act
     """A dashboard in a process of its own for the length of the block, on the same store; should it die, another.
 
     ``typed``: the worker's options. With ``allow_actions`` a terminal is shown the link to sign in, and no other.
-    Raises ConfigurationError where it could not start, once it has said why.
+    Raises ConfigurationError if an option keeps it from starting (a port in use, a missing extra).
+    Where it dies while starting, the block goes on, and it is started again.
     """
     if address is None:
         yield
@@ -287,9 +288,9 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_act
     beside = _Beside(*split_address(address), ["--allow-actions"] * allow_actions, environment_of(typed, "store"))
     try:
         url = beside.start()
-        if not url:
-            raise ConfigurationError(f"--web {address}: the dashboard has not started; what it said stands above")
-        if not (allow_actions and sys.stderr.isatty()):
+        if not url and beside.is_refused():
+            raise ConfigurationError(f"--web {address}: the dashboard has not started; see the error above")
+        if url and not (allow_actions and sys.stderr.isatty()):
             core_logger().info(f"Dashboard: {url}")
         watch = threading.Thread(target=beside.watch, name="dashboard", daemon=True)
         watch.start()
@@ -328,6 +329,10 @@ class _Beside:
             url = said.readline().decode().strip()
         self._port = urlsplit(url).port or self._port  # where any port will do, those that follow have the same
         return url
+
+    def is_refused(self) -> bool:
+        """Return whether the process ended because of its options."""
+        return self._process is not None and self._process.wait() == USAGE
 
     def watch(self) -> None:
         """Start another where it has ended by itself."""

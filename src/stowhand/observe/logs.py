@@ -104,7 +104,10 @@ def configured_by_another() -> Iterator[None]:
 
 
 def configure_unless_configured() -> None:
-    """Send our lines to stderr in a program that has not configured logging. No other logger is changed."""
+    """Send our lines, and errors of the database driver, to stderr in a program that has not configured logging.
+
+    Without a handler of its own, Python prints the driver's lines as bare text.
+    """
     ours = logging.getLogger(ROOT)
     if ours.hasHandlers():
         return
@@ -112,6 +115,9 @@ def configure_unless_configured() -> None:
     handler.setFormatter(TextLines(color=wants_color(sys.stderr)))
     ours.addHandler(handler)
     ours.setLevel(logging.DEBUG if debugging() else logging.INFO)
+    driver = logging.getLogger("psycopg")
+    driver.addHandler(handler)
+    driver.setLevel(logging.INFO if debugging() else logging.ERROR)
 
 
 def wants_color(stream: TextIO) -> bool:

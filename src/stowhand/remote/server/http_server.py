@@ -22,7 +22,7 @@ import msgspec
 import uvicorn
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.errors import ConfigurationError, StowhandError
+from stowhand.errors import ConfigurationError
 from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
 from stowhand.protocols.option import Suggesting
@@ -104,7 +104,7 @@ async def running(
     """Lend an open store for the length of the block.
 
     Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
-    StowhandError when the port is in use.
+    ConfigurationError when the port is in use.
     """
     clock = SystemClock()
     file = TokenFile(options.tokens)
@@ -306,7 +306,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on the first address of the name. Raises StowhandError when the port is in use."""
+    """A listening socket on the first address of the name. Raises ConfigurationError when the port is in use."""
     family, address = _addresses(host, port)[0]
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -372,11 +372,11 @@ def _addresses(host: str, port: int) -> list[tuple[int, str]]:
     return [(family, str(address[0])) for family, _, _, _, address in found]
 
 
-def _bind_error(error: OSError, host: str, port: int) -> StowhandError:
+def _bind_error(error: OSError, host: str, port: int) -> ConfigurationError:
     if error.errno == errno.EADDRINUSE:
-        return StowhandError(f"port {port} on {host} is in use; is another server running? Else give another port")
+        return ConfigurationError(f"port {port} on {host} is in use; is another server running? Else give another port")
     if error.errno == errno.EACCES:
-        return StowhandError(f"port {port}: ports below 1024 are the administrator's; --port names another one")
+        return ConfigurationError(f"port {port}: ports below 1024 are the administrator's; --port names another one")
     if error.errno == errno.EADDRNOTAVAIL:
-        return StowhandError(f"--host {host}: this machine does not have that address")
-    return StowhandError(f"{host}:{port}: {error.strerror or error}")
+        return ConfigurationError(f"--host {host}: this machine does not have that address")
+    return ConfigurationError(f"{host}:{port}: {error.strerror or error}")
