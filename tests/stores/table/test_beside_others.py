@@ -168,8 +168,9 @@ def test_a_live_claim_is_renewed_and_settled_whatever_triggers_do_to_other_colum
 
 
 def test_a_record_that_the_application_itself_calls_processing_is_left_to_it(run: Run, place: Place) -> None:
-    """It has neither mark of a claim: no ``started_at``, no heartbeat."""
+    """Every claim writes a heartbeat. ``started_at`` may be the application's."""
     place.add("packed by hand", "by hand, too", state="processing")
+    place.sql("UPDATE uploads SET started_at = '2001-01-01 00:00:00' WHERE id = 1")
     place.add("waits")
 
     async def scenario() -> None:

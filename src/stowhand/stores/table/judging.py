@@ -382,11 +382,11 @@ def sample_findings(shape: Shape, rows: Sequence[tuple[Any, ...]]) -> Iterator[F
             shown = "no state (NULL)" if value is None else f"the state {value!r}, which no worker knows"
             yield Finding(f"of {SAMPLE_ROWS} records at most, {have} {shown}: never claimed", fatal=False)
         elif what == "unmarked" and number:
-            began, beaten = shape.columns["started_at"], shape.columns["last_heartbeat_at"]
             run = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE {_unmarked(shape)}"
+            beat = shape.columns["last_heartbeat_at"]
             yield Finding(
-                f"{have} the state processing and neither {began} nor {beaten}: no worker has claimed what has neither,"
-                f" and none takes it back. To have it run: {run};",
+                f"{have} the state processing and no {beat}: no worker has claimed what has none, and none takes it"
+                f" back. To have it run: {run};",
                 fatal=False,
             )
         elif what == "no id" and number:
@@ -396,7 +396,7 @@ def sample_findings(shape: Shape, rows: Sequence[tuple[Any, ...]]) -> Iterator[F
 
 
 def _unmarked(shape: Shape) -> str:
-    return f"{shape['state']} = 'processing' AND {shape['started_at']} IS NULL AND {shape['last_heartbeat_at']} IS NULL"
+    return f"{shape['state']} = 'processing' AND {shape['last_heartbeat_at']} IS NULL"
 
 
 def _key(shape: Shape, documented: str) -> str:

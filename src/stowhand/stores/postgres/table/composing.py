@@ -245,12 +245,8 @@ class Composer:
         found = {f"{short[name]}_now": self._in(name, _NOW) for name in MOMENTS if self._shape.has(name)}
         found |= {f"{short[name]}_read": self._read(name) for name in MOMENTS}
         ago = f"{_NOW} - (%(stalled)s::float8 + %(slack)s::float8) * interval '1 second'"
-        beat, start = f"j.{plain(self._shape['last_heartbeat_at'])}", f"j.{plain(self._shape['started_at'])}"
-        # A row with neither time was claimed by nobody who keeps the protocol: it is never stale.
-        found["stale"] = (
-            f"({beat} < {self._in('last_heartbeat_at', ago)}"
-            f" or ({beat} is null and {start} < {self._in('started_at', ago)}))"
-        )
+        # Every claim writes a heartbeat. The application claimed a row without one, so it is never stale.
+        found["stale"] = f"j.{plain(self._shape['last_heartbeat_at'])} < {self._in('last_heartbeat_at', ago)}"
         found["after"] = self._in(
             "process_after", f"coalesce(%(after)s::timestamptz, {_NOW} + %(delay)s::float8 * interval '1 second')"
         )

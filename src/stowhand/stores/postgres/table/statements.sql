@@ -231,7 +231,7 @@ where j.{state} = 'processing' and {marked}{identified}
 -- stores/postgres: a subquery is hashed.)
 -- name: foreign_leases
 select coalesce(bool_or({stale}), false),
-  extract(epoch from min(coalesce({beat_read}, {started_read})) filter (where not {stale}) - {now})::float8
+  extract(epoch from min({beat_read}) filter (where not {stale}) - {now})::float8
     + %(stalled)s::float8 + %(slack)s::float8
 from {table} as j
 where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id)){identified}

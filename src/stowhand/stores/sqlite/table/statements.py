@@ -132,10 +132,9 @@ def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dic
 
 
 def _beaten(of: Mapping[str, str], kinds: Kinds) -> str:
-    """When the heartbeat was, or without one the start. A whole second counts to its end."""
-    beat, start = of["last_heartbeat_at"], of["started_at"]
-    whole = any(kinds[name] is Kind.INTEGER for name in ("last_heartbeat_at", "started_at"))
-    return f"stowhand_micros(coalesce({beat}, {start})){f' + {SECOND}' if whole else ''}"
+    """When the heartbeat was. A whole second counts to its end."""
+    beat = f"stowhand_micros({of['last_heartbeat_at']})"
+    return f"{beat} + {SECOND}" if kinds["last_heartbeat_at"] is Kind.INTEGER else beat
 
 
 def is_mentioned(label: str, text: str) -> bool:
