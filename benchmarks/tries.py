@@ -2,7 +2,7 @@
 
 Bytes of the server's log (WAL) of one claim and of one beat, in a transaction each: of jobs that have never failed, and
 of jobs that have failed ten times and bear ten entries. Whole pages are not logged, so a figure is what the change
-itself costs. `tests/stores/postgres/test_tries.py` holds the ratios to 1.1.
+itself costs. `tests/stores/postgres/test_tries.py` holds the ratio of a claim to 1.2.
 """
 
 from __future__ import annotations

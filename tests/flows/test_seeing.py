@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, Misuse
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, FlowJobFailed, Queue, Stage
 from tests.conftest import Run
@@ -65,7 +65,7 @@ def test_the_synchronous_face_creates_and_waits_and_refuses_in_a_loop(place: str
     async def work() -> None:
         async with made(place) as flow:
             await flow.start_all()
-            with pytest.raises(RuntimeError, match=r"write await flow.create_job\(…\)"):
+            with pytest.raises(Misuse, match=r"write await flow.create_job\(…\)"):
                 flow.sync.create_job({"n": 1})
             await asyncio.to_thread(alone)
 

@@ -79,7 +79,7 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
         (await app.enqueue(item.job(datetime(2030, 1, 2, tzinfo=UTC), backfilled=False))).id,
         (await app.enqueue(app.registry.declared(NewJob(task="send", payload='{"to":"x"}')))).id,
         (await app.enqueue(app.registry.declared(send.new_job("x")))).id,
-        *await send.enqueue_many([{"to": "x"}, {"to": "x"}]),
+        *[handle.id for handle in await send.enqueue_many([{"to": "x"}, {"to": "x"}])],
     }
     assert ids == {first.id}
 

@@ -100,7 +100,7 @@ def test_a_running_holder_keeps_its_payload_and_loses_its_key(sql: Sql) -> None:
     sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
     sql("select * from stowhand.add_jobs(" + specs(("t", "[2]", "k")) + ")")
     rows = sql("select payload::text, key, attempts = max_attempts, locked_by from stowhand.jobs order by id")
-    assert rows == [("[1]", None, True, "w"), ("[2]", "k", False, None)]
+    assert rows == [("[1]", None, False, "w"), ("[2]", "k", False, None)]
 
 
 # -- keys, by add_job -----------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_a_running_job_is_not_removed_but_will_not_run_again(sql: Sql) -> None:
     sql("select stowhand.add_job('t', job_key := 'k')")
     sql("select from stowhand.claim('w', gen_random_uuid(), 1, 30, null, null, false)")
     rows = sql("select state, key, attempts = max_attempts, locked_by from stowhand.remove_job('k')")
-    assert rows == [("processing", None, True, "w")]
+    assert rows == [("processing", None, False, "w")]
     assert sql("select count(*) from stowhand.live where state = 'processing'") == [(1,)]
     sql("select stowhand.force_unlock_workers('{w}')")
     assert sql("select state from stowhand.everything") == [("canceled",)]

@@ -33,8 +33,9 @@ def test_every_table_has_an_identity(sql: Sql) -> None:
         " and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary and i.indisvalid)"
     )
     assert nameless == []
-    # One index serves ids and identity: a settlement pays for no second one.
-    assert sql("select indexdef from pg_indexes where tablename = 'history' and indexdef like '%%(id%%'") == [
+    # One index serves ids and identity: the settlement of a job without an error pays for no second one.
+    by_id = "tablename = 'history' and indexdef like '%%(id%%' and indexdef !~ 'WHERE'"
+    assert sql(f"select indexdef from pg_indexes where {by_id}") == [
         ("CREATE UNIQUE INDEX history_pkey ON ONLY stowhand.history USING btree (id, finished_at)",)
     ]
 

@@ -92,5 +92,6 @@ def test_a_claim_of_a_job_that_failed_ten_times_logs_no_more_than_one_that_never
         plain = bytes_logged(connection, None)
         traceback = "ValueError: no such customer\n" + '  File "/srv/shop/tasks/mail.py", line 12, in mail\n' * 12
         assert plain > 100
-        assert bytes_logged(connection, traceback) <= 1.1 * plain
-        assert bytes_logged(connection, "ValueError: no such customer") <= 1.1 * plain
+        # Beside the row, the index of jobs with an error is written (live_errors); the text of the error is not.
+        assert bytes_logged(connection, traceback) <= 1.2 * plain
+        assert bytes_logged(connection, "ValueError: no such customer") <= 1.2 * plain
