@@ -13,6 +13,7 @@ import pytest
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, FlowJobFailed, Queue, Stage
+from stowhand.protocols.queue_store import Done
 from stowhand.stores.memory.store import MemoryStore
 from tests.conftest import Run
 from tests.flows.harness import until
@@ -73,6 +74,34 @@ def test_while_a_job_with_the_key_has_not_ended_no_second_one_is_created(run: Ru
                 job = following
             with pytest.raises(InvalidJob, match="key: '' given"):
                 await flow.create_job({}, key="")
+
+    run(story())
+
+
+def test_a_retried_job_has_its_key_again(run: Run, make: Callable[..., Flow]) -> None:
+    async def story() -> None:
+        good = False
+
+        async def only(job: FlowJob) -> None:
+            if not good:
+                raise ValueError("no")
+
+        flow = make([Queue("only")])
+        flow.create_workers("only", only, wait_timeout=0.2)
+        async with flow:
+            await flow.start_all()
+            first = await flow.create_job({}, key="order 7")
+            with pytest.raises(FlowJobFailed):
+                await flow.result(first, timeout=20)
+            good = True
+            second = await flow.create_job({}, key="order 7")
+            await flow.result(second, timeout=20)
+            await flow.pause("only")
+            assert [answer.done for answer in await flow.retry_jobs([first])] == [Done.DONE]
+            assert await flow.create_job({}, key="order 7") == first
+            await flow.resume("only")
+            await flow.result(first, timeout=20)
+            assert await flow.create_job({}, key="order 7") not in (first, second)
 
     run(story())
 

@@ -12,7 +12,7 @@ from stowhand.flows.redis.looking import Looking
 from stowhand.flows.redis.naming import Naming, Spot
 from stowhand.flows.redis.queues import bases_of
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.values import STATE, Found, children_again, key_list, readable, state_of
+from stowhand.flows.redis.values import KEY, STATE, Found, children_again, key_list, readable, state_of
 from stowhand.flows.view import Stage
 from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.queue_store import Answer, Done
@@ -81,6 +81,9 @@ class Retrying:
         }
         if queue.declared.children_must_succeed:
             job["again"] = children_again(queue)
+        key = readable(known.get(KEY))
+        if spot.child is None and isinstance(key, str):
+            job["holders"] = self._keys.key(key)
         if queue.parent is not None:
             job["parent"] = self._parent(queue.parent, readable(known["parent"]))
         text = msgspec.json.encode(job).decode()

@@ -8,6 +8,7 @@
 --   life                       milliseconds that it is kept from now on; 0: until it has ended
 --   kept                       keys that live as long: its lookups, its children
 --   prefix                     what every key begins with
+--   holders                    of a job with a key: the list of the jobs that have it
 --   parent                     of a child: hash, lock, and the fields jobs, open and results
 -- Gives 'retried', or why not.
 local job = cjson.decode(ARGV[1])
@@ -74,6 +75,9 @@ redis.call('HSET', KEYS[1], 'flow:state', cjson.encode('waiting:' .. job.queue))
 redis.call('ZREM', job.root .. ':failed', ARGV[2])
 if job.again then
   redis.call('HSET', KEYS[1], job.again, 'true')
+end
+if job.holders and not redis.call('LPOS', job.holders, ARGV[2]) then
+  redis.call('RPUSH', job.holders, ARGV[2]) -- a later job has removed the list
 end
 if job.life > 0 then
   redis.call('PEXPIRE', KEYS[1], job.life)
