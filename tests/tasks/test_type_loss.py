@@ -17,6 +17,7 @@ import pydantic
 import pytest
 
 from stowhand import App, ConfigurationError, InvalidJob
+from stowhand.errors import PayloadMismatch
 from stowhand.runner import CronItem, parse_cron_items
 from stowhand.testing import MemoryStore
 
@@ -123,6 +124,16 @@ def test_the_message_says_what_would_arrive_and_what_to_write(app: App) -> None:
         with pytest.raises(InvalidJob) as refused:
             double.new_job(*arguments)
         assert str(refused.value) == f"task 'double': {message}"
+
+
+def test_what_no_set_can_hold_is_refused_and_is_a_misfit_for_the_worker(app: App) -> None:
+    @app.task
+    def tagged(tags: set): ...  # type: ignore[no-untyped-def, type-arg]
+
+    with pytest.raises(InvalidJob, match="payload of task 'tagged': unhashable type: 'list' in a set"):
+        tagged.new_job([["a"]])
+    with pytest.raises(PayloadMismatch, match="unhashable type: 'list' in a set"):
+        tagged.definition.shape.read('{"tags": [["a"]]}')
 
 
 def test_an_annotation_brings_it_back(app: App) -> None:

@@ -93,6 +93,9 @@ def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = R
         return decoder.decode(text)
     except msgspec.ValidationError as error:
         raise UndecodablePayload(_plain(str(error))) from error
+    except TypeError as error:  # the decoder's type puts a list or an object where Python hashes the value
+        why = f"{error} in a set, or as a key of a dict"
+        raise UndecodablePayload(why) from msgspec.ValidationError(why)
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
         raise UndecodablePayload(_telling(text, error)) from error
 

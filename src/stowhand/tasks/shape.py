@@ -83,7 +83,7 @@ class Shape:
         """The payload as the decoder reads it. Raises InvalidJob when this task could not be called with it."""
         try:
             return self._decoder.decode(text)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, TypeError):
             # Once more, the long way: what does not count is left out, and the message names the argument.
             try:
                 arguments = self.read(text)
