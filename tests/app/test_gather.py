@@ -135,6 +135,13 @@ async def test_anything_else_is_named() -> None:
     for wrong in (NewJob(task="x"), None, "1", True):
         with pytest.raises(Misuse, match=r"app\.gather: .*; it takes handles, jobs and ids"):
             await app.gather([wrong])  # type: ignore[arg-type]
+    handle = app.handled.handle_of(job)
+    with pytest.raises(Misuse, match=r"^gather: a JobHandle; it takes a list: gather\(\[job\]\)"):
+        await gather(handle)  # type: ignore[call-overload]
+    with pytest.raises(Misuse, match=r"^app\.gather: an int; it takes a list"):
+        await app.gather(job.id)  # type: ignore[call-overload]
+    with pytest.raises(Misuse, match=r"^as_completed: a JobHandle; it takes a list"):
+        await anext(as_completed(handle))  # type: ignore[arg-type]
 
 
 async def test_a_job_of_a_batch_that_is_gone_when_it_is_first_looked_at() -> None:

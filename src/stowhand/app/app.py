@@ -25,7 +25,7 @@ from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.opening import open_installed, report_listening, store_at, warn_of_tasks_without_worker
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
-from stowhand.app.results import AppJobs, gathered
+from stowhand.app.results import AppJobs, gathered, listed
 from stowhand.app.store import AppStore, checked_store
 from stowhand.app.sync import Sync
 from stowhand.clock import Clock
@@ -280,9 +280,8 @@ class App:
         """
         refuse_inside("gather()")
         handled = self.handled
-        return await gathered(
-            [partial(handled.result, job, timeout) for job in jobs], return_exceptions=return_exceptions
-        )
+        calls = [partial(handled.result, job, timeout) for job in listed(jobs, "app.gather")]
+        return await gathered(calls, return_exceptions=return_exceptions)
 
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""

@@ -132,7 +132,7 @@ async def gather(
     Raises what the first of them raises that has none, as ``JobHandle.result`` does; the jobs go on. With
     ``return_exceptions`` each error is in the list instead, at the place of its job. Jobs and ids: ``App.gather``.
     """
-    handles = [_checked(job, "gather") for job in jobs]
+    handles = _handles(jobs, "gather")
     return await gathered([partial(handle.result, timeout) for handle in handles], return_exceptions=return_exceptions)
 
 
@@ -155,13 +155,22 @@ async def gathered(calls: Iterable[Callable[[], Awaitable[R]]], *, return_except
     return [task.result() for task in waiting]
 
 
-def _checked(job: object, call: str) -> JobHandle[Any]:
-    if isinstance(job, JobHandle):
-        return job
-    raise Misuse(
-        f"{call}: {a_type(job)} is no handle, as Task.enqueue and Task.enqueue_many return; app.gather(…) takes jobs"
-        " and ids of an App, too"
-    )
+def listed(jobs: object, call: str) -> list[Any]:
+    """Raises Misuse for what is not iterable: one handle, or a call that was not awaited."""
+    if not isinstance(jobs, Iterable):
+        raise Misuse(f"{call}: {a_type(jobs)}; it takes a list: {call}([job]), {call}(await task.enqueue_many(…))")
+    return list(jobs)
+
+
+def _handles(jobs: object, call: str) -> list[JobHandle[Any]]:
+    handles = listed(jobs, call)
+    for job in handles:
+        if not isinstance(job, JobHandle):
+            raise Misuse(
+                f"{call}: {a_type(job)} is no handle, as Task.enqueue and Task.enqueue_many return; app.gather(…) takes"
+                " jobs and ids of an App, too"
+            )
+    return handles
 
 
 async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = None) -> AsyncIterator[JobHandle[R]]:
@@ -171,7 +180,7 @@ async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = 
     """
     limit = None if timeout is None else seconds(timeout)
     began = stopwatch()
-    waiting = {asyncio.ensure_future(_ended(job)): job for job in [_checked(job, "as_completed") for job in jobs]}
+    waiting = {asyncio.ensure_future(_ended(job)): job for job in _handles(jobs, "as_completed")}
     try:
         while waiting:
             left = None if limit is None else began + limit - stopwatch()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from stowhand.app.portal import Portal, Waited
+from stowhand.app.results import listed
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
@@ -109,7 +110,7 @@ class Sync:
         self, jobs: Iterable[Any], timeout: Duration | None = None, *, return_exceptions: bool = False
     ) -> builtins.list[Any]:
         """As ``App.gather``."""
-        given = [job.handle if isinstance(job, SyncJobHandle) else job for job in jobs]
+        given = [job.handle if isinstance(job, SyncJobHandle) else job for job in listed(jobs, "app.sync.gather")]
         ask = partial(self._app.gather, given, timeout, return_exceptions=return_exceptions)
         return self._portal.run(ask, "await app.gather(…)")
 
