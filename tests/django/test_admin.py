@@ -71,7 +71,8 @@ def test_who_may_not_look_sees_nothing(browser: Browser, job: Any) -> None:
 def test_payloads_are_shown_to_who_may_see_them(browser: Browser, job: Any) -> None:
     page = f"{HOME}job?id={job.id}"
     plain, whole = (
-        browser(*given).get(page).content.decode() for given in [("view_job",), ("view_job", "payloads_job")]
+        browser(*given).get(page).content.decode().replace("<wbr>", "")
+        for given in [("view_job",), ("view_job", "payloads_job")]
     )
     assert "tests.django.site.shop.tasks.add" in plain
     assert "4711" not in plain
