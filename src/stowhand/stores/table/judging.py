@@ -84,7 +84,6 @@ class RefusedStates(msgspec.Struct, frozen=True):
     """It concerns the state alone: a column beside it would not be refused."""
     widened: str = ""
     """SQL that lets them pass."""
-    advice: str = ""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -197,8 +196,7 @@ def _missing(shape: Shape, documented: str, dialect: Dialect) -> Finding:
     if documented == "id":
         return Finding(f"{problem}: name the column of a unique key, alternate_column_names={{'id': ...}}")
     if documented == "state":
-        run = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE ..."
-        problem += f": the rows that are there will count as completed; for those that are to run, afterwards: {run}"
+        problem += f": the rows that are there will count as completed{_start(shape, own)}"
     return Finding(problem, dialect.add(documented, own))
 
 
@@ -215,8 +213,14 @@ def _beside(facts: Facts, shape: Shape, documented: str, problem: str, dialect: 
         seen = f"; the handler has to write {shape.columns['state']} itself"
         if shape.viewed:
             seen = f", which the view must show{seen}"
+        seen += f"; rows that are neither queued nor errored there will count as completed{_start(shape, own)}"
     text = f"{problem}; the worker gets a column of its own, {own}{seen}"
     return Finding(text, dialect.add(documented, own), columns={documented: own})
+
+
+def _start(shape: Shape, own: str) -> str:
+    run = f"UPDATE {shape.table.quoted} SET {names.quote(own)} = 'queued' WHERE ..."
+    return f"; for those that are to run, afterwards: {run}"
 
 
 def _refused(facts: Facts, shape: Shape, dialect: Dialect, moved: set[str]) -> Iterator[Finding]:
@@ -227,8 +231,6 @@ def _refused(facts: Facts, shape: Shape, dialect: Dialect, moved: set[str]) -> I
             continue
         if one.widened and State.QUEUED not in one.states:
             yield Finding(problem, one.widened, fatal)
-        elif one.advice and State.QUEUED not in one.states:
-            yield Finding(f"{problem}; {one.advice}", fatal=fatal)
         elif one.of_state:
             yield _beside(facts, shape, "state", problem, dialect)
             moved |= {"state"}

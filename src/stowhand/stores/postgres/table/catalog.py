@@ -163,9 +163,9 @@ def _refused_by_type(state: Column | None) -> list[RefusedStates]:
     if state is None or state.labels is None:
         return []
     missing = [one for one in State if one not in state.labels]
-    advice = f"ALTER TYPE {state.type} ADD VALUE adds each"
+    widened = "\n".join(f"ALTER TYPE {state.type} ADD VALUE IF NOT EXISTS '{one}';" for one in missing)
     what = f"the type {state.type} of column {state.name}"
-    return [RefusedStates(what, missing, of_state=True, advice=advice)] if missing else []
+    return [RefusedStates(what, missing, of_state=True, widened=widened)] if missing else []
 
 
 async def _refused_by(catalog: Catalog, rule: Row, facts: Facts, shape: Shape) -> list[RefusedStates]:
