@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -16,6 +18,14 @@ from stowhand.flows.stepping import DelayError, read_result
 class Answer:
     x: int
     next_queue: str | None = None
+
+
+@dataclass
+class Priced:
+    total: Decimal
+
+
+DAY = date(2030, 1, 1)
 
 
 @pytest.mark.parametrize("nothing", [None, False, 0, "", {}, []], ids=repr)
@@ -56,6 +66,23 @@ def test_a_result_that_is_no_object_is_refused(result: Any, words: str) -> None:
     with pytest.raises(InvalidJob) as refused:
         read_result(result)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({"total": Decimal("19.99")}, "the result's total: a Decimal would arrive as text; give text"),
+        ({"tags": {1}}, "the result's tags: a set would arrive as a list; give a list"),
+        ({"names": {1: "a"}}, "the result's names: its key 1, an int, would arrive as text; give text"),
+        ({"children:b:params": [{"childName": "c", "at": DAY}]}, "the result's children:b:params[0].at: a date"),
+        (Priced(Decimal("19.99")), "the result's total: a Decimal would arrive as text; give text"),
+    ],
+    ids=repr,
+)
+def test_an_attribute_that_would_arrive_as_another_type_is_refused(result: Any, words: str) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        read_result(result)
+    assert str(refused.value).startswith(words)
 
 
 @pytest.mark.parametrize("given", [{}, {"delay": 1, "ready_at": 2.0}], ids=["neither", "both"])

@@ -21,6 +21,7 @@ from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import describe, is_final
 from stowhand.jobs.text import clean
+from stowhand.jobs.type_loss import encode_plain
 from stowhand.protocols.callables import is_async
 from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue
@@ -179,9 +180,10 @@ class ChildHandler(StepHandler):
 
 
 def read_result(result: object) -> tuple[dict[str, str], str | None]:
-    """Attributes as JSON text, and the queue that the result chooses. Raises InvalidJob where it is not an object.
+    """Attributes as JSON text, and the queue that the result chooses.
 
     ``None``, ``False``, zero and empty values are results without attributes. Attributes that are null are dropped.
+    Raises InvalidJob for what is no object, and for an attribute that the next queue would get as another type.
     """
     if not result:
         return {}, None
@@ -194,19 +196,19 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
                 raise InvalidJob(f"the result's {name} is {value!r}; it is to be a queue's name")
             chosen = value or chosen
         elif value is not None:
-            fields[_attribute(name)] = strict_json.encode(value, what=f"the result's {name}", limit=size_limit(name))
+            fields[_attribute(name)] = encode_plain(value, what=f"the result's {name}", limit=size_limit(name))
     return fields, chosen
 
 
 def _as_object(result: object) -> Mapping[str, object]:
-    """Structs, dataclasses and models, which JSON encodes as objects."""
+    """The fields of structs, dataclasses and models, which JSON encodes as objects."""
     try:
         made = msgspec.json.decode(strict_json.encode(result, what="the result"))
     except InvalidJob:
         made = None
     if not isinstance(made, dict):
         raise InvalidJob(f"the worker function returned {a_type(result)}; a result is an object: a dict")
-    return made
+    return {name: getattr(result, name, value) for name, value in made.items()}
 
 
 def _attribute(name: object) -> str:
