@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -180,6 +181,7 @@ def test_a_record_that_the_application_itself_calls_processing_is_left_to_it(run
             assert foreign is not None
             assert (foreign.late, foreign.ends_in) == (False, None)
             assert await heartbeats.reset_stalled(0.0) == []
+            assert await store.oldest_claim_age() == timedelta(0)
             assert [claim.lease.job_id for claim in await claimed(store)] == [3]
             await heartbeats.close()
             assert place.states() == ["processing"] * 3

@@ -77,7 +77,7 @@ async def test_without_retries_errored_records_wait_for_nothing(jobs: Jobs) -> N
 
 
 async def test_the_longest_run(jobs: Jobs) -> None:
-    jobs.add(state="processing", started_at=ago(5))
+    jobs.add(state="processing", started_at=ago(5), last_heartbeat_at=ago(0))
     jobs.add(state="completed", started_at=ago(50))
     async with jobs.served(pinned=now) as served:
         assert await served.table.asking.longest_run() == 300

@@ -463,7 +463,7 @@ def test_waits_are_measured_from_when_a_record_was_due(app: Application, run: Ru
         assert await plain.asking.longest_wait() == 30 * 60
         app.add(state="errored", queued_at=ago(90), finished_at=ago(40))
         assert (await plain.asking.longest_wait(), await retrying.asking.longest_wait()) == (30 * 60, 35 * 60)
-        app.add(state="processing", started_at=ago(3))
+        app.add(state="processing", started_at=ago(3), last_heartbeat_at=ago(0))
         assert await plain.asking.longest_run() == 180
 
     run(scenario())

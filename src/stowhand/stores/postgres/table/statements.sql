@@ -343,9 +343,10 @@ from (
       and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now}{identified}{seen}
 ) as d(due)
 
+-- Of claims: what has no heartbeat is the application's own.
 -- name: longest_run
 select coalesce(extract(epoch from {now} - min({started_read})), 0)::float8
-from {table} as j where j.{state} = 'processing'{identified}
+from {table} as j where j.{state} = 'processing' and j.{last_heartbeat_at} is not null{identified}
 
 -- name: seconds_until
 select extract(epoch from %(moment)s::timestamptz - {now})::float8

@@ -62,5 +62,7 @@ SELECT min(since) FROM (
 )
 WHERE since <= :now
 
+-- Of claims: what has no heartbeat is the application's own.
 -- name: longest_run
-SELECT min(stowhand_micros({row}.{started_at})) FROM {table} WHERE {row}.{state} = 'processing'{identified}
+SELECT min(stowhand_micros({row}.{started_at})) FROM {table}
+WHERE {row}.{state} = 'processing' AND {row}.{last_heartbeat_at} IS NOT NULL{identified}
