@@ -4213,6 +4213,7 @@ CREATE FUNCTION stowhand.way_back(_state text, _cancel_requested boolean, _loses
     LANGUAGE sql IMMUTABLE
     AS $$
   select case
+    when _state = 'continued' then case when _cancel_requested then 'canceled' else 'completed' end
     when _state not in ('queued', 'errored') then _state
     when _cancel_requested or _loses_retries = 'removed' then 'canceled'
     when _loses_retries = 'replaced' and _state = 'errored' then 'failed'

@@ -264,6 +264,23 @@ def test_retries_by_id_say_what_became_of_each(run: Run, call: Stowhand, program
     assert (row["job_id"], row["state"]) == (bad, "waiting")
 
 
+def test_cancellations_report_each_job(run: Run, call: Stowhand, program: str) -> None:
+    failed = add(run, program, "bad")
+    work(run, program)
+    (waiting,) = add(run, program, "next")
+    answers = call("flows", "cancel", program, waiting, *failed, "nobody", "--json")
+    assert answers.code == 1
+    assert [(row["id"], row["done"]) for row in answers.rows()] == [
+        (waiting, "done"),
+        (failed[0], "refused"),
+        ("nobody", "missing"),
+    ]
+    again = call("flows", "cancel", program, waiting)
+    assert (again.code, again.out) == (0, f"{waiting}: unchanged (it is canceled already)\n")
+    (shown,) = call("flows", "show", program, waiting, "--json").rows()
+    assert shown["state"] == "canceled"
+
+
 def test_all_failed_ones_are_counted_and_asked_about(
     run: Run, call: Stowhand, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +322,7 @@ def test_an_id_that_is_no_text_is_nobodys(call: Stowhand, program: str, odd: str
     assert shown.code == 1
     assert "error: there is no job" in shown.err
     assert call("flows", "retry", program, odd).code == 1
+    assert call("flows", "cancel", program, odd).code == 1
     assert call("flows", "jobs", program, "--failed", "--after", odd).code == 0
 
 
@@ -401,8 +419,8 @@ def test_what_cannot_be_meant_is_one_line(
     assert "\x1b" not in ended.err
 
 
-@pytest.mark.parametrize("words", ["list", "monitor", "run", "show", "retry"])
+@pytest.mark.parametrize("words", ["list", "monitor", "run", "show", "retry", "cancel"])
 def test_a_store_that_cannot_be_reached_is_code_3(write: Write, call: Stowhand, words: str) -> None:
-    ended = call("flows", words, write(NOBODY), *(["x"] if words in ("show", "retry") else []))
+    ended = call("flows", words, write(NOBODY), *(["x"] if words in ("show", "retry", "cancel") else []))
     assert ended.code == 3, ended.err
     assert "Traceback" not in ended.err

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import COMPLETED, turned
+from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement, turned
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
@@ -94,6 +94,28 @@ async def test_cancel_wins_over_every_way_back(harness: StoreHarness, how: str) 
     again = Verdict.ALREADY_SETTLED if told is Verdict.SETTLED else told
     assert await harness.settle(lease, SETTLEMENTS[how], repeat=True) == again
     assert (await harness.add(key="k")).id != job.id
+
+
+async def test_a_canceled_step_of_a_flow_does_not_go_on(harness: StoreHarness) -> None:
+    lease = await harness.start(task="demo/first", key="flow:demo:1")
+    await harness.store.admin.cancel(lease.job_id)
+    following = (NewJob(task="demo/second", key="flow:demo:1"), NewJob(task="other"))
+    going_on = Settlement(State.COMPLETED, Ended.OK, then=following)
+    told = await harness.settle(lease, going_on)
+    assert told == turned(going_on, X)
+    assert told.then == ()
+    assert await harness.settle(lease, going_on, repeat=True) == told
+    assert (await harness.job(lease.job_id)).state is X
+    assert await harness.claim() == []
+
+
+async def test_a_canceled_step_that_ends_its_flow_is_completed(harness: StoreHarness) -> None:
+    lease = await harness.start(task="demo/last", key="flow:demo:1")
+    await harness.store.admin.cancel(lease.job_id)
+    ended = Settlement(State.COMPLETED, Ended.OK, result="{}", then=(NewJob(task="other"),))
+    assert await harness.settle(lease, ended) is Verdict.SETTLED
+    assert (await harness.job(lease.job_id)).state is C
+    assert len(await harness.claim()) == 1
 
 
 @pytest.mark.parametrize(("settlement", "state"), [(COMPLETED, C), (FAILED, F)])

@@ -63,7 +63,7 @@ limit_option = click.option(
 
 @click.group(cls=Group, name="flows")
 def command() -> None:
-    """Flows: list queues and jobs, retry, watch, run.
+    """Flows: list queues and jobs, retry, cancel, watch, run.
 
     MODULE:NAME is a Flow of your program; MODULE alone means its `flow`.
     """
@@ -197,6 +197,25 @@ def retry_jobs(
             click.echo("Nothing was retried.", err=True)
             return FAILURE
     return with_flow(flow, lambda flow: _retry(flow, wanted, as_json=as_json))
+
+
+@command.command("cancel")
+@target_argument
+@click.argument("job_ids", metavar="JOB_ID...", nargs=-1, required=True)
+@json_option
+@log_options
+def cancel_jobs(target: str, job_ids: tuple[str, ...], as_json: bool, **typed: Any) -> int:
+    """Cancel jobs: at once if they wait; running ones are asked to stop.
+
+    Children are not canceled with their parent.
+
+    Exit code: 0 all of them are canceled or asked to stop, 1 one was refused or is missing.
+    """
+
+    async def cancel(flow: Flow) -> int:
+        return max([show_answers([await flow.cancel_job(job_id)], as_json=as_json) for job_id in job_ids])
+
+    return with_flow(read_flow(target, typed), cancel)
 
 
 @command.command("pause")

@@ -132,6 +132,12 @@ class Engine(Protocol):
         failed.
         """
 
+    async def cancel(self, job_id: str) -> Answer:
+        """End a waiting job as canceled; ask a running one to stop.
+
+        Whatever its execution ends with, the job does not go on, unless it completes its last queue or fails.
+        """
+
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
         """Ids of failed jobs, children included, in id order, after ``after``."""
 

@@ -274,6 +274,14 @@ class Flow:
         await self.open()
         return list(await self.engine.retry(ids))
 
+    async def cancel_job(self, job_id: str) -> Answer:
+        """Cancel a job: at once if it waits. A running one is asked to stop, and does not go on to another queue.
+
+        What completes its last queue, or fails, meanwhile is recorded so. A parent's children are not canceled with it.
+        """
+        await self.open()
+        return await self.engine.cancel(read_id(job_id))
+
     async def pause(self, queue: str) -> bool:
         """Stop all processes from claiming jobs of a queue until ``resume``; ``False``: it was paused already.
 
@@ -472,6 +480,7 @@ class FlowSync:
     get_children = Waited(Flow.get_children)
     get_jobs_by_key = Waited(Flow.get_jobs_by_key)
     retry_jobs = Waited(Flow.retry_jobs)
+    cancel_job = Waited(Flow.cancel_job)
     result = Waited(Flow.result)
     pause = Waited(Flow.pause)
     resume = Waited(Flow.resume)

@@ -165,11 +165,14 @@ def settle(
             return Settlement(State.CANCELED, Ended.CANCELED, error=reason)
 
 
-def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None) -> State:
+def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None, continues: bool = False) -> State:
     """The state of a job that was to wait again: it may have been canceled meanwhile, or have lost its key.
 
-    ``loses_retries``: to ``remove_key`` ("removed"), or to a newer job ("replaced").
+    ``loses_retries``: to ``remove_key`` ("removed"), or to a newer job ("replaced"). ``continues``: the job is a step
+    of a flow and has completed, and the flow's job goes on.
     """
+    if continues and cancel_requested:
+        return State.CANCELED
     if state not in WAITING:
         return state
     if cancel_requested or loses_retries == "removed":
@@ -180,8 +183,10 @@ def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None)
 
 
 def turned(asked: Settlement, state: State) -> Settlement:
-    """What a store has recorded for a row that was canceled or had lost its key: ``state`` instead of ``asked``'s."""
-    return msgspec.structs.replace(asked, state=state, ended=_ENDED[state], delay=0.0)
+    """What a store has recorded for a row that was canceled or had lost its key: ``state`` instead of ``asked``'s.
+    Nothing is enqueued with it.
+    """
+    return msgspec.structs.replace(asked, state=state, ended=_ENDED[state], delay=0.0, result=None, then=())
 
 
 def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:

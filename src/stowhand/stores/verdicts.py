@@ -15,6 +15,7 @@ import msgspec
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import WAITING, Settlement, turned
+from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.store import Reply, Verdict
 
 Entry = tuple[Lease, Settlement]
@@ -36,7 +37,12 @@ def recorded_before(asked: Settlement, state: State) -> Reply:
     if asked.state in WAITING:
         return turned(asked, state)
     # The lease has settled it otherwise; what else was recorded is not known here.
-    return msgspec.structs.replace(turned(asked, state), error=None, error_class=None, result=None, then=())
+    return msgspec.structs.replace(turned(asked, state), error=None, error_class=None)
+
+
+def continues(settlement: Settlement) -> bool:
+    """Return whether it completes a step of a flow whose job goes on: to a next queue, or to wait for children."""
+    return settlement.state is State.COMPLETED and any(is_step(job.task, job.key) for job in settlement.then)
 
 
 def untraced(*, repeat: bool) -> Verdict:

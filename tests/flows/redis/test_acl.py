@@ -87,7 +87,7 @@ failures: list[str] = []
 
 
 async def through(flow: Flow) -> None:
-    """Create, wait, fan out, be limited, postponed, retried, found, deleted."""
+    """Create, wait, fan out, be limited, postponed, retried, canceled, found, deleted."""
     seen.clear()
     failures.clear()
     flow.create_workers("first", first, count=2, wait_timeout=0.2)
@@ -104,6 +104,8 @@ async def through(flow: Flow) -> None:
             await flow.result(ids[3], 20)
         assert [answer.done for answer in await flow.retry_jobs([ids[3]])] == ["done"]
         assert (await flow.result(ids[3], 20))["end"] is True
+        waiting = await flow.create_job({"n": 6}, delay=60)
+        assert (await flow.cancel_job(waiting)).done == "done"
         assert len(await flow.get_jobs_by_key("user", "ann", resolve_children=True)) == 4
         assert len(await flow.get_children(ids[0], "parent")) == 2
         assert await flow.monitor.counts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -228,6 +229,28 @@ class QueueEngine:
         answer = await self._store.admin.retry(job.id)
         why = f"there is no job {job_id}" if answer.done is Done.MISSING else answer.why  # it names the step
         return Answer(job_id, answer.done, why)
+
+    async def cancel(self, job_id: str) -> Answer:
+        """As ``stowhand jobs cancel`` on its newest step."""
+        (job,) = await self._existing([job_id])
+        while job is not None:
+            answer = await self._store.admin.cancel(job.id)
+            if answer.done is Done.DONE:
+                await self._wake_parent(job)
+            if answer.done not in (Done.REFUSED, Done.MISSING):
+                return Answer(job_id, answer.done, answer.why)
+            step = job.id
+            (job,) = await self._existing([job_id])
+            if job is not None and job.id == step:
+                return Answer(job_id, answer.done, answer.why)
+        return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+
+    async def _wake_parent(self, child: Job) -> None:
+        """If the child was the last that its parent waits for."""
+        with suppress(UndecodablePayload, StoreError):  # the parent checks by itself later
+            parent = read_step(child).parent
+            if parent is not None:
+                await self._children.child_ended(parent)
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
         """Of one queue, or of all, children included."""

@@ -12,6 +12,7 @@ from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position
 from stowhand.flows.job import FlowJob
 from stowhand.flows.redis.address import check_hash_tag, read_address
+from stowhand.flows.redis.canceling import Canceling
 from stowhand.flows.redis.claiming import FlowRecord
 from stowhand.flows.redis.ending import StepEnd, encode_end, handed_over
 from stowhand.flows.redis.facts import look_at_server
@@ -66,6 +67,7 @@ class RedisEngine:
         self.ids, self.read, self.failed = self._looking.ids, self._looking.read, self._looking.failed
         self.counts = self._positions.counts
         self._retrying = Retrying(self._naming, self._looking, server)
+        self.cancel = Canceling(self._naming, self._looking, server).cancel
         self._parents = Parents(self._naming, self._looking)
         self._bare: dict[str | None, Outcome] = {}
         """Outcomes without attributes, by next queue: made once."""

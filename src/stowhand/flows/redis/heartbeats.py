@@ -41,12 +41,13 @@ class RedisHeartbeats:
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now. A job whose hash is gone is lost."""
-        lost: set[tuple[str, str]] = set()
+        found: dict[str, set[tuple[str, str]]] = {"K": set(), "C": set(), "L": set()}
         for page in _pages(leases):
             pairs = [(one.job_id, one.token) for one in page]
             marks = await self._run("beat", max(1, round(lease * 1000)), self._lock, *chain(*pairs))
-            lost |= {pair for pair, mark in zip(pairs, marks, strict=True) if mark == "L"}
-        return Pulse(lost=frozenset(lost))
+            for pair, mark in zip(pairs, marks, strict=True):
+                found[mark].add(pair)
+        return Pulse(lost=frozenset(found["L"]), canceled=frozenset(found["C"]))
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back to the front of the queue, without using an attempt. No lease is ever busy."""

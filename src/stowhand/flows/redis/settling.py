@@ -183,6 +183,8 @@ def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before:
             return written
         case "S":
             return Verdict.ALREADY_SETTLED if settled_before else Verdict.SETTLED
+        case "C":
+            return turned(asked, State.CANCELED)
         case "F":
             return turned(asked, State.FAILED)
     if missing is None or (missing and mark == "L"):

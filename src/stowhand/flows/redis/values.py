@@ -15,8 +15,9 @@ from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 
 ENDED_AT = "endedAtTimestamp"
 STATE, PASSED, KEY = "flow:state", "flow:passed", "flow:key"
-NOTES = ("lookups:lists", "children:queues", STATE, PASSED, KEY)
-"""Fields for our scripts: what ends with a job (``lua/_life.lua``), its state (``lua/_queue.lua``), its key."""
+NOTES = ("lookups:lists", "children:queues", STATE, PASSED, KEY, "flow:cancel")
+"""Fields for our scripts: what ends with a job (``lua/_life.lua``), its state (``lua/_queue.lua``), its key, and the
+request to cancel it."""
 COMPLETED = "completed-queue"
 _STAGES = {stage.value for stage in Stage}
 _decode = msgspec.json.Decoder().decode

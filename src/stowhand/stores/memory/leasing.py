@@ -16,7 +16,7 @@ from stowhand.jobs.tries import WORKER_DIED, TryEnd, end_of_try
 from stowhand.protocols.store import ClaimRequest, Foreign, Reply, Unwritten, Verdict
 from stowhand.stores.memory import enqueueing
 from stowhand.stores.memory.rows import IN_TURN, Row, Rows
-from stowhand.stores.verdicts import recorded, recorded_before, untraced
+from stowhand.stores.verdicts import continues, recorded, recorded_before, untraced
 
 RESET_PAGE = 1000
 
@@ -85,13 +85,13 @@ def settle(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) ->
     row = rows.held(lease)
     if row is None:
         return trace(rows, lease, settlement, repeat=repeat)
-    state = way_back(row, settlement.state)
+    state = way_back(row, settlement.state, continues=continues(settlement))
     try:
         check(settlement)
         rows.check(lease.job_id, state)
         with rows.all_or_nothing() if settlement.then else nullcontext():
             record(rows, row, settlement, state)
-            for job in settlement.then:
+            for job in settlement.then if state is settlement.state else ():
                 enqueueing.add(rows, limits.check(job))
     except InvalidJob as error:
         return Unwritten(clean(str(error)))
@@ -136,9 +136,11 @@ def record(rows: Rows, row: Row, settlement: Settlement, state: State) -> None:
             enqueueing.tell_of_failure(rows, row, settlement.error_class)
 
 
-def way_back(row: Row, state: State) -> State:
+def way_back(row: Row, state: State, *, continues: bool = False) -> State:
     """By ``lifecycle.way_back``, which is passed what the row knows."""
-    return lifecycle.way_back(state, cancel_requested=row.cancel_requested, loses_retries=row.loses_retries)
+    return lifecycle.way_back(
+        state, cancel_requested=row.cancel_requested, loses_retries=row.loses_retries, continues=continues
+    )
 
 
 def release(rows: Rows, leases: Sequence[Lease]) -> None:

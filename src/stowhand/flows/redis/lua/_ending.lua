@@ -40,12 +40,44 @@ local function fail(id, message, parent, lists, queues, state)
   if state == 'failed' then
     redis.call('ZADD', queue.root .. ':failed', 0, id) -- one score: they are listed in the order of their ids
   end
-  redis.call('HDEL', hash, RESETS)
+  redis.call('HDEL', hash, RESETS, CANCEL)
   if queue.parent then
     tell_parent(hash, parent)
   else
     ended(hash, lists, queues)
   end
+end
+
+-- A parent that waits for it goes on as with a failed child.
+local function cancel(id, message, parent, lists, queues)
+  redis.call('HSET', queue.hashes .. id, 'canceled', 'true')
+  fail(id, message, parent, lists, queues, 'canceled')
+end
+
+local CANCELED = '"canceled while running"'
+
+-- To the front: it was there before the others. ``order``: when it was claimed, where that is known. Canceled, if that
+-- was asked for. Gives its state; nil where that list takes nothing (it is something else): then it stays in
+-- processing, where the sweep finds it.
+local function give_back(id, base, resets, order)
+  local row = redis.pcall('HMGET', queue.hashes .. id, CANCEL, 'parent', LISTS, QUEUES)
+  if row[1] then
+    cancel(id, CANCELED, row[2], row[3], row[4])
+    return 'canceled'
+  end
+  local sound
+  if resets >= SUSPECT then
+    sound = suspect(id)
+  elseif order then
+    sound = pcall(to_front, id, base, order)
+  else
+    sound = type(redis.pcall('LPUSH', base .. ':waiting', id)) == 'number'
+  end
+  if sound then
+    set_state(id, 'waiting')
+    return 'queued'
+  end
+  redis.call('RPUSH', base .. ':processing', id)
 end
 
 -- Its worker died. It is out of processing, and its lock is gone. Gives what it became; nil: its hash is gone, it had
@@ -60,11 +92,11 @@ local function reset(id, base)
   end
   local resets = count(row[1])
   if resets < queue.allowed_resets then
-    if not give_back(id, base, resets + 1) then
-      return nil
+    local state = give_back(id, base, resets + 1)
+    if state == 'queued' then
+      redis.call('HSET', queue.hashes .. id, RESETS, resets + 1)
     end
-    redis.call('HSET', queue.hashes .. id, RESETS, resets + 1)
-    return 'queued'
+    return state
   end
   fail(id, cjson.encode(queue.name .. ' lock time exceeded'), row[2], row[5], row[6])
   return 'failed'

@@ -2,6 +2,7 @@
 local queue = cjson.decode(ARGV[1])
 local RETRIES, RESETS = 'retries:' .. queue.name, 'resets:' .. queue.name
 local LISTS, QUEUES = 'lookups:lists', 'children:queues' -- what ends with a job: see _life.lua
+local CANCEL = 'flow:cancel' -- 'true': the job was asked to cancel while it ran (cancel.lua)
 local STATE = 'flow:state' -- JSON text "<state>:<queue>", written by every script that moves the job
 local PASSED = 'flow:passed' -- classic: "completed-queue" as we wrote it; they differ where the original has moved the job on
 local CHUNK = 1000 -- values in one call: a Lua stack has room for some thousands
@@ -31,6 +32,15 @@ end
 -- A value that may be anything, as a number from 0.
 local function count(text)
   return text and #text <= 9 and string.match(text, '^%d+$') and tonumber(text) or 0
+end
+
+-- Which of a limiter's groups a value is of.
+local function group_of(value)
+  local sound, plain = pcall(cjson.decode, value or '')
+  if not sound or plain == cjson.null then
+    return 'default'
+  end
+  return type(plain) == 'string' and plain or value
 end
 
 -- The words of what a `pcall` has caught: a table, or of older servers a text.
@@ -128,25 +138,6 @@ local function to_front(id, base, order)
   end
   redis.call('ZADD', back, string.format('%d', order), id)
   redis.call('PEXPIRE', back, 5000)
-end
-
--- To the front: it was there before the others. ``order``: when it was claimed, where that is known. False where that
--- list takes nothing (it is something else): then it stays in processing, where the sweep finds it.
-local function give_back(id, base, resets, order)
-  local sound
-  if resets >= SUSPECT then
-    sound = suspect(id)
-  elseif order then
-    sound = pcall(to_front, id, base, order)
-  else
-    sound = type(redis.pcall('LPUSH', base .. ':waiting', id)) == 'number'
-  end
-  if sound then
-    set_state(id, 'waiting')
-  else
-    redis.call('RPUSH', base .. ':processing', id)
-  end
-  return sound
 end
 
 -- Wake the timekeeper (due.lua), since another job falls due next. One entry is enough.

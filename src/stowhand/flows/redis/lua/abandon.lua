@@ -1,4 +1,4 @@
--- with: queue
+-- with: queue life ending
 -- Let this token claim nothing more, and hand back what it holds. ARGV: queue, token.
 redis.call('SET', (queue.leases or queue.dead) .. ARGV[2], 'dead', 'EX', 600)
 for _, base in ipairs(queue.bases) do

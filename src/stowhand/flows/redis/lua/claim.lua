@@ -46,14 +46,6 @@ local function look(id)
   return row, function(name) return values[name] end
 end
 
-local function group_of(value)
-  local sound, plain = pcall(cjson.decode, value or '')
-  if not sound or plain == cjson.null then
-    return 'default'
-  end
-  return type(plain) == 'string' and plain or value
-end
-
 -- The last window for which tickets were given, and how many: each has as many as the reservoir.
 local function last_ticket(group)
   local window, given = string.match(redis.call('GET', limiter.tickets .. group) or '', '^(%d+):(%d+)$')

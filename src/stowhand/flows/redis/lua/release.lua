@@ -1,4 +1,4 @@
--- with: queue
+-- with: queue life ending
 -- Hand back, as if never claimed: to the front, in the order of the claims and in that given. ARGV: queue, then id, token
 -- and moment of the claim of each.
 for place = #ARGV - 2, 2, -3 do

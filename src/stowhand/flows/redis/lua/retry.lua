@@ -67,7 +67,7 @@ if waits then
   redis.call('HINCRBY', parent.hash, parent.open, 1)
 end
 redis.call(
-  'HDEL', KEYS[1], 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled',
+  'HDEL', KEYS[1], 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled', 'flow:cancel',
   'retries:' .. job.queue, 'resets:' .. job.queue,
   'endedAtTimestamp'
 )

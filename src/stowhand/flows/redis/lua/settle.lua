@@ -9,7 +9,9 @@
 --   snooze     milliseconds until it is ready, reason (JSON)
 --   fail       message (JSON)
 --   cancel     message (JSON)
--- Gives {1 if this call was executed before, what became of each: S settled, L lost, G lost and its hash is gone}.
+-- One that was asked to cancel is canceled instead of waiting again, for its next queue or for children.
+-- Gives {1 if this call was executed before, what became of each: S settled, C canceled instead, F failed instead, L
+-- lost, G lost and its hash is gone}.
 local targets = cjson.decode(ARGV[2])
 local entries, ids = cmsgpack.unpack(ARGV[3]), {}
 for index, entry in ipairs(entries) do
@@ -154,9 +156,10 @@ function outcomes.fail(index, entry, hash, base, row)
 end
 
 function outcomes.cancel(index, entry, hash, base, row)
-  redis.call('HSET', hash, 'canceled', 'true')
-  fail(ids[index], entry[4], row[4], row[8], row[9], 'canceled')
+  cancel(ids[index], entry[4], row[4], row[8], row[9])
 end
+
+local RETURNS = { error = true, snooze = true, park = true }
 
 local known, freed, left = {}, {}, {}
 
@@ -218,17 +221,23 @@ for index, entry in ipairs(entries) do
     local target = entry[3] == 'complete' and targets[entry[4]]
     local row, hidden = fields_of(
       id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId', LISTS, QUEUES,
-      target and 'retries:' .. target[1] or RETRIES
+      target and 'retries:' .. target[1] or RETRIES, CANCEL
     )
     local base = not hidden and take_out(id, row and row[2])
     if base and row then
       local hash = queue.hashes .. id
       known[index], left[index] = 'S', { base = base, parent = row[4], lists = row[8], queues = row[9] }
-      local sound, trouble = pcall(outcomes[entry[3]], index, entry, hash, base, row)
+      local sound, trouble
+      if row[11] and (target or RETURNS[entry[3]]) then
+        known[index] = 'C'
+        sound, trouble = pcall(cancel, id, CANCELED, row[4], row[8], row[9])
+      else
+        sound, trouble = pcall(outcomes[entry[3]], index, entry, hash, base, row)
+      end
       if not sound then
         give_up(index, trouble)
-      elseif row[1] then
-        redis.call('HDEL', hash, RESETS)
+      elseif row[1] or row[11] then
+        redis.call('HDEL', hash, RESETS, CANCEL)
       end
     elseif not row and not hidden then
       known[index] = 'G'
@@ -254,7 +263,7 @@ for _, list in ipairs(lists) do
   end
 end
 for index, mark in ipairs(known) do
-  if mark == 'S' or mark == 'F' then
+  if mark == 'S' or mark == 'C' or mark == 'F' then
     freed[#freed + 1] = queue.locks .. ids[index]
   end
 end
@@ -262,7 +271,7 @@ for from = 1, #freed, CHUNK do
   redis.call('DEL', unpack(freed, from, math.min(from + CHUNK - 1, #freed)))
 end
 local verdicts = table.concat(known)
-if string.find(verdicts, '[SF]') then
+if string.find(verdicts, '[SCF]') then
   redis.call('SET', KEYS[2], verdicts, 'EX', 120)
 end
 return { 0, verdicts }

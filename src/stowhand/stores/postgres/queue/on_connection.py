@@ -57,10 +57,11 @@ class PostgresOnConnection:
         return [self._claim(row[0], row[-1], request.token) for row in claimed]
 
     def settle(self, lease: Lease, settlement: Settlement) -> bool:
-        for job in settlement.then:
-            self.enqueue(job)
         query = self._plan.settle([(lease, settlement)])
-        return bool(self._run(query.statement, query.values))
+        written = [query.read(row)[1] for row in self._run(query.statement, query.values)]
+        for job in settlement.then if written == [settlement.state] else ():
+            self.enqueue(job)
+        return bool(written)
 
     def live(self) -> int:
         schema = self._context.fillings["schema"]

@@ -15,8 +15,10 @@ from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import pairs
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 from stowhand.stores.postgres.shared.plan import Query
-from stowhand.stores.verdicts import Entry, Pair, pair, recorded_before
+from stowhand.stores.verdicts import Entry, Pair, continues, pair, recorded_before
 
+CONTINUED = "continued"
+"""In the place of ``completed``, of a step of a flow whose job goes on (``way_back`` in settle.sql)."""
 _FOUND: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
 
 
@@ -41,7 +43,7 @@ class QueuePlan:
         settlements = [settlement for _, settlement in entries]
         values = (
             *pairs([lease for lease, _ in entries]),
-            text_array(each.state for each in settlements),
+            text_array(CONTINUED if continues(each) else each.state for each in settlements),
             plain_array(each.delay for each in settlements),
             plain_array(each.refund for each in settlements),
             text_array(each.error for each in settlements),

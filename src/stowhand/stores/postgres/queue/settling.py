@@ -87,15 +87,18 @@ class Settlements:
     async def _write(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
         """One transaction: the settlements, and what the accepted ones enqueue."""
         query = self._plan.settle(entries)
-        follow_ups = [(pair(entry), job) for entry in entries for job in entry[1].then]
+        follow_ups = [(entry, job) for entry in entries for job in entry[1].then]
         if not follow_ups:
             return dict(await self._settler.run(connection, query))
         async with connection.transaction():
             accepted = dict(await self._settler.run(connection, query))
-            await self._enqueue(connection, [job for of, job in follow_ups if of in accepted])
+            going_on = [job for entry, job in follow_ups if accepted.get(pair(entry)) is entry[1].state]
+            await self._enqueue(connection, going_on)
         return accepted
 
     async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
+        if not jobs:
+            return
         jobs = [self._context.options.whole(limits.check_options(job)) for job in jobs]
         if len(jobs) == 1:
             await self._rows(connection, *call_of(jobs[0], self._context.now()))

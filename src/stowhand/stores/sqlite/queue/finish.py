@@ -15,6 +15,7 @@ from stowhand.stores.database.sqlite_savepoint import check_written
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.telling import tell
 from stowhand.stores.sqlite.queue.transaction import Transaction
+from stowhand.stores.verdicts import continues
 
 LEAVE_NONE = (State.COMPLETED, State.QUEUED)
 """Settlements of attempts that worked, or that were not spent."""
@@ -35,10 +36,14 @@ class Held(msgspec.Struct, frozen=True):
     cancel_requested: int
     loses_retries: str | None
 
-    def way_back(self, state: State) -> State:
+    def way_back(self, state: State, *, continues: bool = False) -> State:
         """By ``lifecycle.way_back``, which is passed what the row knows."""
-        canceled = bool(self.cancel_requested)
-        return lifecycle.way_back(state, cancel_requested=canceled, loses_retries=self.loses_retries)
+        return lifecycle.way_back(
+            state,
+            cancel_requested=bool(self.cancel_requested),
+            loses_retries=self.loses_retries,
+            continues=continues,
+        )
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +69,9 @@ def find_held(tx: Transaction, job_id: int, token: str) -> Held | None:
     return None if row is None else Held(*row)
 
 
-def settle(tx: Transaction, held: Held, settlement: Settlement) -> None:
-    """Write what the handler's outcome led to."""
-    state = held.way_back(settlement.state)
+def settle(tx: Transaction, held: Held, settlement: Settlement) -> State:
+    """Write what the handler's outcome led to. Return the state that is recorded."""
+    state = held.way_back(settlement.state, continues=continues(settlement))
     ending = Ending(
         state=state,
         attempts=max(held.attempts - settlement.refund, 0),
@@ -80,6 +85,7 @@ def settle(tx: Transaction, held: Held, settlement: Settlement) -> None:
         error_class=settlement.error_class,
     )
     _write(tx, held, ending)
+    return state
 
 
 def give_back(tx: Transaction, held: Held) -> None:

@@ -42,10 +42,10 @@ def settle_one(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat:
         return _trace(tx, lease, settlement, repeat=repeat)
 
     _check(settlement)
-    finish.settle(tx, held, settlement)
-    for job in settlement.then:
+    state = finish.settle(tx, held, settlement)
+    for job in settlement.then if state is settlement.state else ():
         enqueue.add(tx, job)
-    return recorded(settlement, held.way_back(settlement.state))
+    return recorded(settlement, state)
 
 
 def _complete_plain_ones(tx: Transaction, batch: Batch) -> set[int]:

@@ -345,10 +345,12 @@ begin
 end $$;
 
 -- What a job goes back to, that was to go back to waiting. Only the row knows it was asked to cancel, or lost its key:
--- to remove_key (it does not wait again), or to a newer job (it is not retried).
+-- to remove_key (it does not wait again), or to a newer job (it is not retried). 'continued': a step of a flow has
+-- completed, and the flow's job goes on.
 create or replace function {schema}.way_back(_state text, _cancel_requested boolean, _loses_retries text) returns text
 language sql immutable as $$
   select case
+    when _state = 'continued' then case when _cancel_requested then 'canceled' else 'completed' end
     when _state not in ('queued', 'errored') then _state
     when _cancel_requested or _loses_retries = 'removed' then 'canceled'
     when _loses_retries = 'replaced' and _state = 'errored' then 'failed'

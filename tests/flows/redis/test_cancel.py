@@ -1,0 +1,127 @@
+"""A request to cancel a running job in Redis: every script that would let it wait again cancels it instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stowhand.flows.redis.engine import RedisEngine
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import turned
+from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.store import Verdict
+from tests.flows.redis.step_harness import FAILED, SETTLEMENTS, Harness, ended, new_token, park
+
+
+def cancel(harness: Harness, job_id: str) -> Answer:
+    """As a producer does."""
+
+    async def ask() -> Answer:
+        engine = RedisEngine(harness.url, harness.shape)
+        try:
+            return await engine.cancel(job_id)
+        finally:
+            await engine.close()
+
+    answer: Answer = harness.run(ask())
+    return answer
+
+
+def is_canceled(harness: Harness, lease: Lease, queue: str = "first") -> bool:
+    values = harness.client.hgetall(harness.hash(queue, lease.job_id))
+    assert harness.where(lease.job_id) == []
+    assert "flow:cancel" not in values
+    return (values["flow:state"], values["canceled"]) == (json.dumps(f"canceled:{queue}"), "true")
+
+
+@pytest.mark.parametrize("how", [how for how in SETTLEMENTS if how not in ("fail", "cancel")])
+def test_a_settlement_that_lets_it_go_on_cancels_it(harness: Harness, how: str) -> None:
+    lease, other = harness.start(), harness.start()
+    assert cancel(harness, lease.job_id).done is Done.ASKED
+    told = turned(SETTLEMENTS[how], State.CANCELED)
+    assert harness.settle(lease, SETTLEMENTS[how]) == told
+    assert is_canceled(harness, lease)
+    image = harness.image()
+    assert harness.settle(lease, SETTLEMENTS[how], repeat=True) == told
+    assert harness.image() == image
+    assert harness.settle(other, SETTLEMENTS[how]) is Verdict.SETTLED
+
+
+def test_one_that_is_to_wait_for_children_makes_none(harness: Harness) -> None:
+    lease = harness.start("parent")
+    assert cancel(harness, lease.job_id).done is Done.ASKED
+    children = park(harness, lease, recorded=State.CANCELED)
+    assert is_canceled(harness, lease, "parent")
+    assert [harness.where(child) for _, child in children] == [[], [], []]
+
+
+def test_an_end_is_recorded_as_it_is(harness: Harness) -> None:
+    last, failing = harness.start("second"), harness.start()
+    for lease in (last, failing):
+        assert cancel(harness, lease.job_id).done is Done.ASKED
+    assert harness.settle(last, ended(), "second") is Verdict.SETTLED
+    assert harness.settle(failing, FAILED) is Verdict.SETTLED
+    states = [
+        json.loads(harness.client.hget(harness.hash("first", each.job_id), "flow:state")) for each in (last, failing)
+    ]
+    assert states == ["completed:second", "failed:first"]
+    assert [cancel(harness, each.job_id).done for each in (last, failing)] == [Done.REFUSED, Done.REFUSED]
+
+
+BACK: dict[str, Callable[[Harness, Lease], Any]] = {
+    "released": lambda harness, lease: harness.heartbeats().release([lease]),
+    "abandoned": lambda harness, lease: harness.heartbeats().abandon(lease.token),
+    "its worker was lost": lambda harness, lease: harness.die(lease),
+    "its worker began anew": lambda harness, lease: harness.heartbeats().reset_worker("w"),
+}
+
+
+@pytest.mark.parametrize("how", BACK)
+def test_one_that_comes_back_is_canceled(harness: Harness, how: str) -> None:
+    lease = harness.start()
+    assert cancel(harness, lease.job_id).done is Done.ASKED
+    resets = BACK[how](harness, lease)
+    assert is_canceled(harness, lease)
+    assert harness.lock("first", lease.job_id) is None
+    if how.startswith("its worker"):
+        assert [each.state for each in resets] == [State.CANCELED]
+
+
+def test_only_the_worker_that_holds_it_is_told(harness: Harness) -> None:
+    lease, other = harness.start(), harness.start()
+    assert cancel(harness, lease.job_id).done is Done.ASKED
+    stale = Lease(lease.job_id, new_token(), 1)
+    pulse = harness.heartbeats().beat([lease, other, stale], 600)
+    assert pulse.canceled == {(lease.job_id, lease.token)}
+    assert pulse.lost == {(stale.job_id, stale.token)}
+    assert harness.settle(stale, ended("second")) is Verdict.LOST
+    assert harness.where(lease.job_id) == ["first processing"]
+
+
+def test_wherever_it_waits_it_is_taken_out(harness: Harness) -> None:
+    postponed, suspect, moved = harness.start(), harness.start(), harness.add()
+    harness.settle(postponed, SETTLEMENTS["snooze"])
+    harness.die(suspect)
+    assert harness.take().job_id == suspect.job_id
+    harness.die(suspect)
+    assert harness.where(suspect.job_id) == ["first suspects"]
+    base = harness.keys.waiting("first").removesuffix(":waiting")
+    harness.client.lmove(f"{base}:waiting", f"{base}:moved", "RIGHT", "LEFT")
+    for job_id in (postponed.job_id, suspect.job_id, moved):
+        assert cancel(harness, job_id).done is Done.DONE
+        assert cancel(harness, job_id).done is Done.UNCHANGED
+        assert "delay" not in harness.values(job_id)
+        assert harness.where(job_id) == []
+    assert harness.client.exists(f"{base}:moved") == 0
+    assert harness.claim() == []
+
+
+def test_a_job_that_no_list_has_is_not_canceled(harness: Harness) -> None:
+    job_id = harness.start().job_id
+    harness.client.delete(harness.keys.processing("first"))
+    assert cancel(harness, job_id).done is Done.REFUSED
+    assert cancel(harness, harness.keys.new_id()).done is Done.MISSING
