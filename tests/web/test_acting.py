@@ -464,6 +464,16 @@ async def test_a_built_in_job_is_not_run_from_here() -> None:
     assert len(await desk.store.inspect.list()) == 1
 
 
+async def test_a_step_of_a_flow_is_not_run_from_here() -> None:
+    desk = Desk(MemoryStore())
+    step = await desk.add("orders/price", key="flow:orders:1", payload='{"id":"1"}')
+    shown = await desk.browser.open(f"/job?id={step}")
+    assert not any(words in shown.html for words in ("/again?", "Enqueue one like it"))
+    page = Page(await again(desk, step))
+    assert (page.status, "a step of a flow runs within its flow" in page.html) == (400, True)
+    assert len(await desk.store.inspect.list()) == 1
+
+
 async def test_what_its_task_declares_holds() -> None:
     def declared(job: NewJob) -> NewJob:
         if "n" not in job.payload:

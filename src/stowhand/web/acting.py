@@ -25,6 +25,7 @@ from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.moments import When, read_when
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.answering import answers_of, fail, reschedule
+from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operating import Operator, QueueChange, TaskChange
 from stowhand.protocols.option import one_of, whole
 from stowhand.protocols.propagation import without
@@ -214,6 +215,8 @@ class Acting:
         return redirect(asked.href("/job", id=job_id), said=[f"Added job {job_id}, as job {old.id} with changes."])
 
     def _job(self, asked: Asked, old: Job, once: str) -> NewJob:
+        if is_step(old.task, old.key):
+            raise InvalidJob("a step of a flow runs within its flow; retry it, or create another job of the flow")
         when, payload = _when(asked), asked.sent("payload")
         if asked.may(Right.PAYLOADS):
             kept = not payload.strip() and len(old.payload_text) > LARGE

@@ -13,6 +13,7 @@ from stowhand.jobs import copying
 from stowhand.jobs.job import DROPPED, Job
 from stowhand.jobs.moments import iso
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
+from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.option import whole
 from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, without
 from stowhand.protocols.searching import HISTORY
@@ -58,7 +59,8 @@ async def show(asked: Asked, reading: Reading) -> View:
         "correlation": f"{CORRELATION}={carried[CORRELATION]}" if CORRELATION in carried else None,
         "trace": "".join(carried.get(TRACE_PARENT, "").split("-")[1:2]),
         "flags": without(job.flags),
-        "copies": _copies(job, reading) if sees else {},
+        "is_step": is_step(job.task, job.key),
+        "copies": _copies(job, reading) if sees and not is_step(job.task, job.key) else {},
         "is_short": len(job.payload_text) <= COPIED,
     }
     return View(template="jobs.html", title=f"Job {job.id}", values=values)
