@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -208,6 +209,8 @@ def test_nothing_is_imported_from_a_parent_that_every_user_may_write_to(tmp_path
     tmp_path.chmod(0o777)
     folder = read_folder(tmp_path / "tasks")
     assert str(tmp_path) not in import_path
-    assert folder.passed_over == (
-        f"{tmp_path}: tasks cannot import from here, because every user of this machine may write to it",
-    )
+    why = f"{tmp_path}: tasks cannot import from here, because every user of this machine may write to it"
+    assert folder.passed_over == (why,)
+    write(tmp_path, {"tasks/b.py": "import beside_tasks"})
+    with pytest.raises(ConfigurationError, match=re.escape(why)):
+        read_folder(tmp_path / "tasks")

@@ -76,7 +76,7 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
             broken.append(f"{file.relative_to(place)}: {error}")
     if broken:
         forget(load)
-        raise ConfigurationError("\n".join([f"{place}: not every task can be loaded", *broken]))
+        raise ConfigurationError("\n".join([f"{place}: not every task can be loaded", *broken, *passed_over]))
     if not tasks and not may_be_empty:
         raise ConfigurationError(
             "\n".join(
