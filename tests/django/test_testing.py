@@ -162,7 +162,7 @@ class InATransactionTestCase(TransactionTestCase):
                 task_backends[alias].get_result(result.id)
 
     def test_a_job_of_a_transaction_that_is_undone_is_never_run(self) -> None:
-        drain()
+        drain(raises=False)  # what other tests have left
         with transaction.atomic():
             shop().add.enqueue(4)
             transaction.set_rollback(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from stowhand.errors import SchemaMissing, StoreError
@@ -14,6 +15,8 @@ from stowhand.stores.opening import open_store
 from stowhand.stores.url import MEMORY
 
 SHOWN_TASKS = 5
+HINT_SECONDS = 1.0
+"""How long the start of a worker waits for a hint: an application may hold every connection of its pool."""
 
 
 def store_at(url: str, options: StoreOptions) -> QueueStore:
@@ -47,8 +50,9 @@ async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str]
     if store.capabilities.lent or tasks is None:
         return
     try:
-        rows = await store.inspect.tasks()
-    except StoreError:
+        async with asyncio.timeout(HINT_SECONDS):
+            rows = await store.inspect.tasks()
+    except (StoreError, TimeoutError):
         return  # this login may not look; a store that is away is reported by the worker
     left = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_orphaned and row.name not in tasks]
     if left:
