@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.cli.jobs import _retry_failed
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.moments import say_span
+from stowhand.protocols.answering import retry_failed
 from stowhand.protocols.queue_store import Answer, Done, QueueStore
 from tests.cli.conftest import Stowhand
 from tests.service.processes import with_store
@@ -153,7 +153,7 @@ def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path) -> No
         await store.admin.permanently_fail_jobs([job.id])
         await store.admin.retry(job.id)
         await store.admin.cancel(job.id)
-        return await _retry_failed(store, [job.id, job.id + 1]), await store.jobs.get(job.id)
+        return await retry_failed(store, [job.id, job.id + 1]), await store.jobs.get(job.id)
 
     (refused, missing), job = with_store(f"sqlite:///{tmp_path}/q.db", act)
     assert job is not None

@@ -23,12 +23,12 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.answering import answer_for, answers_of, fail, reschedule
+from stowhand.protocols.answering import answer_for, answers_of, fail, reschedule, retry_failed
 from stowhand.protocols.figures import Amount
 from stowhand.protocols.matching import PAGE
 from stowhand.protocols.offered import failure_groups
 from stowhand.protocols.operating import PURGE_COUNTED, Ages, Explanation
-from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
+from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 
@@ -141,7 +141,7 @@ def retry_jobs(job_ids: tuple[int, ...], failed: bool, every: bool, yes: bool, a
     chosen = _chosen(typed, job_ids, "Retry", every=every, yes=yes, states=RETRYABLE)
     if chosen is None:
         return FAILURE
-    act = _retry_failed if not job_ids and set(states) == {State.FAILED} else _retry
+    act = retry_failed if not job_ids and set(states) == {State.FAILED} else _retry
     return _act(typed, act, chosen, as_json=as_json)
 
 
@@ -316,20 +316,6 @@ def purge_jobs(
 
 async def _retry(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
     return await store.admin.retry_jobs(job_ids)
-
-
-async def _retry_failed(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
-    """Retry jobs that are still failed. Others may have been retried or canceled while the user was asked."""
-    retried = set(await store.admin.retry_failed(job_ids))
-    return [Answer(one, Done.DONE) if one in retried else await _left(store, one) for one in job_ids]
-
-
-async def _left(store: QueueStore, job_id: int) -> Answer:
-    """Explain why a job was not retried."""
-    job = await store.jobs.get(job_id)
-    if job is None:
-        return Answer(job_id, Done.MISSING)
-    return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
 
 
 def _chosen(

@@ -38,6 +38,15 @@ async def fail(store: QueueStore, job_ids: Sequence[int], reason: str | None = N
     return await answers_of(store, job_ids, lambda store, ids: store.admin.permanently_fail_jobs(ids, reason), answer)
 
 
+async def retry_failed(store: QueueStore, job_ids: Sequence[int]) -> list[Answer]:
+    """Retry jobs that are still failed. Others may have been retried or canceled while a user was asked."""
+    retried = set(await store.admin.retry_failed(job_ids))
+    return [
+        Answer(job_id, Done.DONE) if job_id in retried else _not_failed(job_id, await store.jobs.get(job_id))
+        for job_id in job_ids
+    ]
+
+
 async def reschedule(
     store: QueueStore, job_ids: Sequence[int], to: Reschedule, delay: float | None = None
 ) -> Sequence[Job]:
@@ -45,6 +54,12 @@ async def reschedule(
     if delay is not None:
         to = msgspec.structs.replace(to, run_at=await store.timetable.now() + timedelta(seconds=delay))
     return await store.admin.reschedule_jobs(job_ids, to)
+
+
+def _not_failed(job_id: int, job: Job | None) -> Answer:
+    if job is None:
+        return Answer(job_id, Done.MISSING)
+    return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
 
 
 def _skipped(job_id: int, job: Job | None) -> Answer:

@@ -24,7 +24,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.moments import When, read_when
 from stowhand.observe.redacted_json import redacted_text, restored_text
-from stowhand.protocols.answering import answers_of, fail, reschedule
+from stowhand.protocols.answering import answers_of, fail, reschedule, retry_failed
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operating import Operator, QueueChange, TaskChange
 from stowhand.protocols.option import one_of, whole
@@ -303,11 +303,7 @@ async def _matching(reading: Reading, asked: Asked, wanted: Search) -> tuple[lis
 
 
 async def _act_on(store: QueueStore, ids: Sequence[int], word: str) -> Sequence[Answer]:
-    """Retry only jobs that are still failed; cancel what is not over."""
-    if word == "cancel":
-        return await store.admin.cancel_jobs(ids)
-    retried = set(await store.admin.retry_failed(ids))
-    return [Answer(one, Done.DONE) if one in retried else Answer(one, Done.UNCHANGED, "not failed") for one in ids]
+    return await (store.admin.cancel_jobs(ids) if word == "cancel" else retry_failed(store, ids))
 
 
 def _ask_about_matching(
