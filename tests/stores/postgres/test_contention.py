@@ -144,7 +144,7 @@ def test_a_job_whose_row_is_locked_for_a_moment_does_not_wait_for_the_next_poll(
     store: PostgresStore, postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim that the notification causes passes over the row, and nothing notifies when the lock is released."""
-    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcer.RECHECK_DELAYS_SECONDS", ())
+    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcer.RECLAIM_DELAYS_SECONDS", ())
     claims: asyncio.Queue[int] = asyncio.Queue()
     done = asyncio.Event()
 

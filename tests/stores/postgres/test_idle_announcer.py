@@ -20,7 +20,7 @@ from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcer import (
     MANY,
-    RECHECK_DELAYS_SECONDS,
+    RECLAIM_DELAYS_SECONDS,
     SOON,
     STREAK,
     WINDOW,
@@ -108,7 +108,7 @@ def test_who_has_fallen_asleep_looks_again_twice() -> None:
     idle_announcer = IdleAnnouncer()
     idle_announcer.claimed(0, 10.0)
     idle_announcer.fell_asleep(10.0)
-    for seconds in RECHECK_DELAYS_SECONDS:
+    for seconds in RECLAIM_DELAYS_SECONDS:
         assert idle_announcer.next_look() == 10.0 + seconds
         assert idle_announcer.look(10.0 + seconds)
     assert idle_announcer.next_look() == float("inf")

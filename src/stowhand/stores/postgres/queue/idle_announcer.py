@@ -17,7 +17,7 @@ MANY = 250
 """Jobs or wake-ups in the last one or two windows. A worker that gets as many claims again soon, not notified."""
 SOON = 0.005
 """Seconds until a busy worker claims again."""
-RECHECK_DELAYS_SECONDS = (0.05, 1.0)
+RECLAIM_DELAYS_SECONDS = (0.05, 1.0)
 """Times after the announcement at which an idle worker claims again.
 
 They serve jobs that no claim can see yet: an enqueue found no idle worker, so it did not notify, and then committed.
@@ -40,7 +40,7 @@ class IdleAnnouncer:
     def claimed(self, jobs: int, now: float) -> None:
         """A claim found so many."""
         if self.asleep and not self._claims:
-            self._looks = [now + seconds for seconds in RECHECK_DELAYS_SECONDS]
+            self._looks = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS]
         self._claims = True
         busy = self._count(jobs, now)
         if jobs:
@@ -71,7 +71,7 @@ class IdleAnnouncer:
     def fell_asleep(self, now: float) -> None:
         """Enqueues can see it from now on."""
         self.asleep = True
-        self._looks = [now + seconds for seconds in RECHECK_DELAYS_SECONDS] if self._claims else []
+        self._looks = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS] if self._claims else []
 
     def woke_up(self) -> None:
         """Enqueues can see that it is busy, or the connection is gone."""
