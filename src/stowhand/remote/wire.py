@@ -193,8 +193,6 @@ class Enqueue(Message, frozen=True, omit_defaults=True):
     jobs: tuple[NewJob, ...]
     bare: bool = False
     """The answer contains ids only."""
-    rules: tuple[str, ...] = ()
-    """Fields of these jobs that a server of before them would leave out without a word: it refuses this one."""
 
 
 class Enqueued(Message, frozen=True):

@@ -357,24 +357,6 @@ def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
         run(go(server))
 
 
-def test_an_older_server_is_told_of_progress_once_and_the_worker_goes_on(run: Run) -> None:
-    async def go(server: Canned) -> list[tuple[str, str]]:
-        store, warned = HttpStore(server.url), list[tuple[str, str]]()
-        store.notices.on_warning(lambda warning, mend: warned.append((warning, mend)))
-        heartbeats = store.heartbeats()
-        assert isinstance(heartbeats, ProgressKeeper)
-        for done in (0.1, 0.2):
-            await heartbeats.keep_progress([Progress(LEASE, done)], 10.0)
-        await heartbeats.close()
-        return warned
-
-    with Canned(trouble("unknown", "there is no such call", "404 Not Found", "see the docs")) as server:
-        ((warning, mend),) = run(go(server))
-    assert len(server.asked) == 1
-    assert "keeps no progress" in warning
-    assert mend.startswith("upgrade stowhand where the store is lent")
-
-
 def test_progress_is_given_up_in_time(run: Run) -> None:
     async def go(server: Canned) -> None:
         heartbeats = HttpStore(server.url).heartbeats()

@@ -163,7 +163,7 @@ def test_a_job_that_tells_of_a_failure_needs_the_same_rights_unless_the_server_d
     lending = lend(declared=app.registry.declared)
     client = lending.client(token)
     others = {"task": "a", "on_failure": {"task": "notify"}}
-    assert "'notify'" in client.post("enqueue", jobs=[others], rules=["on_failure"]).refused(403, "out of scope")
+    assert "'notify'" in client.post("enqueue", jobs=[others]).refused(403, "out of scope")
     for job in ({"task": "declared"}, {"task": "declared", "on_failure": {"task": "notify"}}):
         assert client.post("enqueue", jobs=[job]).status == 200
     assert client.post("enqueue", jobs=[{"task": "a", "on_failure": {"task": "a"}}]).status == 200
@@ -195,7 +195,7 @@ def test_a_key_that_was_taken_for_a_period_does_not_reach_what_has_completed_the
     unique = {"key": "k", "key_mode": "unique", "unique_period": 60.0}
     lending = lend()
     everyone = lending.client(token_of(tokens, "all", "claim", "enqueue"))
-    made = everyone.post("enqueue", jobs=[{"task": "b"} | unique], rules=["unique_period"]).body["ids"]
+    made = everyone.post("enqueue", jobs=[{"task": "b"} | unique]).body["ids"]
     assert everyone.settle(*everyone.claim()) == ["settled"]
     limited = lending.client(token_of(tokens, "a", "enqueue", tasks=("a",)))
     assert "'k'" in limited.post("enqueue", jobs=[{"task": "a"} | unique]).refused(403, "out of scope")

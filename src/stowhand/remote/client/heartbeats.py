@@ -12,18 +12,15 @@ from collections.abc import Sequence
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
-from stowhand.protocols.notices import Warn
 from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.remote.client.bodies import ITEMS
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.proofs import HeldProofs
-from stowhand.remote.client.troubles import CallRefused
 from stowhand.remote.wire import (
     Beaten,
     Held,
-    Kind,
     Note,
     ProgressHeard,
     ProgressSaid,
@@ -113,14 +110,11 @@ class HttpHeartbeats:
 
 
 class QueueHeartbeats(HttpHeartbeats):
-    """Of a lent queue, which keeps progress. A server of before it does not: what is said is dropped there, and
-    ``warn`` is called once."""
+    """The heartbeats of a lent queue, which keeps progress."""
 
-    def __init__(self, base: str, options: HttpOptions, proofs: HeldProofs, warn: Warn) -> None:
+    def __init__(self, base: str, options: HttpOptions, proofs: HeldProofs) -> None:
         super().__init__(base, options, proofs)
         self._base = base
-        self._warn = warn
-        self._is_kept = True
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
         """Those that were asked to cancel. Nothing is renewed."""
@@ -132,8 +126,6 @@ class QueueHeartbeats(HttpHeartbeats):
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """The server drops what its store does not take at once."""
-        if not self._is_kept:
-            return
         try:
             async with asyncio.timeout(within):
                 for start in range(0, len(notes), NOTES):
@@ -142,11 +134,3 @@ class QueueHeartbeats(HttpHeartbeats):
                     await self._http.post("/v1/progress", ProgressSaid(notes=tuple(said)), ProgressHeard)
         except TimeoutError:
             raise StoreUnreachable(f"{self._base}: no answer within {within:g} s") from None
-        except CallRefused as refused:
-            if refused.kind != Kind.UNKNOWN:
-                raise
-            self._is_kept = False
-            self._warn(
-                f"{self._base} keeps no progress: what ctx.progress says here is dropped ({refused.server_message})",
-                "upgrade stowhand where the store is lent, if that is PostgreSQL or SQLite, then restart this worker",
-            )

@@ -41,7 +41,7 @@ class Producing:
             raise
 
     async def tries(self, job_id: int) -> Sequence[Try]:
-        """None, where the server is of a version that does not know them."""
+        """Those of the attempts of a job; none where there is no such job."""
         try:
             return await self._http.get(f"/v1/jobs/{validate_id(job_id)}/tries", list[Try])
         except CallRefused as refused:
@@ -99,9 +99,7 @@ class Producing:
     async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
         already = f"; the first {before} jobs of this call are enqueued" if before else ""
         try:
-            return await self._http.post(
-                "/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare, rules=_rules(jobs)), Enqueued
-            )
+            return await self._http.post("/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare), Enqueued)
         except NoReply as error:
             raise OutcomeUnknown(
                 f"{error}: the reply was lost, so the enqueue may have happened or not{already}."
@@ -118,14 +116,6 @@ class Producing:
 
     def _miscounted(self, sent: int, answered: int) -> NoReturn:
         raise OutcomeUnknown(f"{self._http.base} answers {sent} jobs with {answered}")
-
-
-RULES = ("on_failure", "expires", "unique_period")
-"""What older servers do not know of a job."""
-
-
-def _rules(jobs: Sequence[NewJob]) -> tuple[str, ...]:
-    return tuple(name for name in RULES if any(getattr(job, name) is not None for job in jobs))
 
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:

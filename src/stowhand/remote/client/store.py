@@ -57,8 +57,7 @@ class HttpStore:
         self.jobs = Producing(self._http, self._options.max_attempts)
         self.results = HttpResults(self._http)
         self.notices = Notices()
-        """Warns of progress that an older server does not keep. Wake-ups arrive as answers to polls (``is_listening``),
-        and the server logs the store's own warnings."""
+        """Wake-ups arrive as answers to polls (``is_listening``), and the server logs the store's own warnings."""
         self._offered: TermsOffered | None = None
         self._terms: Terms | None = None
         self._wake_count: str | None = None
@@ -137,7 +136,7 @@ class HttpStore:
         progress: a worker makes them anew when it has learned the table's terms."""
         if self._offered is not None and self._offered.kind != "queue":
             return HttpHeartbeats(self._base, self._options, self._proofs)
-        return QueueHeartbeats(self._base, self._options, self._proofs, self.notices.warn)
+        return QueueHeartbeats(self._base, self._options, self._proofs)
 
     @property
     def terms(self) -> Terms | None:
