@@ -791,7 +791,6 @@ declare
   _changed bigint;
   _in_queues "stowhand".queue_heads;
   _last record;
-  _free boolean := true;
   _expires boolean := false;
 begin
   -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
@@ -807,7 +806,6 @@ begin
     _expires := exists (select from "stowhand".expiring e where e.expires_at <= _at);
     _tasks := "stowhand".unpaused(_tasks);
     if cardinality(_tasks) = 0 then return; end if;
-    _free := not exists (select from "stowhand".pauses p where p.task = '');
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
@@ -815,9 +813,7 @@ begin
       from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at) p;
     _picked := _in_queues.heads;
   else
-    if _free then
-      _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
-    end if;
+    _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
     -- With no job in any named queue, this question is all that queues cost.
     if exists (select from "stowhand".live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from "stowhand".queues q where q.hint_run_at is not null) then
@@ -1232,7 +1228,6 @@ CREATE FUNCTION stowhand.due_heads(_before timestamp with time zone) RETURNS TAB
     select s.run_at, s.queue, s.task, s.id from suspects s
   ) o where o.run_at < _before
     and not exists (select from "stowhand".queues q where q.name = o.queue and q.paused_at is not null)
-    and not exists (select from "stowhand".pauses p where p.task = case when o.queue is null then '' else o.task end)
     and not exists (select from "stowhand".pauses p where p.task = o.task)
   order by o.run_at, o.id
 $$;
@@ -2497,18 +2492,13 @@ CREATE FUNCTION stowhand.next_due(_tasks text[], _now timestamp with time zone D
 declare
   _at timestamptz := "stowhand".at(_now);
   _earliest timestamptz;
-  _free boolean := true;
 begin
-  if exists (select from "stowhand".pauses) then
-    _tasks := "stowhand".unpaused(_tasks);
-    _free := not exists (select from "stowhand".pauses p where p.task = '');
-  end if;
-  if _free then _earliest := "stowhand".free_due(_tasks, _at); end if;
+  if exists (select from "stowhand".pauses) then _tasks := "stowhand".unpaused(_tasks); end if;
+  _earliest := "stowhand".free_due(_tasks, _at);
   if _earliest is null or _earliest > _at then
     _earliest := least(_earliest, "stowhand".queued_due(_tasks, _at),
       (select min(j.run_at) from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
-          and (_free or j.queue is not null)));
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
     if exists (select from "stowhand".expiring) then _earliest := least(_earliest, "stowhand".next_expiry()); end if;
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
@@ -2676,15 +2666,6 @@ CREATE FUNCTION stowhand.pause_task(task_identifier text, _now timestamp with ti
 begin
   perform "stowhand".check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
   return "stowhand".write_pause(task_identifier, true, _now);
-end $$;
-
-CREATE FUNCTION stowhand.pause_unqueued(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '5s'
-    AS $$
-begin
-  return "stowhand".write_pause('', true, _now);
 end $$;
 
 CREATE FUNCTION stowhand.permanently_fail_jobs(job_ids bigint[], error_message text DEFAULT NULL::text) RETURNS SETOF stowhand.jobs
@@ -2940,7 +2921,6 @@ begin
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-      and (j.queue is not null or not exists (select from "stowhand".pauses p where p.task = ''))
     order by j.priority, j.run_at, j.id
   loop
     continue when _job.queue is not null
@@ -3526,15 +3506,6 @@ CREATE FUNCTION stowhand.resume_task(task_identifier text, _now timestamp with t
 begin
   perform "stowhand".check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
   return "stowhand".write_pause(task_identifier, false, _now);
-end $$;
-
-CREATE FUNCTION stowhand.resume_unqueued(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '5s'
-    AS $$
-begin
-  return "stowhand".write_pause('', false, _now);
 end $$;
 
 CREATE FUNCTION stowhand.retry(_id bigint, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
@@ -4136,7 +4107,7 @@ CREATE FUNCTION stowhand.unpaused(_tasks text[]) RETURNS text[]
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-  if not exists (select from "stowhand".pauses p where p.task <> '') then return _tasks; end if;
+  if not exists (select from "stowhand".pauses) then return _tasks; end if;
   if _tasks is null then
     with recursive free as (
       (select j.task from "stowhand".live j

@@ -64,24 +64,23 @@ def test_who_has_closed_the_output_before_is_told_the_truth_by_the_code(
     assert queue("queues", "pause", "q").out.startswith("q: unchanged")
 
 
-def test_a_task_and_the_jobs_without_a_queue_are_paused_listed_and_resumed(queue: Stowhand) -> None:
+def test_a_task_is_paused_listed_and_resumed(queue: Stowhand) -> None:
     queue("add", "hello", '{"name": "a"}')
-    paused = queue("queues", "pause", "--task", "hello", "--without-queue")
-    assert paused.out.splitlines() == ["task hello: paused", "jobs without a queue: paused"]
+    paused = queue("queues", "pause", "--task", "hello")
+    assert paused.out.splitlines() == ["task hello: paused"]
     assert queue("queues", "pause", "--task", "hello").out == "task hello: unchanged (it is paused already)\n"
-    heads, task, unqueued = queue("queues", "list").out.splitlines()
+    heads, task = queue("queues", "list").out.splitlines()
     assert heads.split() == ["ALSO", "PAUSED", "SINCE"]
     assert task.startswith("task hello ")
-    assert unqueued.startswith("jobs without a queue ")
-    first, last = queue("queues", "list", "--json").rows()
-    assert (first["task"], last["without_queue"]) == ("hello", True)
-    assert "task hello, jobs without a queue" in queue("stats").out
-    assert "task hello, jobs without a queue" in queue("top", "--once").out
+    (row,) = queue("queues", "list", "--json").rows()
+    assert row["task"] == "hello"
+    assert "task hello" in queue("stats").out
+    assert "task hello" in queue("top", "--once").out
     assert "paused: task hello" in queue("doctor").out
     queue("worker", "--once")
     assert len(queue("jobs", "list", "--state", "queued", "--json").rows()) == 1
-    resumed = queue("queues", "resume", "--task", "hello", "--without-queue", "--json").rows()
-    assert [row["done"] for row in resumed] == ["resumed", "resumed"]
+    resumed = queue("queues", "resume", "--task", "hello", "--json").rows()
+    assert [row["done"] for row in resumed] == ["resumed"]
     queue("worker", "--once")
     assert len(queue("jobs", "list", "--state", "completed", "--json").rows()) == 1
 
@@ -101,4 +100,4 @@ def test_a_task_is_paused_under_all_its_names(queue: Stowhand, tmp_path: Path) -
 def test_a_pause_of_nothing_is_refused(queue: Stowhand) -> None:
     refused = queue("queues", "pause")
     assert refused.code == 2
-    assert "--without-queue" in refused.err
+    assert "--task NAME" in refused.err

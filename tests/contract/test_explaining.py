@@ -19,7 +19,7 @@ pytestmark = needs("inspect")
 
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
-    *("task_paused", "unqueued_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
+    *("task_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
     *("worker_died", "suspect", "flags", "waits_for_children", "overdue", "due", "expires", "on_failure", "told"),
 )
 """Every code that a reason may have."""

@@ -216,46 +216,23 @@ async def test_a_resumed_task_goes_on_where_it_stood(harness: StoreHarness) -> N
     assert [claim.lease.job_id for claim in await harness.claim(10)] == [first.id, second.id]
 
 
-async def test_jobs_without_a_queue_are_paused_and_those_of_queues_go_on(harness: StoreHarness) -> None:
-    free, queued = await harness.add("a", priority=-1), await harness.add("a", queue="q")
-    assert await harness.store.operate.pause_unqueued() == TaskChange(None, True)
-    assert await harness.store.operate.pause_unqueued() == TaskChange(None, False)
-    assert (await harness.take()).job_id == queued.id
-    assert list(await harness.claim(10)) == []
-    assert await harness.store.next_due(None) is None
-    assert await harness.store.operate.resume_unqueued() == TaskChange(None, True)
-    assert await harness.store.operate.resume_unqueued() == TaskChange(None, False)
-    assert (await harness.take()).job_id == free.id
-
-
-@pytest.mark.parametrize("what", ["a", None])
-async def test_a_running_job_of_what_is_paused_goes_on_and_its_retry_waits(
-    harness: StoreHarness, what: str | None
-) -> None:
+async def test_a_running_job_of_a_paused_task_goes_on_and_its_retry_waits(harness: StoreHarness) -> None:
     lease = await harness.start("a")
-    await pause(harness, what)
+    await harness.store.operate.pause_task("a")
     assert not (await harness.heartbeats.beat([lease], 30.0)).lost
     assert await harness.settle(lease, ERRORED) is Verdict.SETTLED
     await harness.store.admin.retry(lease.job_id)
     assert list(await harness.claim(10)) == []
-    await resume(harness, what)
+    await harness.store.operate.resume_task("a")
     assert (await harness.take()).job_id == lease.job_id
 
 
-@pytest.mark.parametrize("what", ["a", None])
-async def test_a_suspect_of_what_is_paused_waits_and_hurries_no_worker(harness: StoreHarness, what: str | None) -> None:
+async def test_a_suspect_of_a_paused_task_waits_and_hurries_no_worker(harness: StoreHarness) -> None:
     job = await harness.make_suspect("a")
-    await pause(harness, what)
+    await harness.store.operate.pause_task("a")
     assert list(await harness.claim(10, suspects=True)) == []
     assert await harness.store.next_due(None) is None
-    await resume(harness, what)
-    assert (await harness.take(suspects=True)).job_id == job.id
-
-
-async def test_a_suspect_of_a_queue_is_no_job_without_one(harness: StoreHarness) -> None:
-    job = await harness.make_suspect("a", queue="q")
-    await harness.store.operate.pause_unqueued()
-    assert await harness.store.next_due(None) == 0
+    await harness.store.operate.resume_task("a")
     assert (await harness.take(suspects=True)).job_id == job.id
 
 
@@ -275,20 +252,11 @@ async def test_a_paused_task_hurries_no_worker_and_is_not_late(harness: StoreHar
     assert await harness.store.next_due(None) == 0
 
 
-async def test_paused_jobs_without_a_queue_are_not_late(harness: StoreHarness) -> None:
+async def test_a_resume_of_a_task_wakes_a_worker_in_another_process(harness: StoreHarness) -> None:
     await harness.add("a")
-    await harness.pass_time(60)
-    await harness.add("a", queue="q")
-    await harness.store.operate.pause_unqueued()
-    assert await harness.store.inspect.oldest_due() == pytest.approx(0, abs=1)
-
-
-@pytest.mark.parametrize("what", ["a", None])
-async def test_a_resume_of_a_task_wakes_a_worker_in_another_process(harness: StoreHarness, what: str | None) -> None:
-    await harness.add("a")
-    await pause(harness, what)
+    await harness.store.operate.pause_task("a")
     waiting = await asleep(harness, await harness.another())
-    await resume(harness, what)
+    await harness.store.operate.resume_task("a")
     assert await woken(waiting)
 
 
@@ -299,21 +267,18 @@ async def test_what_is_paused_is_told(harness: StoreHarness) -> None:
     await harness.store.operate.pause_task("a")
     await harness.pass_time(5)
     await harness.store.operate.pause_task("a")
-    await harness.store.operate.pause_unqueued()
-    expected = Pauses(tasks={"a": since, "b": since}, unqueued=harness.now)
+    expected = Pauses(tasks={"a": since, "b": since})
     assert await harness.store.inspect.pauses() == expected
     assert list(expected.tasks) == ["a", "b"]
     assert (await harness.store.inspect.figures()).pauses == expected
 
 
-async def test_it_is_explained_that_a_task_or_jobs_without_a_queue_are_paused(harness: StoreHarness) -> None:
+async def test_it_is_explained_that_a_task_is_paused(harness: StoreHarness) -> None:
     free, queued = await harness.add("a"), await harness.add("a", queue="q")
     await harness.store.operate.pause_task("a")
-    await harness.store.operate.pause_unqueued()
     codes = [await explained(harness, job.id) for job in (free, queued)]
-    assert codes[0][:2] == ["task_paused", "unqueued_paused"]
+    assert codes[0][0] == "task_paused"
     assert "task_paused" in codes[1]
-    assert "unqueued_paused" not in codes[1]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "a\nb"])
@@ -321,16 +286,6 @@ async def test_a_name_that_no_task_can_have_is_refused(harness: StoreHarness, na
     for call in (harness.store.operate.pause_task, harness.store.operate.resume_task):
         with pytest.raises(InvalidJob, match="task: "):
             await call(name)
-
-
-async def pause(harness: StoreHarness, task: str | None) -> None:
-    """A task, or the jobs without a queue."""
-    await (harness.store.operate.pause_unqueued() if task is None else harness.store.operate.pause_task(task))
-
-
-async def resume(harness: StoreHarness, task: str | None) -> None:
-    """The same again."""
-    await (harness.store.operate.resume_unqueued() if task is None else harness.store.operate.resume_task(task))
 
 
 async def explained(harness: StoreHarness, job_id: int) -> list[str]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stowhand.protocols.attention import Facts, concerns, erring, outlook
-from stowhand.protocols.figures import Amount, Pauses
+from stowhand.protocols.figures import Amount
 from stowhand.protocols.operating import QueueRow, TaskRow
 from stowhand.protocols.throughput import Period, Tally
 
@@ -103,11 +103,6 @@ def test_only_what_may_run_counts_in_how_long_the_rest_takes(
 def test_more_than_was_counted_is_said_so() -> None:
     more = msgspec.structs.replace(row("a", 0), due=Amount(10_000, least=True))
     assert outlook(Facts(now=NOON, tasks=[more], lately=())).startswith("more than 10,000 jobs are due")
-
-
-def test_no_time_is_told_while_jobs_without_a_queue_are_paused() -> None:
-    facts = Facts(now=NOON, tasks=[row("a", 1)], pauses=Pauses(unqueued=NOON), lately=RATE)
-    assert outlook(facts) == "1 job is due; how many may run now is not known."
 
 
 @pytest.mark.parametrize("seconds", [0, 30, 59])

@@ -46,7 +46,6 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
         await store.admin.permanently_fail_jobs([failed.id])
         await store.operate.pause_queue('the "post"')
         await store.operate.pause_task("resize")
-        await store.operate.pause_unqueued()
         async with heartbeats_of(store) as heartbeats:
             assert isinstance(heartbeats, WorkerList)
             await heartbeats.worker_seen(CARD)
@@ -55,7 +54,6 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
         assert lines(page) == [
             ('Queue the "post" is paused; 1 job is waiting in it', f"/jobs?queue=the%20%22post%22&{waiting}"),
             ("Task resize is paused; 0 jobs are waiting", f"/jobs?task=resize&{waiting}"),
-            ("Jobs without a queue are paused", "/queues"),
             ("No worker has the task unknown, of which 1 job is due", f"/jobs?task=unknown&{waiting}"),
             ("resize: 1 job failed by hand, the first ago", "/jobs?task=resize&state=failed"),
         ]

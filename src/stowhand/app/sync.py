@@ -201,8 +201,6 @@ class Sync:
     resume_queue = Waited(Operator.resume_queue)
     pause_task = Waited(Operator.pause_task)
     resume_task = Waited(Operator.resume_task)
-    pause_unqueued = Waited(Operator.pause_unqueued)
-    resume_unqueued = Waited(Operator.resume_unqueued)
     purge = Waited(Operator.purge)
     add_built_in = Waited(Administrator.add_built_in)
 

@@ -1,4 +1,4 @@
-"""``stowhand queues``: what the named queues hold; and what is paused: queues, tasks, the jobs without a queue."""
+"""``stowhand queues``: what the named queues hold; and what is paused: queues and tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stowhand.cli.session import with_store
 from stowhand.cli.text_table import table
 from stowhand.jobs.moments import iso, say
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.figures import UNQUEUED, Pauses
+from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import Operator, QueueChange, QueueRow, TaskChange, read_queue, read_task
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.loading import load_app
@@ -26,7 +26,6 @@ names_argument = click.argument("names", metavar="[QUEUE...]", nargs=-1)
 task_option = click.option(
     "tasks", "--task", metavar="NAME", multiple=True, help="A task, in whatever queue; repeatable."
 )
-unqueued_option = click.option("unqueued", "--without-queue", is_flag=True, help="All jobs without a queue.")
 
 
 @click.group(cls=Group, name="queues")
@@ -52,16 +51,14 @@ def list_queues(as_json: bool, **typed: Any) -> None:
         click.echo("\n".join(table(HEADINGS, [_cells(row) for row in found], right=NUMBERS)))
     else:
         click.echo("No queues.", err=True)
-    if names := pauses.names():
-        moments = [*pauses.tasks.values(), pauses.unqueued]
-        cells = [(name, say(since)) for name, since in zip(names, moments, strict=False)]
+    if pauses.tasks:
+        cells = [(f"task {task}", say(since)) for task, since in pauses.tasks.items()]
         click.echo("\n".join(table(("ALSO PAUSED", "SINCE"), cells)))
 
 
 @command.command("pause")
 @names_argument
 @task_option
-@unqueued_option
 @json_option
 @store_options
 def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
@@ -69,47 +66,37 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 
     Workers obey within a second. A queue or a task need not have any jobs yet.
     """
-    _change(typed, names, lambda on: (on.pause_queue, on.pause_task, on.pause_unqueued), "paused", as_json=as_json)
+    _change(typed, names, lambda on: (on.pause_queue, on.pause_task), "paused", as_json=as_json)
 
 
 @command.command("resume")
 @names_argument
 @task_option
-@unqueued_option
 @json_option
 @store_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
     """Let the jobs of these queues or tasks begin again, at once."""
-    _change(typed, names, lambda on: (on.resume_queue, on.resume_task, on.resume_unqueued), "resumed", as_json=as_json)
+    _change(typed, names, lambda on: (on.resume_queue, on.resume_task), "resumed", as_json=as_json)
 
 
-Verb = Callable[
-    [Operator],
-    tuple[
-        Callable[[str], Awaitable[QueueChange]],
-        Callable[[str], Awaitable[TaskChange]],
-        Callable[[], Awaitable[TaskChange]],
-    ],
-]
-"""What is done to a queue, to a task, and to the jobs without a queue."""
+Verb = Callable[[Operator], tuple[Callable[[str], Awaitable[QueueChange]], Callable[[str], Awaitable[TaskChange]]]]
+"""What is done to a queue, and to a task."""
 
 
 def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
-    tasks, unqueued = typed.pop("tasks"), typed.pop("unqueued")
-    if not (names or tasks or unqueued):
-        raise click.UsageError("name a queue, or give --task NAME or --without-queue")
+    tasks = typed.pop("tasks")
+    if not (names or tasks):
+        raise click.UsageError("name a queue, or give --task NAME")
     queues = [read_queue(name) for name in dict.fromkeys(names)]
     settings = settings_of(typed)
     tasks = [read_task(name) for name in dict.fromkeys(_with_second_names(settings.app, tasks))]
 
     async def one_by_one(store: QueueStore) -> None:
-        of_queue, of_task, unqueued_ones = verb(store.operate)
+        of_queue, of_task = verb(store.operate)
         for name in queues:
             report((await of_queue(name)).changed, name, {"queue": name})
         for name in tasks:
             report((await of_task(name)).changed, f"task {name}", {"task": name})
-        if unqueued:
-            report((await unqueued_ones()).changed, UNQUEUED, {"without_queue": True})
 
     def report(changed: bool, name: str, about: dict[str, object]) -> None:
         word = done if changed else "unchanged"
@@ -144,5 +131,3 @@ def _json(row: QueueRow) -> str:
 def _pauses_json(pauses: Pauses) -> Iterator[str]:
     for task, since in pauses.tasks.items():
         yield json.dumps({"task": task, "paused_since": iso(since)})
-    if pauses.unqueued is not None:
-        yield json.dumps({"without_queue": True, "paused_since": iso(pauses.unqueued)})

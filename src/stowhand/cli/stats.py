@@ -156,7 +156,6 @@ def stats_json(found: Stats) -> str:
             "counted": counted_json(found.counted),
             "paused": list(found.figures.paused),
             "paused_tasks": list(found.figures.pauses.tasks),
-            "paused_without_queue": found.figures.pauses.unqueued is not None,
             "workers": [
                 msgspec.structs.asdict(line.row.card)
                 | {"alive": line.row.alive, "busy": line.busy, "claimed_ahead": line.ahead}

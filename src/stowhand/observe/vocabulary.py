@@ -107,9 +107,7 @@ QUEUE_NAMED_JOBS = partial(
     f"Live jobs that have a queue, by queue: {_PARTS}",
     labels=("queue", "state"),
 )
-QUEUE_PAUSED = partial(
-    GaugeMetricFamily, "stowhand_queue_paused", "Queues and tasks that are paused; jobs without a queue count as one"
-)
+QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Queues and tasks that are paused")
 QUEUE_PAUSED_SINCE = partial(
     GaugeMetricFamily,
     "stowhand_queue_paused_since_timestamp_seconds",

@@ -88,7 +88,7 @@ def outlook(facts: Facts) -> str:
     """When nothing is due any more, if things go on as in the last minutes.
 
     Only jobs that may run are counted. A task's jobs may be in a queue that is paused, and a queue's may be of a task
-    that is: where both are, the most that may run is told. Of jobs without a queue, paused, nobody knows the number.
+    that is: where both are, the most that may run is told.
     """
     every = sum((row.due for row in facts.tasks), Amount())
     due = sum((row.due for row in facts.tasks if row.paused_since is None and row.able), Amount())
@@ -99,8 +99,6 @@ def outlook(facts: Facts) -> str:
         return f"Nothing is due{' that a worker may take' if every.number else ''}."
     due = msgspec.structs.replace(due, number=most)
     what = f"{_jobs(due)} due" if least == most else f"At most {_jobs(due)} due that may run now"
-    if facts.pauses.unqueued is not None:
-        return f"{what}; how many may run now is not known."
     since = (facts.now - RATED).replace(second=0, microsecond=0)  # of whole minutes, and of this one as far as it goes
     done = total(period for period in facts.lately if period.at >= since).finished
     if not done:
@@ -153,9 +151,6 @@ def _paused(facts: Facts) -> Iterator[Concern]:
         what = f"Task {_apart(name)} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
         of = {"task": name, "state": WAITING}
         yield Concern(what=what, of=of, todo=f"{RESUME} --task {shlex.quote(name)}", is_bad=False)
-    if facts.pauses.unqueued is not None:
-        what = "Jobs without a queue are paused"
-        yield Concern(what=what, page="queues", todo=f"{RESUME} --without-queue", is_bad=False)
 
 
 def _held(facts: Facts) -> Iterator[Concern]:

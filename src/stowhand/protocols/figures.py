@@ -12,7 +12,6 @@ from stowhand.jobs.job import State
 
 NAMES = 100
 """Tasks and queues that are listed by name, at most: the largest. The others are summed up."""
-UNQUEUED = "jobs without a queue"
 COUNTED = 10_000
 """Jobs that are counted for people: exactly up to this number, and beyond it only that there are more."""
 COUNTED_FOR_METRICS = 1_000_000
@@ -64,21 +63,10 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: Mapping[str, datetime] = {}
     """By name."""
-    unqueued: datetime | None = None
-    """All jobs without a queue."""
-
-    @classmethod
-    def read(cls, since: Mapping[str, datetime]) -> Pauses:
-        """From a store's rows, in which the empty name means the jobs without a queue."""
-        return cls(tasks={task: at for task, at in since.items() if task}, unqueued=since.get(""))
-
-    def since(self, task: str, queue: str | None) -> datetime | None:
-        """Since when a job is paused by these; ``None``: it is not."""
-        return self.tasks.get(task) or (self.unqueued if queue is None else None)
 
     def names(self) -> list[str]:
         """What is paused, for people."""
-        return [*(f"task {task}" for task in self.tasks), *([UNQUEUED] if self.unqueued is not None else [])]
+        return [f"task {task}" for task in self.tasks]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,12 +81,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     paused: Mapping[str, datetime]
     """Queues that are paused, by name, and since when."""
     pauses: Pauses = Pauses()
-    """Paused tasks, and the jobs without a queue."""
+    """Paused tasks."""
 
     def all_pauses(self) -> list[datetime]:
-        """When each pause began: of queues, of tasks, and of the jobs without a queue."""
-        unqueued = [] if self.pauses.unqueued is None else [self.pauses.unqueued]
-        return [*self.paused.values(), *self.pauses.tasks.values(), *unqueued]
+        """When each pause of a queue or task began."""
+        return [*self.paused.values(), *self.pauses.tasks.values()]
 
 
 class CronFigures(msgspec.Struct, frozen=True, kw_only=True):

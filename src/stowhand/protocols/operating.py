@@ -58,10 +58,9 @@ class QueueChange(msgspec.Struct, frozen=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True):
-    """The result of a pause or a resume of a task, or of the jobs without a queue."""
+    """The result of a pause or a resume of a task."""
 
-    task: str | None
-    """``None``: the jobs without a queue."""
+    task: str
     changed: bool
     """False: it was so already."""
 
@@ -228,12 +227,6 @@ class Operator(Protocol):
 
     async def resume_task(self, name: str) -> TaskChange:
         """Let its jobs be claimed again; workers are woken."""
-
-    async def pause_unqueued(self) -> TaskChange:
-        """Let no further job without a queue be claimed; running ones go on."""
-
-    async def resume_unqueued(self) -> TaskChange:
-        """Let them be claimed again; workers are woken."""
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count, up to

@@ -212,7 +212,7 @@ class Inspector(FailureGroups, Protocol):
         """Queues that have live jobs or are paused, by name. ``paused``: only these, which costs less."""
 
     async def pauses(self) -> Pauses:
-        """Which tasks are paused, and whether jobs without a queue are; since when."""
+        """Which tasks are paused, and since when."""
 
     async def workers(self) -> Sequence[WorkerRow]:
         """Workers that are registered, those that died within a day included, by name."""

@@ -67,7 +67,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     paused_since: datetime | None = None
     """Its queue is paused."""
     pauses: Pauses = Pauses()
-    """Its task may be, and the jobs without a queue."""
+    """Its task may be paused."""
     holder: Holder | None = None
     """Of its queue, unless that is the job itself."""
     ahead: int = 0
@@ -181,9 +181,6 @@ def _paused(facts: Facts) -> Iterator[Reason]:
     if since := pauses.tasks.get(job.task):
         undo = f"stowhand queues resume --task {shlex.quote(job.task)}"
         yield Reason("task_paused", f"the task {job.task!r} is paused, since {_say(since)}", undo)
-    if job.queue is None and pauses.unqueued is not None:
-        undo = "stowhand queues resume --without-queue"
-        yield Reason("unqueued_paused", f"jobs without a queue are paused, since {_say(pauses.unqueued)}", undo)
 
 
 def _queue(facts: Facts) -> Iterator[Reason]:

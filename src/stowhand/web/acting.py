@@ -128,8 +128,6 @@ PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | TaskChange]]
     "resume queue": lambda operate, name: operate.resume_queue(name),
     "pause task": lambda operate, name: operate.pause_task(name),
     "resume task": lambda operate, name: operate.resume_task(name),
-    "pause unqueued": lambda operate, name: operate.pause_unqueued(),
-    "resume unqueued": lambda operate, name: operate.resume_unqueued(),
 }
 
 

@@ -52,9 +52,9 @@ ORDERS: dict[str, Callable[[TaskLine], Any]] = {
 
 
 async def queues(asked: Asked, reading: Reading) -> View:
-    """Depth, holder and pause of each queue, and whether jobs without one are paused."""
+    """Depth, holder and pause of each queue."""
     rows = _sorted(await reading.queues(), lambda row: (row.paused_since is None, not row.failed, row.name))
-    return _view(asked, "queues", rows, pauses=await reading.pauses())
+    return _view(asked, "queues", rows)
 
 
 async def tasks(asked: Asked, reading: Reading) -> View:

@@ -51,19 +51,13 @@ class Operator:
     async def resume_task(self, name: str) -> TaskChange:
         return self._resume(read_task(name))
 
-    async def pause_unqueued(self) -> TaskChange:
-        return self._pause("")
-
-    async def resume_unqueued(self) -> TaskChange:
-        return self._resume("")
-
     def _pause(self, task: str) -> TaskChange:
         with self._transaction() as rows:
-            return TaskChange(task or None, pause(rows.paused_tasks, task, rows.now))
+            return TaskChange(task, pause(rows.paused_tasks, task, rows.now))
 
     def _resume(self, task: str) -> TaskChange:
         with self._transaction() as rows:
-            return TaskChange(task or None, resume(rows, rows.paused_tasks, task))
+            return TaskChange(task, resume(rows, rows.paused_tasks, task))
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
@@ -89,8 +83,8 @@ def resume(rows: Rows, paused: dict[str, datetime], name: str) -> bool:
 
 
 def pauses(rows: Rows) -> Pauses:
-    """Of tasks, and of the jobs without a queue."""
-    return Pauses.read(dict(sorted(rows.paused_tasks.items())))
+    """Of tasks."""
+    return Pauses(tasks=dict(sorted(rows.paused_tasks.items())))
 
 
 def workers(rows: Rows) -> list[WorkerRow]:

@@ -135,7 +135,7 @@ class Rows:
         self.paused_queues: dict[str, datetime] = {}
         """By name, since when."""
         self.paused_tasks: dict[str, datetime] = {}
-        """By name, since when; the empty name stands for the jobs without a queue."""
+        """By name, since when."""
         self.workers: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
         """By name: the card, when it was first seen, and when last."""
         self.app_versions: list[tuple[str, datetime, datetime]] = []
@@ -189,9 +189,7 @@ class Rows:
             del self.uniques[key]
 
     def is_paused(self, row: Row) -> bool:
-        """Its queue, its task, or all jobs without a queue."""
-        if row.queue is None and "" in self.paused_tasks:
-            return True
+        """Its queue or its task."""
         return row.task in self.paused_tasks or row.queue in self.paused_queues
 
     def check(self, job_id: int, state: State) -> None:

@@ -165,7 +165,7 @@ class Inspector:
 
     async def pauses(self) -> Pauses:
         """By name."""
-        return Pauses.read(dict(await self._ask("pauses")))
+        return Pauses(tasks=dict(await self._ask("pauses")))
 
     async def workers(self) -> Sequence[WorkerRow]:
         """By name."""

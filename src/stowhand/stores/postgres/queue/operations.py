@@ -38,16 +38,6 @@ class Operator:
         ((changed,),) = await self._ask("resume_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 
-    async def pause_unqueued(self) -> TaskChange:
-        """A running job goes on."""
-        ((changed,),) = await self._ask("pause_unqueued", self._context.now())
-        return TaskChange(None, changed)
-
-    async def resume_unqueued(self) -> TaskChange:
-        """Workers are woken."""
-        ((changed,),) = await self._ask("resume_unqueued", self._context.now())
-        return TaskChange(None, changed)
-
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Page by page."""
         now = self._context.now()

@@ -502,12 +502,6 @@ select {schema}.pause_task(%s, %s::timestamptz)
 -- name: resume_task
 select {schema}.resume_task(%s, %s::timestamptz)
 
--- name: pause_unqueued
-select {schema}.pause_unqueued(%s::timestamptz)
-
--- name: resume_unqueued
-select {schema}.resume_unqueued(%s::timestamptz)
-
 -- name: pauses
 select task, since from {schema}.pauses order by task collate "C"
 

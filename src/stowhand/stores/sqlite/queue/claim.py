@@ -119,20 +119,15 @@ def _candidates(tx: Transaction, request: ClaimRequest) -> Generator[Candidate, 
         tasks = None if request.tasks is None else as_json(request.tasks)
         yield from tx.run("due_suspects", tasks=tasks, forbidden=forbidden or "[]")
         return
-    paused = _paused(tx)
-    free = _free_tasks(tx, request.tasks, paused)
+    paused = _paused_tasks(tx)
+    free = _tasks(tx, request.tasks, "next_task", paused)
     serial = _tasks(tx, request.tasks, "next_serial_task", paused)
     streams = [*(_due(tx, task, forbidden) for task in free), *(_heads(tx, task, forbidden) for task in serial)]
     yield from streams[0] if len(streams) == 1 else merge(*streams)
 
 
-def _paused(tx: Transaction) -> set[str]:
-    """Tasks; the empty name: jobs without a queue."""
+def _paused_tasks(tx: Transaction) -> set[str]:
     return {task for task, _ in tx.run("pauses")}
-
-
-def _free_tasks(tx: Transaction, wanted: tuple[str, ...] | None, paused: set[str]) -> list[str]:
-    return [] if "" in paused else _tasks(tx, wanted, "next_task", paused)
 
 
 def _tasks(tx: Transaction, wanted: tuple[str, ...] | None, step: str, paused: set[str]) -> list[str]:
@@ -194,7 +189,11 @@ def _refresh_head(tx: Transaction, queue: str, task: str) -> None:
 def next_due(tx: Transaction, tasks: tuple[str, ...] | None) -> float | None:
     """Seconds until the first waiting job is due that is not paused, whether or not something else holds it up; or one
     of any task expires."""
-    found = [due for task in _free_tasks(tx, tasks, _paused(tx)) for due in _levels(tx, "next_level", task=task)]
+    found = [
+        due
+        for task in _tasks(tx, tasks, "next_task", _paused_tasks(tx))
+        for due in _levels(tx, "next_level", task=task)
+    ]
     wanted = None if tasks is None else as_json(tasks)
     found += [known for known in tx.column("first_head", tasks=wanted) if known is not None]
     for queue, task in tx.run("unknown_heads", tasks=wanted):

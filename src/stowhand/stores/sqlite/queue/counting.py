@@ -62,7 +62,7 @@ def held(tx: Transaction, each: int) -> list[Held]:
 
 def pauses(tx: Transaction) -> Pauses:
     """By name."""
-    return Pauses.read({task: to_datetime(since) for task, since in tx.run("pauses")})
+    return Pauses(tasks={task: to_datetime(since) for task, since in tx.run("pauses")})
 
 
 def _standing(tx: Transaction, *, of_queues: bool = True) -> tuple[Tallies, Tallies, Tallies]:

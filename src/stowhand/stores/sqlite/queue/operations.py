@@ -15,7 +15,7 @@ BELOW_ALL = -(2**63)
 
 
 class Operator:
-    """A pause reaches every worker with its next claim. The empty name of a task: jobs without a queue."""
+    """A pause reaches every worker with its next claim."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -34,13 +34,6 @@ class Operator:
 
     async def resume_task(self, name: str) -> TaskChange:
         return TaskChange(name, await self._change("resume_task", wakes=True, task=read_task(name)))
-
-    async def pause_unqueued(self) -> TaskChange:
-        """A running job goes on."""
-        return TaskChange(None, await self._change("pause_task", task=""))
-
-    async def resume_unqueued(self) -> TaskChange:
-        return TaskChange(None, await self._change("resume_task", wakes=True, task=""))
 
     async def _change(self, statement: str, *, wakes: bool = False, **named: str) -> bool:
         return await self._connections.write(lambda tx: tx.run(statement, **named).rowcount > 0, wakes=wakes)

@@ -149,7 +149,6 @@ begin
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-      and (j.queue is not null or not exists (select from {schema}.pauses p where p.task = ''))
     order by j.priority, j.run_at, j.id
   loop
     continue when _job.queue is not null
@@ -167,7 +166,7 @@ end $$;
 create or replace function {schema}.unpaused(_tasks text[]) returns text[]
 language plpgsql stable as $$
 begin
-  if not exists (select from {schema}.pauses p where p.task <> '') then return _tasks; end if;
+  if not exists (select from {schema}.pauses) then return _tasks; end if;
   if _tasks is null then
     with recursive free as (
       (select j.task from {schema}.live j
@@ -244,7 +243,6 @@ declare
   _changed bigint;
   _in_queues {schema}.queue_heads;
   _last record;
-  _free boolean := true;
   _expires boolean := false;
 begin
   -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
@@ -260,7 +258,6 @@ begin
     _expires := exists (select from {schema}.expiring e where e.expires_at <= _at);
     _tasks := {schema}.unpaused(_tasks);
     if cardinality(_tasks) = 0 then return; end if;
-    _free := not exists (select from {schema}.pauses p where p.task = '');
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
@@ -268,9 +265,7 @@ begin
       from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at) p;
     _picked := _in_queues.heads;
   else
-    if _free then
-      _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
-    end if;
+    _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
     -- With no job in any named queue, this question is all that queues cost.
     if exists (select from {schema}.live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from {schema}.queues q where q.hint_run_at is not null) then
@@ -426,18 +421,13 @@ language plpgsql stable {definer} {index_plans} as $$
 declare
   _at timestamptz := {schema}.at(_now);
   _earliest timestamptz;
-  _free boolean := true;
 begin
-  if exists (select from {schema}.pauses) then
-    _tasks := {schema}.unpaused(_tasks);
-    _free := not exists (select from {schema}.pauses p where p.task = '');
-  end if;
-  if _free then _earliest := {schema}.free_due(_tasks, _at); end if;
+  if exists (select from {schema}.pauses) then _tasks := {schema}.unpaused(_tasks); end if;
+  _earliest := {schema}.free_due(_tasks, _at);
   if _earliest is null or _earliest > _at then
     _earliest := least(_earliest, {schema}.queued_due(_tasks, _at),
       (select min(j.run_at) from {schema}.live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
-          and (_free or j.queue is not null)));
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
     if exists (select from {schema}.expiring) then _earliest := least(_earliest, {schema}.next_expiry()); end if;
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;

@@ -166,7 +166,6 @@ language sql stable {index_plans} as $$
     select s.run_at, s.queue, s.task, s.id from suspects s
   ) o where o.run_at < _before
     and not exists (select from {schema}.queues q where q.name = o.queue and q.paused_at is not null)
-    and not exists (select from {schema}.pauses p where p.task = case when o.queue is null then '' else o.task end)
     and not exists (select from {schema}.pauses p where p.task = o.task)
   order by o.run_at, o.id
 $$;

@@ -86,8 +86,6 @@ begin
       ('resume_queue', 'admin'),
       ('pause_task', 'admin'),
       ('resume_task', 'admin'),
-      ('pause_unqueued', 'admin'),
-      ('resume_unqueued', 'admin'),
       ('retry', 'admin'),
       ('retry_failed', 'admin'),
       ('cancel', 'admin'),

@@ -38,7 +38,7 @@ begin
   return true;
 end $$;
 
--- A pause by its name in `pauses`: a task, or the jobs without a queue (''). True: it was not so before.
+-- Pause or resume a task. True: it was not so before.
 create or replace function {schema}.write_pause(_task text, _is_on boolean, _now timestamptz) returns boolean
 language plpgsql as $$
 begin
@@ -66,20 +66,6 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
   perform {schema}.check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
   return {schema}.write_pause(task_identifier, false, _now);
-end $$;
-
--- No job without a queue is claimed from now on. True: they were not paused before.
-create or replace function {schema}.pause_unqueued(_now timestamptz default null) returns boolean
-language plpgsql {definer} set lock_timeout = '5s' as $$
-begin
-  return {schema}.write_pause('', true, _now);
-end $$;
-
--- Jobs without a queue are claimed again. True: they were paused before.
-create or replace function {schema}.resume_unqueued(_now timestamptz default null) returns boolean
-language plpgsql {definer} set lock_timeout = '5s' as $$
-begin
-  return {schema}.write_pause('', false, _now);
 end $$;
 
 create or replace function {schema}.worker_seen(

@@ -56,7 +56,6 @@ WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
         SELECT 1 FROM stowhand_jobs AS running WHERE running.queue = job.queue AND running.state = 'processing'
     ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.queue = job.queue))
     AND task NOT IN (SELECT task FROM stowhand_pauses)
-    AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))
 ORDER BY priority, run_at, id
 
 -- name: take
@@ -121,5 +120,4 @@ WHERE recheck_at = -62135596800000000 AND queue NOT IN (SELECT queue FROM stowha
 -- name: first_suspect
 SELECT min(run_at) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
 WHERE state IN ('queued', 'errored') AND resets >= 2 AND task NOT IN (SELECT task FROM stowhand_pauses)
-    AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))

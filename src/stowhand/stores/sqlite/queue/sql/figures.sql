@@ -62,7 +62,7 @@ SELECT queue, sum(jobs), sum(due) FROM (
 -- name: paused
 SELECT queue, since FROM stowhand_paused ORDER BY queue
 
--- Tasks that are paused; the empty name: jobs without a queue.
+-- Tasks that are paused.
 -- name: pauses
 SELECT task, since FROM stowhand_pauses ORDER BY task
 
@@ -141,7 +141,6 @@ SELECT id, run_at FROM (
     )
 ) WHERE (queue IS NULL OR queue NOT IN (SELECT queue FROM stowhand_paused))
     AND task NOT IN (SELECT task FROM stowhand_pauses)
-    AND (queue IS NOT NULL OR NOT EXISTS (SELECT 1 FROM stowhand_pauses WHERE task = ''))
     AND run_at < :before
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
     AND (:held OR queue IS NULL OR queue NOT IN (
