@@ -3590,132 +3590,6 @@ begin
   perform "stowhand".wake();
 end $$;
 
-CREATE FUNCTION stowhand.search_jobs(_states text[], _task text, _queue text, _key text, _flag text, _worker text, _error text, _since timestamp with time zone, _until timestamp with time zone, _below bigint, _at timestamp with time zone, _limit integer, _budget double precision, _rows integer) RETURNS TABLE(looked_at bigint, next_id bigint, next_at timestamp with time zone, id bigint, task text, state text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, worker text, cancel_requested boolean, last_worker text, progress double precision, progress_text text)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET jit TO 'off'
-    AS $_$
-#variable_conflict use_column
-declare
-  _begin timestamptz := clock_timestamp();
-  _before timestamptz;
-  _left double precision;
-  _one text := case when cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then _states[1] end;
-  _wanted text := 'o.state = any($1)'
-    || case when _task is null then '' else ' and o.task = $2' end
-    || case when _queue is null then '' else ' and o.queue = $3' end
-    || case when _key is null then '' else ' and o.key = $4' end
-    || case when _flag is null then '' else ' and o.flags @> array[$5]' end;
-  _error_in constant text := case when _error is null then '' else ' and position(lower($7) in lower(%s)) > 0' end;
-  _live text := _wanted || format(_error_in, 'coalesce(o.last_error, o.earlier_error)')
-    || case when _worker is null then '' else ' and coalesce(o.worker, o.last_worker) = $6' end
-    || case when _since is null then '' else ' and coalesce(o.finished_at, o.created_at) >= $8' end
-    || case when _until is null then '' else ' and coalesce(o.finished_at, o.created_at) < $9' end;
-  _past text := _wanted || format(_error_in, 'o.last_error')
-    || case when _worker is null then '' else ' and o.worker = $6' end
-    || case when _since is null then '' else ' and o.finished_at >= $8' end
-    || case when _until is null then '' else ' and o.finished_at < $9' end;
-  _order text := case when _at is null then 'id desc' else 'at desc, id desc' end;
-  _is_live constant boolean := _states && array['queued', 'errored', 'processing', 'failed'];
-  _few bigint[];
-  _piece text;
-  _count bigint;
-  _place record;
-  _last record;
-  _found bigint[] := '{}';
-  _times timestamptz[] := '{}';
-  _ids bigint[];
-  _ends timestamptz[];
-  _numbers bigint[];
-  _looked bigint := 0;
-  _take int;
-begin
-  if _is_live and _key is not null then
-    execute format('select array_agg(o.id) from %I.live o where o.key = $1', 'stowhand') into _few using _key;
-    _few := coalesce(_few, '{}');
-  elsif _is_live and _queue is not null and _one is null then
-    select case when count(*) <= 10000 then coalesce(array_agg(f.id) filter (where f.queue = _queue), '{}') end into _few
-    from (
-      (select l.id, l.queue from "stowhand".live l
-       where l.queue = _queue and l.state in ('queued', 'errored') and l.resets < 2 limit 10001)
-      union all
-      (select l.id, l.queue from "stowhand".live l where l.state in ('queued', 'errored') and l.resets >= 2 limit 10001)
-      union all
-      (select l.id, l.queue from "stowhand".live l where l.state = 'processing' limit 10001)
-      union all
-      (select l.id, l.queue from "stowhand".live l where l.state = 'failed' limit 10001)
-    ) f;
-  end if;
-  if _is_live then
-    _piece := format(
-      '(select o.id, o.finished_at as at, %s as hit from %I.live o where %s %s %s order by %s limit $12)', _live,
-      'stowhand', case when _one is null then '' else format('o.state = %L and', _one) end,
-      case when _few is null then '' else 'o.id = any($14) and' end,
-      case when _at is null then 'o.id < $10' else '(o.finished_at, o.id) < ($11, $10)' end,
-      case when _at is null then 'o.id desc' else 'o.finished_at desc, o.id desc' end);
-  else
-    _piece := format(
-      '(select o.id, o.finished_at as at, %s as hit from %I.history o where o.id < $10 order by o.id desc limit $12)', _past,
-      'stowhand');
-  end if;
-  _piece := format(
-    'with piece as (
-       select p.id, p.at, p.hit is true as hit, row_number() over (order by %1$s) as n
-       from %2$s p)
-     select count(*), (array_agg(c.id order by c.n) filter (where c.hit))[:$13],
-       (array_agg(c.at order by c.n) filter (where c.hit))[:$13], (array_agg(c.n order by c.n) filter (where c.hit))[:$13],
-       (array_agg(c.id order by c.n desc))[1], (array_agg(c.at order by c.n desc))[1] from piece c',
-    _order, _piece);
-  while _below is not null and cardinality(_found) < _limit loop
-    _before := clock_timestamp();
-    _take := _limit - cardinality(_found);
-    execute _piece into _count, _ids, _ends, _numbers, _below, _at
-      using _states, _task, _queue, _key, _flag, _worker, _error, _since, _until, _below, _at, _rows, _take, _few;
-    _found := _found || _ids;
-    _times := _times || _ends;
-    if cardinality(_ids) = _take and _numbers[_take] < _count then  -- what lies behind the last one is for the next answer
-      _looked := _looked + _numbers[_take];
-      _below := _ids[_take];
-      _at := _ends[_take];
-      exit;
-    end if;
-    _looked := _looked + _count;
-    if _count < _rows then _below := null; end if;
-    _left := _budget - extract(epoch from clock_timestamp() - _begin);
-    exit when _below is null or _left <= 0;
-    _rows := greatest(1000, least(_rows * 2, 100000, _rows * _left / 6
-      / greatest(extract(epoch from clock_timestamp() - _before), 0.000001)));
-  end loop;
-  if _one is distinct from 'failed' then _at := null; end if;
-  return query select _looked, _below, _at, j.* from (values (1)) as always(one) left join lateral (
-    select l.id, l.task, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets, l.max_resets, l.key,
-      l.flags, left(split_part(coalesce(l.last_error, l.earlier_error), e'\n', 1), 200), l.revision, l.created_at, l.updated_at, l.started_at,
-      l.finished_at, l.worker, l.cancel_requested, coalesce(l.worker, l.last_worker), l.progress, l.progress_text
-    from "stowhand".live l where l.id = any(_found)
-    union all
-    select h.id, h.task, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets, h.max_resets, h.key,
-      h.flags, left(split_part(h.last_error, e'\n', 1), 200), h.revision, h.created_at, h.updated_at, h.started_at,
-      h.finished_at, null, h.cancel_requested, h.worker, null, null
-    from "stowhand".history h where h.id = any(_found) and h.finished_at = any(_times)) j on true;
-end $_$;
-
-CREATE FUNCTION stowhand.searchable(_states text[], _most integer) RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-begin
-  if cardinality(_states) = 1 and _states[1] in ('processing', 'failed') then
-    return (select s.jobs from "stowhand".count_states(_most) s where s.state = _states[1]);
-  end if;
-  return case when _states && array['queued', 'errored', 'processing', 'failed']
-      then (select count(*) from (select from "stowhand".live l limit _most + 1) c) else 0 end
-    + case when _states && array['completed', 'canceled']
-      then (select count(*) from (select from "stowhand".history h limit _most + 1) c) else 0 end;
-end $$;
-
 CREATE FUNCTION stowhand.set_scout() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
@@ -4431,10 +4305,66 @@ ALTER TABLE stowhand.live ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE VIEW stowhand.live_jobs AS
+ SELECT id,
+    task,
+    (payload)::text AS payload,
+    state,
+    queue,
+    priority,
+    run_at,
+    attempts,
+    max_attempts,
+    resets,
+    max_resets,
+    key,
+    flags,
+    COALESCE(last_error, earlier_error) AS last_error,
+    revision,
+    created_at,
+    updated_at,
+    started_at,
+    finished_at,
+    worker,
+    cancel_requested,
+    NULL::text AS result,
+    COALESCE(worker, last_worker) AS last_worker,
+    progress,
+    progress_text
+   FROM stowhand.live;
+
 CREATE VIEW stowhand.migrations AS
  SELECT 1000000 AS id,
     now() AS ts,
     true AS breaking;
+
+CREATE VIEW stowhand.past_jobs AS
+ SELECT id,
+    task,
+    (payload)::text AS payload,
+    state,
+    queue,
+    priority,
+    run_at,
+    attempts,
+    max_attempts,
+    resets,
+    max_resets,
+    key,
+    flags,
+    last_error,
+    revision,
+    created_at,
+    updated_at,
+    started_at,
+    finished_at,
+    NULL::text AS worker,
+    cancel_requested,
+    (result)::text AS result,
+    worker AS last_worker,
+    NULL::double precision AS progress,
+    NULL::text AS progress_text
+   FROM stowhand.history;
 
 CREATE TABLE stowhand.pauses (
     task text NOT NULL,

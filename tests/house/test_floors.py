@@ -30,6 +30,12 @@ STRANGERS = {
     "flows/redis": ("stowhand.stores", "stowhand.worker", "stowhand.flows.queue"),
     "flows/queue": ("stowhand.flows.redis",),
     "stores/database": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
+    "stores/kernel": (
+        "stowhand.stores.postgres",
+        "stowhand.stores.sqlite",
+        "stowhand.stores.memory",
+        "stowhand.stores.table",
+    ),
     "stores/callers": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
     "stores/postgres": ("stowhand.stores.sqlite", "stowhand.stores.memory"),
     "stores/sqlite": ("stowhand.stores.postgres", "stowhand.stores.memory"),

@@ -19,9 +19,10 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.queue_store import JobFilter, Reschedule
 from stowhand.protocols.store import Verdict
 from stowhand.stores.database.statements import fill
+from stowhand.stores.kernel.columns import COLUMNS
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.context import fillings_of
-from stowhand.stores.postgres.queue.rows import COLUMNS, read_job
+from stowhand.stores.postgres.queue.rows import read_job
 from stowhand.stores.postgres.queue.texts import FUNCTIONS, read_functions, read_migrations
 from tests.conftest import Run
 from tests.stores.postgres.verbs import claim

@@ -148,6 +148,12 @@ class Guest:
         if self._read_within is None or not is_idle(self._connection):
             yield
             return
+        async with self.reading():
+            yield
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """BEGIN goes out with the first statement."""
         async with self._connection.pipeline(), self.transaction():
             yield
 

@@ -65,6 +65,9 @@ class Session(Protocol):
     def alone(self) -> AbstractAsyncContextManager[Any]:
         """Around a statement that is a transaction by itself: read committed, whatever the server's default is."""
 
+    def reading(self) -> AbstractAsyncContextManager[Any]:
+        """A transaction of statements that are sent at once, up to the first whose rows are fetched (``fetch``)."""
+
     async def execute(self, query: bytes) -> object:
         """Text without values; it may hold several statements."""
 
@@ -102,6 +105,12 @@ class Connection(psycopg.AsyncConnection[Row]):
         if not is_idle(self):
             yield  # within a transaction, which began as it should
             return
+        async with self.reading():
+            yield
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """BEGIN goes out with the first statement."""
         async with self.pipeline(), self.transaction():
             if self.read_within is not None:
                 await self.execute(READ_ONLY, [str(round(self.read_within * 1000))])
@@ -395,6 +404,14 @@ async def rows(connection: Session, statement: bytes, values: Values = (), prepa
         else:
             await cursor.execute(statement, values, prepare=connection.preparing(prepare))
         return await cursor.fetchall() if cursor.rownumber is not None else []
+
+
+async def fetch(connection: Session, statement: bytes, values: Values) -> list[Row]:
+    """The same inside ``Session.reading``."""
+    async with asyncio.timeout(DEADLINE):
+        cursor = connection.reader()
+        await cursor.execute(statement, values, prepare=connection.preparing(None))
+        return await cursor.fetchall()
 
 
 async def ask(

@@ -2,6 +2,7 @@
 
 migrations/   the schema's tables
 functions/    the schema's functions, its whole protocol; grants.sql says which role may call what
+reader        asks what ../../kernel asks of both engines
 statements.sql   how they are called
 store.py      PostgresStore: opens everything below, is what a worker sees, and has the parts as attributes
 context.py    what the parts share: address, schema, statements, clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,93 +11,35 @@ import msgspec
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses, Tallies
 from stowhand.protocols.operating import (
-    HELD_SHOWN,
     MAX_OVERDUE_JOBS,
     MOST_AHEAD,
     OVERDUE_SECONDS,
-    AppVersion,
     Explanation,
-    Held,
     QueueRow,
     TaskRow,
-    WorkerCard,
-    WorkerRow,
-    worker_row,
 )
-from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
-from stowhand.protocols.searching import (
-    ABOVE_ALL,
-    ANY,
-    FIRST_PIECE,
-    HISTORY,
-    LIVE,
-    NOTHING,
-    Found,
-    Place,
-    Search,
-    micros_of,
-    moment_of,
-)
+from stowhand.protocols.queue_store import FAILURES_MOST, Failures
 from stowhand.protocols.throughput import MOST_TASKS, Period
-from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
+from stowhand.protocols.validation import validate_id, validate_step
 from stowhand.stores.database.link import Values
 from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
+from stowhand.stores.kernel.inspector import Inspector as KernelInspector
 from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
 from stowhand.stores.periods import periods
 from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.rows import Row, read_job
 from stowhand.stores.postgres.shared.array_literals import text_array
-from stowhand.stores.searching import Part, SearchProgress
 
 _numbers = msgspec.json.Decoder(dict[str, int])
-_NAMES = ("task", "queue", "key", "worker", "error", "since", "until", "limit")
 
 
-class Inspector:
+class Inspector(KernelInspector):
     """For people. Every call is a transaction of its own."""
 
     def __init__(self, context: PostgresContext) -> None:
+        super().__init__(Reader(context))
         self._context = context
-
-    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
-        """In id order, rising or falling."""
-        wanted = validate_filter(wanted)
-        found = await self._ask_with("newest" if wanted.newest_first else "list", _parameters(wanted))
-        return [read_job(row) for row in found]
-
-    async def search(self, wanted: Search = ANY) -> Found:
-        """Search the live jobs, then the history."""
-        valid = validate_search(wanted)
-        if valid is None:
-            return NOTHING
-        progress = SearchProgress(valid)
-        while (part := progress.next_part()) is not None:
-            progress.add(*await self._search_part(valid, part))
-        if progress.is_complete:
-            return progress.found(Amount())
-        ((number,),) = await self._ask("searchable", sorted(valid.wanted), COUNTED)
-        return progress.found(Amount.up_to(COUNTED, number))
-
-    async def _search_part(self, wanted: Search, part: Part) -> tuple[builtins.list[Job], int, Place | None]:
-        at = part.place.at
-        values = msgspec.structs.asdict(wanted) | {
-            "states": [*part.states],
-            "below": part.place.id,
-            "at": None if at is None else "infinity" if at == ABOVE_ALL else moment_of(at),
-            "limit": part.limit,
-            "budget": part.budget,
-            "rows": FIRST_PIECE,
-        }
-        rows = await self._ask_with("search", values)
-        *_, examined, next_id, next_at = rows[0]
-        jobs = [read_job(row[:-3]) for row in rows if row[0] is not None]
-        jobs.sort(key=lambda job: job.id, reverse=True)
-        if wanted.by_failure:
-            jobs.sort(key=lambda job: job.finished_at or job.created_at, reverse=True)
-        if next_id is None:
-            return jobs, examined, None
-        at = None if next_at is None else micros_of(next_at)
-        return jobs, examined, Place(in_history=part.place.in_history, id=next_id, at=at)
 
     async def failures(self) -> Sequence[Failures]:
         """By the last entry of each."""
@@ -167,22 +108,6 @@ class Inspector:
         """By name."""
         return Pauses(tasks=dict(await self._ask("pauses")))
 
-    async def workers(self) -> Sequence[WorkerRow]:
-        """By name."""
-        return [_worker(row) for row in await self._ask("workers", self._context.now())]
-
-    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
-        """By worker."""
-        found: dict[str, tuple[Amount, builtins.list[Job]]] = {}
-        for *columns, number, every in await self._ask_with("held", {"each": each, "most": COUNTED}):
-            job, least = read_job(tuple(columns)), every == COUNTED
-            found.setdefault(job.worker or "", (Amount(number, least), []))[1].append(job)
-        return [Held(worker=worker, jobs=number, longest=jobs) for worker, (number, jobs) in found.items()]
-
-    async def app_versions(self) -> Sequence[AppVersion]:
-        """By time."""
-        return [AppVersion(*row) for row in await self._ask("app_versions")]
-
     async def tasks(self) -> Sequence[TaskRow]:
         """By name."""
         now = self._context.now()
@@ -234,31 +159,9 @@ class Inspector:
         ((ahead,),) = await self._ask_with("ahead", given)
         return int(ahead)
 
-    async def _ask(self, name: str, *values: object) -> builtins.list[Row]:
+    async def _ask(self, name: str, *values: object) -> list[Row]:
         return await self._ask_with(name, values)
 
-    async def _ask_with(self, name: str, values: Values) -> builtins.list[Row]:
+    async def _ask_with(self, name: str, values: Values) -> list[Row]:
         with self._context.translated():
             return await self._context.ask("inspect", name, values, row="the queue")
-
-
-def _parameters(wanted: JobFilter) -> dict[str, object]:
-    """Of each of the two tables: whether it is read at all, and for which states; NULL for all that it keeps."""
-    parameters: dict[str, object] = {name: getattr(wanted, name) for name in _NAMES}
-    parameters["after"] = wanted.after or (ABOVE_ALL if wanted.newest_first else 0)
-    states = set(wanted.states or LIVE)
-    for table, kept in (("live", LIVE), ("history", HISTORY)):
-        here = [state.value for state in kept if state in states]
-        parameters[table] = bool(here)
-        parameters[f"{table}_states"] = None if len(here) == len(kept) else here
-    return parameters
-
-
-def _worker(row: Row) -> WorkerRow:
-    name, host, pid, version, tasks, concurrency, stopping, flags, *more, started_at, seen_at, now = row
-    card = WorkerCard(name, host, pid, version, _tuple(tasks), concurrency, stopping, _tuple(flags), *more)
-    return worker_row(card, started_at, seen_at, now)
-
-
-def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)

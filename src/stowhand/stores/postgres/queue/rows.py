@@ -10,16 +10,10 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.tries import Try, TryEnd
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.timestamps import Moments
+from stowhand.stores.kernel.columns import COLUMNS
 
 Row = tuple[Any, ...]
 
-_LIST = """
-    id task payload state queue priority run_at attempts max_attempts resets max_resets key flags last_error revision
-    created_at updated_at started_at finished_at worker cancel_requested result last_worker
-    progress progress_text
-"""
-COLUMNS = tuple(_LIST.split())
-"""What every statement gives that gives jobs, and ``read_job`` reads."""
 _FIELDS = tuple({"payload": "payload_text", "result": "result_text"}.get(name, name) for name in COLUMNS)
 _NOT_CLAIMED = ("state", "finished_at", "worker", "cancel_requested", "result", *COLUMNS[-3:])
 
@@ -31,22 +25,11 @@ def column_fillings() -> dict[str, str]:
     """What the {braces} of statements.sql that mean a job are filled with."""
     payload = {"payload": "payload::text"}
     # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
-    past = {"worker": "null::text", "result": "result::text", "last_worker": "worker"}
-    past |= {"progress": "null::float8", "progress_text": "null::text"}
-    head = {"payload": "''::text", "result": "null::text"}
-    held = {name: f"l.{name}" for name in COLUMNS} | head
-    held |= {
-        "last_error": "left(split_part(coalesce(l.last_error, l.earlier_error), e'\\n', 1), 200)",
-        "last_worker": "l.worker",
-    }
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
     live |= {"last_error": "coalesce(last_error, earlier_error)"}
     return {
         "live_job": _columns(payload | live),
-        "past_job": _columns(payload | past),
-        "found_job": _columns(head),
-        "held_job": _columns(held),
         "any_job": _columns(payload | {"result": "result::text"}),
         "claimed_job": f"{_columns(times, _NOT_CLAIMED)}, epoch",
     }

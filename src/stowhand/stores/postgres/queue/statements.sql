@@ -164,80 +164,8 @@ from {schema}.everything where id = %s::bigint
 select number, round, worker, started_at, ended_at, outcome, error_class, error
 from {schema}.tries where job_id = %s::bigint order by place
 
--- part: wanted
-  and (%(task)s::text is null or task = %(task)s::text) and (%(queue)s::text is null or queue = %(queue)s::text)
-  and (%(key)s::text is null or key = %(key)s::text)
-  and (%(since)s::timestamptz is null or coalesce(finished_at, created_at) >= %(since)s::timestamptz)
-  and (%(until)s::timestamptz is null or coalesce(finished_at, created_at) < %(until)s::timestamptz)
-
--- name: list
--- What is searched by its error is said as in the indexes of jobs with an error.
--- One statement, so that a job which moves to the history meanwhile is seen once. A table that is not asked for is not read.
-(select {live_job}
-from {schema}.live
-where %(live)s::bool and id > %(after)s::bigint
-  and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
-  {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
-  and (%(error)s::text is null or coalesce(last_error, earlier_error) is not null
-    and position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
-order by id limit %(limit)s::int)
-union all
-(select {past_job}
-from {schema}.history
-where %(history)s::bool and id > %(after)s::bigint
-  and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
-  {wanted} and %(worker)s::text is null
-  and (%(error)s::text is null or last_error is not null
-    and position(lower(%(error)s::text) in lower(last_error)) > 0)
-order by id limit %(limit)s::int)
-order by id limit %(limit)s::int
-
--- The same, newest first.
--- name: newest
-(select {live_job}
-from {schema}.live
-where %(live)s::bool and id < %(after)s::bigint
-  and (%(live_states)s::text[] is null or state = any(%(live_states)s::text[]))
-  {wanted} and (%(worker)s::text is null or worker = %(worker)s::text)
-  and (%(error)s::text is null or coalesce(last_error, earlier_error) is not null
-    and position(lower(%(error)s::text) in lower(coalesce(last_error, earlier_error))) > 0)
-order by id desc limit %(limit)s::int)
-union all
-(select {past_job}
-from {schema}.history
-where %(history)s::bool and id < %(after)s::bigint
-  and (%(history_states)s::text[] is null or state = any(%(history_states)s::text[]))
-  {wanted} and %(worker)s::text is null
-  and (%(error)s::text is null or last_error is not null
-    and position(lower(%(error)s::text) in lower(last_error)) > 0)
-order by id desc limit %(limit)s::int)
-order by id desc limit %(limit)s::int
-
--- name: search
-select {found_job}, looked_at, next_id, next_at
-from {schema}.search_jobs(%(states)s::text[], %(task)s, %(queue)s, %(key)s, %(flag)s, %(worker)s, %(error)s,
-  %(since)s::timestamptz, %(until)s::timestamptz, %(below)s::bigint, %(at)s::timestamptz, %(limit)s::int,
-  %(budget)s::float8, %(rows)s::int)
-
--- name: searchable
-select {schema}.searchable(%s::text[], %s::int)
-
 -- name: count_states
 select state, jobs from {schema}.count_states(%s::int)
-
--- Of each worker what it has held longest, of some thousand jobs that run.
--- name: held
-select {held_job}, h.jobs::int, h.every::int
-from (
-  select r.id, r.worker, r.started_at, count(*) over (partition by r.worker) as jobs, count(*) over () as every,
-    row_number() over (partition by r.worker order by r.started_at, r.id) as place
-  from (select l.id, l.worker, l.started_at from {schema}.live l where l.state = 'processing' limit %(most)s::int) r) h
-  join {schema}.live l on l.id = h.id
-where h.place <= %(each)s::int
-order by h.worker collate "C", h.place
-
--- name: app_versions
-select version, since from {schema}.app_versions order by since, version
 
 -- name: counted_tasks
 select distinct task from {schema}.throughput
@@ -567,12 +495,6 @@ select what, name, part, jobs, more from {schema}.standing(%s::int, %s::timestam
 
 -- name: paused_queues
 select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"
-
--- name: workers
-select name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads,
-  blocked, started_at, seen_at,
-  coalesce(%s::timestamptz, now())
-from {schema}.workers order by name collate "C"
 
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,

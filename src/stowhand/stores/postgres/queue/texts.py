@@ -20,9 +20,9 @@ _FUNCTION = re.compile(
 )
 _BREAKING = "-- breaking"
 FUNCTIONS = (
-    *("time", "tries", "waiters", "uniques", "enqueue", "queues", "claim", "idle", "on_failure", "settle", "expire"),
-    *("leases", "inspect", "jobs"),
-    *("add_job", "administer", "cron", "flows", "operate", "figures", "search", "throughput", "maintain"),
+    *("views", "time", "tries", "waiters", "uniques", "enqueue", "queues", "claim", "idle", "on_failure", "settle"),
+    *("expire", "leases", "inspect", "jobs"),
+    *("add_job", "administer", "cron", "flows", "operate", "figures", "throughput", "maintain"),
     *("shared_name",),
     *("finish", "grants"),
 )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.jobs.job import Job, State
+from stowhand.jobs.job import State
 from stowhand.protocols.figures import COUNTED, Amount, Figures, LiveCounts, Pauses, Tallies
-from stowhand.protocols.operating import Held
 from stowhand.protocols.throughput import MOST_TASKS
 from stowhand.stores.sqlite.queue.moment import to_datetime
-from stowhand.stores.sqlite.queue.searching import head
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 MOST = 2_000_000
@@ -49,15 +47,6 @@ def amounts(tx: Transaction, most: int = COUNTED) -> dict[State, Amount]:
     counts = {State.FAILED: failed, State.PROCESSING: running, State.ERRORED: errored, State.CANCELED: canceled}
     counts |= {State.QUEUED: waiting - errored, State.COMPLETED: over - canceled}
     return {state: Amount.up_to(most, counts[state]) for state in State}
-
-
-def held(tx: Transaction, each: int) -> list[Held]:
-    """Of each worker what it has held longest."""
-    found: dict[str, tuple[int, list[Job]]] = {}
-    for worker, number, *row in tx.run("longest_held", each=each, most=COUNTED):
-        found.setdefault(worker, (number, []))[1].append(head(row))
-    least = sum(number for number, _ in found.values()) >= COUNTED
-    return [Held(worker=worker, jobs=Amount(number, least), longest=jobs) for worker, (number, jobs) in found.items()]
 
 
 def pauses(tx: Transaction) -> Pauses:

@@ -4,78 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from heapq import merge
-from itertools import islice
 from typing import Any
 
 import msgspec
 
-from stowhand.jobs.job import Job, State
+from stowhand.jobs.job import State
 from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
 from stowhand.protocols.operating import (
-    HELD_SHOWN,
     MAX_OVERDUE_JOBS,
     MOST_AHEAD,
     OVERDUE_SECONDS,
-    AppVersion,
     Explanation,
-    Held,
     QueueRow,
     TaskRow,
     WorkerCard,
     WorkerRow,
     worker_row,
 )
-from stowhand.protocols.queue_store import FAILURES_MOST, NEWEST, Failures, JobFilter
-from stowhand.protocols.searching import ANY, NOTHING, Found, Search
+from stowhand.protocols.queue_store import FAILURES_MOST, Failures
 from stowhand.protocols.throughput import MINUTE, Period
-from stowhand.protocols.validation import validate_filter, validate_search, validate_step
+from stowhand.protocols.validation import validate_step
 from stowhand.stores.explaining import Busy, Facts, Holder, claim_scope, explain
+from stowhand.stores.kernel.inspector import Inspector as KernelInspector
 from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
 from stowhand.stores.periods import periods
-from stowhand.stores.sqlite.queue import counting, searching, throughput
+from stowhand.stores.sqlite.queue import counting, throughput
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 from stowhand.stores.sqlite.queue.producing import get
-from stowhand.stores.sqlite.queue.rows import as_json, to_job
+from stowhand.stores.sqlite.queue.reader import Reader
+from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
-
-ABOVE_ALL = 2**63 - 1
-LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
-"""What a list shows unless a state is named."""
 
 _decoder = msgspec.json.Decoder(tuple[str, ...])
 
 
-class Inspector:
+class Inspector(KernelInspector):
     """Reads, which wait for no write."""
 
     def __init__(self, connections: Connections) -> None:
+        super().__init__(Reader(connections))
         self._connections = connections
-
-    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
-        """In id order, rising or falling."""
-        wanted = validate_filter(wanted)
-        newest = wanted.newest_first
-        given = msgspec.structs.asdict(wanted) | {
-            "states": as_json(wanted.states or LISTED),
-            "since": None if wanted.since is None else to_micros(wanted.since),
-            "until": None if wanted.until is None else to_micros(wanted.until),
-            "after": wanted.after or (ABOVE_ALL if newest else 0),
-        }
-        kept = ["live", "past"] if set(wanted.states) & {State.COMPLETED, State.CANCELED} else ["live"]
-
-        def find(tx: Transaction) -> Sequence[Job]:
-            parts = (tx.run(f"{'newest' if newest else 'list'}_{table}", **given) for table in kept)
-            rows = merge(*parts, key=lambda row: row[0], reverse=newest)
-            return [to_job(row) for row in islice(rows, wanted.limit)]
-
-        return await self._connections.read(find)
-
-    async def search(self, wanted: Search = ANY) -> Found:
-        """Piece by piece, beside all other reads."""
-        valid = validate_search(wanted)
-        return NOTHING if valid is None else await self._connections.read_all(lambda tx: searching.search(tx, valid))
 
     async def failures(self) -> Sequence[Failures]:
         """By the last entry of each."""
@@ -149,19 +118,6 @@ class Inspector:
     async def pauses(self) -> Pauses:
         """By name."""
         return await self._connections.read(counting.pauses)
-
-    async def workers(self) -> Sequence[WorkerRow]:
-        """By name."""
-        return await self._connections.read(_workers)
-
-    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
-        """By worker."""
-        return await self._connections.read(lambda tx: counting.held(tx, each))
-
-    async def app_versions(self) -> Sequence[AppVersion]:
-        """By time."""
-        found = await self._connections.read(lambda tx: tx.rows("app_versions"))
-        return [AppVersion(version, to_datetime(since)) for version, since in found]
 
     async def tasks(self) -> Sequence[TaskRow]:
         """By name."""

@@ -23,7 +23,7 @@ begin
   grant select on {schema}.applied_migrations, {schema}.migrations, {schema}.settings to {enqueuer}, {worker}, {reader}, {admin};
 
   -- Who may look. A token is the proof of a lease: with it a job could be settled, so nobody reads one.
-  grant select on {schema}.jobs, {schema}.everything to {worker}, {reader}, {admin};
+  grant select on {schema}.jobs, {schema}.everything, {schema}.live_jobs, {schema}.past_jobs to {worker}, {reader}, {admin};
   for _one in
     select c.relname, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum) as columns
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
@@ -78,8 +78,6 @@ begin
       ('count_states', 'worker reader admin'),
       ('oldest_due', 'worker reader admin'),
       ('overdue', 'worker reader admin'),
-      ('search_jobs', 'worker reader admin'),
-      ('searchable', 'worker reader admin'),
       ('purge_history', 'worker admin'),
       ('purge_failed', 'worker admin'),
       ('pause_queue', 'admin'),

@@ -3,35 +3,6 @@ SELECT * FROM stowhand_live WHERE id = :id
 UNION ALL
 SELECT * FROM stowhand_past WHERE id = :id
 
--- part: wanted
-AND state IN (SELECT value FROM json_each(:states))
-    AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue) AND (:key IS NULL OR key = :key)
-    AND (:worker IS NULL OR worker = :worker)
-    AND (:error IS NULL OR instr(lower(last_error), lower(:error)) > 0)
-    AND (:since IS NULL OR coalesce(finished_at, created_at) >= :since)
-    AND (:until IS NULL OR coalesce(finished_at, created_at) < :until)
-
--- name: list_live
-SELECT * FROM stowhand_live
-WHERE id > :after {wanted}
-ORDER BY id LIMIT :limit
-
--- name: list_past
-SELECT * FROM stowhand_past
-WHERE id > :after {wanted}
-ORDER BY id LIMIT :limit
-
--- The same, newest first.
--- name: newest_live
-SELECT * FROM stowhand_live
-WHERE id < :after {wanted}
-ORDER BY id DESC LIMIT :limit
-
--- name: newest_past
-SELECT * FROM stowhand_past
-WHERE id < :after {wanted}
-ORDER BY id DESC LIMIT :limit
-
 -- name: counts
 SELECT state, count(*) FROM stowhand_jobs GROUP BY state
 UNION ALL

@@ -1,0 +1,55 @@
+"""Jobs by a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stowhand.jobs.job import Job
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.searching import ABOVE_ALL, HISTORY, LIVE, Search
+from stowhand.stores.kernel.columns import JOB
+from stowhand.stores.kernel.question import Engine, Query, Question
+
+TABLES = {"live": LIVE, "past": HISTORY}
+ENDED = {"live": "coalesce(finished_at, created_at)", "past": "finished_at"}
+"""When a job ended; of one that has not: when it was enqueued."""
+_CONDITIONS = {
+    "task": "task = :task",
+    "queue": "queue = :queue",
+    "key": "key = :key",
+    "flag": "{has_flag}",
+    "error": "last_error IS NOT NULL AND {find}(lower(last_error), lower(:error)) > 0",
+}
+
+
+def conditions(wanted: JobFilter | Search, table: str, worker: str) -> str:
+    """What is asked, each after an AND. ``worker``: the column that is compared with the filter's."""
+    values, ended = values_of(wanted), ENDED[table]
+    texts = _CONDITIONS | {"since": f"{ended} >= :since", "until": f"{ended} < :until", "worker": f"{worker} = :worker"}
+    found = [text for name, text in texts.items() if values.get(name) is not None]
+    return "".join(f" AND {text}" for text in ("state IN :states", *found))
+
+
+def values_of(wanted: JobFilter | Search) -> dict[str, object]:
+    """By the names in the conditions."""
+    return msgspec.structs.asdict(wanted)
+
+
+def list_jobs(engine: Engine, wanted: JobFilter) -> Question[Sequence[Job]]:
+    """In the order of ids. One statement, so that a job which moves to the history meanwhile is seen once."""
+    states = wanted.states or LIVE
+    order, beyond = ("id DESC", "id < :after") if wanted.newest_first else ("id", "id > :after")
+    parts = [
+        f"SELECT * FROM (SELECT {JOB} FROM {{{table}_jobs}} WHERE {beyond}{conditions(wanted, table, 'worker')}"
+        f" ORDER BY {order} LIMIT :limit) AS {table}"
+        for table, kept in TABLES.items()
+        if not set(kept).isdisjoint(states)
+    ]
+    values = values_of(wanted)
+    values["states"] = [state.value for state in states]
+    values["after"] = wanted.after or (ABOVE_ALL if wanted.newest_first else 0)
+    rows = yield Query(" UNION ALL ".join(parts), values)
+    rows = sorted(rows, key=lambda row: row[0], reverse=wanted.newest_first)
+    return [engine.read_job(row) for row in rows[: wanted.limit]]

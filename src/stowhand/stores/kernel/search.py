@@ -1,0 +1,149 @@
+"""Searches piece by piece: first where a piece ends, by the order of an index alone, then what is wanted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from stowhand.clock import stopwatch
+from stowhand.jobs.job import Job
+from stowhand.protocols.figures import COUNTED, Amount
+from stowhand.protocols.searching import ABOVE_ALL, FIRST_PIECE, Found, Place, Search, micros_of, moment_of, title
+from stowhand.stores.kernel.columns import HEAD
+from stowhand.stores.kernel.lists import TABLES, conditions, values_of
+from stowhand.stores.kernel.question import Engine, Query, Question, Row
+from stowhand.stores.searching import Part, SearchProgress
+
+LONGEST_PIECE = 50_000
+"""Rows."""
+SHARE = 6
+"""A piece takes as much of the time that is left, about."""
+_PIECE = "SELECT count(*), min(id) FROM (SELECT id FROM {%s} WHERE id < :below ORDER BY id DESC LIMIT :rows) AS piece"
+_SOME = "SELECT count(*) FROM (SELECT 1 FROM {%s} LIMIT :most) AS counted"
+# Those that wait, and among suspects, running and failed jobs those of the queue.
+_OF_QUEUE = " UNION ALL ".join(
+    f"SELECT * FROM (SELECT id, queue FROM {{{index}}}{condition} LIMIT :most) AS {index}"
+    for index, condition in {"serial": " AND queue = :queue", "suspects": "", "running": "", "failed": ""}.items()
+)
+
+
+class Piece(msgspec.Struct):
+    """Jobs found among some rows, the number of these rows, and where they end; ``None``: no row follows."""
+
+    jobs: Sequence[Job]
+    rows: int
+    end: Place | None
+
+
+def search(engine: Engine, wanted: Search) -> Question[Found]:
+    """Search until time is up or the answer is full."""
+    searcher = _Searcher(engine, wanted)
+    progress, rows = SearchProgress(wanted), FIRST_PIECE
+    while (part := progress.next_part()) is not None:
+        started = stopwatch()
+        piece = yield from searcher.look(part, rows)
+        progress.add(piece.jobs, piece.rows, piece.end)
+        fitting = rows * part.budget / SHARE / max(stopwatch() - started, 1e-6)
+        rows = int(min(max(fitting, FIRST_PIECE), 2 * rows, LONGEST_PIECE))
+    if progress.is_complete:
+        return progress.found(Amount())
+    return progress.found((yield from searcher.count_all()))
+
+
+def read_head(engine: Engine, row: Row) -> Job:
+    """A job as searches and overviews show it."""
+    job = engine.read_job(row)
+    return job if job.last_error is None else msgspec.structs.replace(job, last_error=title(job.last_error))
+
+
+class _Searcher:
+    """Looks at the pieces of one search."""
+
+    def __init__(self, engine: Engine, wanted: Search) -> None:
+        self._engine = engine
+        self._wanted = wanted
+        self._values = {**values_of(wanted), "states": sorted(state.value for state in wanted.wanted)}
+
+    def look(self, part: Part, rows: int) -> Question[Piece]:
+        """Look at about so many rows."""
+        if self._wanted.is_indexed:
+            return (yield from self._by_index(part, rows))
+        if part.place.in_history:
+            return (yield from self._by_id(part, rows))
+        ids = yield from self._few_ids()
+        if ids is None:
+            return (yield from self._by_id(part, rows))
+        ids = sorted((one for one in ids if one < part.place.id), reverse=True)
+        return (yield from self._among(part, [(one, None) for one in ids], is_last=True))
+
+    def count_all(self) -> Question[Amount]:
+        """Count the rows that the whole search examines, up to a limit."""
+        if self._wanted.is_indexed:
+            names = ["failed" if self._wanted.by_failure else "running"]
+        else:
+            names = [name for name, states in TABLES.items() if self._wanted.wanted & set(states)]
+        number = 0
+        for name in names:
+            ((some,),) = yield Query(_SOME % name, {"most": COUNTED + 1})
+            number += some
+        return Amount.up_to(COUNTED, number)
+
+    def _few_ids(self) -> Question[list[int] | None]:
+        """The live jobs of a key, or of a queue that has few: by ids, they may lie behind millions of others."""
+        if self._wanted.key is not None:
+            rows = yield Query("SELECT id FROM {live} WHERE key = :key", self._values)
+            return [one for (one,) in rows]
+        if self._wanted.queue is None:
+            return None
+        rows = yield Query(f"SELECT * FROM ({_OF_QUEUE}) AS few LIMIT :most", {**self._values, "most": COUNTED + 1})
+        return None if len(rows) > COUNTED else [one for one, queue in rows if queue == self._wanted.queue]
+
+    def _by_id(self, part: Part, rows: int) -> Question[Piece]:
+        """Search one table by descending ids."""
+        place, table = part.place, "past" if part.place.in_history else "live"
+        values = {**self._values, "below": place.id, "rows": rows, "limit": part.limit}
+        ((count, first),) = yield Query(_PIECE % table, values)
+        values["first"] = first = first if count == rows else 0
+        found = yield Query(
+            f"SELECT {HEAD} FROM {{{table}_jobs}} WHERE id >= :first AND id < :below"
+            f"{conditions(self._wanted, table, 'last_worker')} ORDER BY id DESC LIMIT :limit",
+            values,
+        )
+        jobs = [read_head(self._engine, row) for row in found]
+        if len(jobs) == part.limit:
+            values["first"] = first = jobs[-1].id  # what is below it belongs to the next answer
+            ((count,),) = yield Query(f"SELECT count(*) FROM {{{table}}} WHERE id >= :first AND id < :below", values)
+        return Piece(jobs, count, Place(in_history=place.in_history, id=first) if first else None)
+
+    def _by_index(self, part: Part, rows: int) -> Question[Piece]:
+        """Search only the jobs in the one state that is wanted."""
+        values = {"below": part.place.id, "rows": rows}
+        if self._wanted.by_failure:
+            found = (yield from self._failed(part.place, values))[:rows]
+        else:
+            found = yield Query("SELECT id, NULL FROM {running} AND id < :below ORDER BY id DESC LIMIT :rows", values)
+        places = [(one, None if at is None else micros_of(self._engine.read_moment(at))) for one, at in found]
+        return (yield from self._among(part, places, is_last=len(found) < rows))
+
+    def _failed(self, place: Place, values: Mapping[str, object]) -> Question[list[Row]]:
+        """By the time at which they failed. Of many that failed at one moment, those below an id are found by it."""
+        text = "SELECT id, finished_at FROM {failed}%s ORDER BY finished_at DESC, id DESC LIMIT :rows"
+        if place.at is None or place.at == ABOVE_ALL:
+            return (yield Query(text % "", values))
+        values = {**values, "at": moment_of(place.at)}
+        same = yield Query(text % " AND finished_at = :at AND id < :below", values)
+        return same + (yield Query(text % " AND finished_at < :at", values))
+
+    def _among(self, part: Part, places: Sequence[tuple[int, int | None]], *, is_last: bool) -> Question[Piece]:
+        """Search live jobs that an index has given. ``is_last``: no others follow them."""
+        text = f"SELECT {HEAD} FROM {{live_jobs}} WHERE id IN :ids{conditions(self._wanted, 'live', 'last_worker')}"
+        order = {job_id: number for number, (job_id, _) in enumerate(places, 1)}
+        rows = yield Query(text, {**self._values, "ids": list(order)})
+        rows = sorted(rows, key=lambda row: order[row[0]])[: part.limit]
+        end = order[rows[-1][0]] if len(rows) == part.limit else len(places)
+        jobs = [read_head(self._engine, row) for row in rows]
+        if is_last and end == len(places):
+            return Piece(jobs, end, None)
+        job_id, at = places[end - 1]
+        return Piece(jobs, end, Place(id=job_id, at=at))

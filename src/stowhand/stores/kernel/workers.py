@@ -1,0 +1,61 @@
+"""Workers, and what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.jobs.job import Job
+from stowhand.protocols.figures import COUNTED, Amount
+from stowhand.protocols.operating import AppVersion, Held, WorkerCard, WorkerRow, worker_row
+from stowhand.stores.kernel.columns import HEAD
+from stowhand.stores.kernel.question import Engine, Query, Question
+from stowhand.stores.kernel.search import read_head
+
+_CARDS = """
+SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads, blocked,
+    started_at, seen_at, :now
+FROM {workers}
+"""
+# Of each worker what it has held longest, of some thousand jobs that run.
+_HELD = f"""
+SELECT place, jobs, {HEAD} FROM (
+    SELECT id AS held_id, count(*) OVER (PARTITION BY worker) AS jobs,
+        row_number() OVER (PARTITION BY worker ORDER BY started_at, id) AS place
+    FROM (SELECT id, worker, started_at FROM {{running}} LIMIT :most) AS counted
+) AS held JOIN {{live_jobs}} AS job ON id = held_id
+WHERE place <= :each
+"""
+
+
+def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
+    """By name."""
+    rows = yield Query(_CARDS)
+    found = []
+    for name, host, pid, version, tasks, concurrency, stopping, flags, app_version, threads, blocked, *moments in rows:
+        card = WorkerCard(
+            *(name, host, pid, version, engine.read_names(tasks), concurrency, bool(stopping)),
+            *(engine.read_names(flags), app_version, threads, bool(blocked)),
+        )
+        found.append(worker_row(card, *map(engine.read_moment, moments)))
+    return sorted(found, key=lambda row: row.card.name)
+
+
+def list_held(engine: Engine, each: int) -> Question[Sequence[Held]]:
+    """By worker."""
+    rows = yield Query(_HELD, {"each": each, "most": COUNTED})
+    found: dict[str, tuple[int, list[Job]]] = {}
+    for _, number, *columns in sorted(rows, key=lambda row: row[0]):
+        job = read_head(engine, tuple(columns))
+        found.setdefault(job.worker or "", (number, []))[1].append(job)
+    least = sum(number for number, _ in found.values()) >= COUNTED
+    return [
+        Held(worker=worker, jobs=Amount(number, least), longest=jobs)
+        for worker, (number, jobs) in sorted(found.items())
+    ]
+
+
+def list_app_versions(engine: Engine) -> Question[Sequence[AppVersion]]:
+    """By time."""
+    rows = yield Query("SELECT version, since FROM {app_versions}")
+    found = [AppVersion(version, engine.read_moment(since)) for version, since in rows]
+    return sorted(found, key=lambda one: (one.since, one.version))

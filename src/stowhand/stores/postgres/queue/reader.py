@@ -1,0 +1,91 @@
+"""Asks the questions of the kernel: each in one transaction, whose settings protect the plans of its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+from stowhand.jobs.job import Job
+from stowhand.stores.database.link import Session, fetch
+from stowhand.stores.kernel.dialect import Dialect
+from stowhand.stores.kernel.question import Question, Row
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.rows import read_job
+
+T = TypeVar("T")
+# Statistics are wrong at the worst of times, and two processes take longer to start than what they would read.
+SETTINGS = b"""
+    select pg_catalog.set_config('enable_seqscan', 'off', true),
+           pg_catalog.set_config('enable_bitmapscan', 'off', true),
+           pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
+           pg_catalog.set_config('jit', 'off', true)
+"""
+_TYPES = {
+    **dict.fromkeys(("task", "queue", "key", "flag", "worker", "error"), "text"),
+    **dict.fromkeys(("after", "below", "first"), "bigint"),
+    **dict.fromkeys(("limit", "rows", "most", "each"), "int"),
+    **dict.fromkeys(("since", "until", "at"), "timestamptz"),
+    "states": "text[]",
+    "ids": "bigint[]",
+}
+_NOW = "coalesce(%(now)s::timestamptz, now())"
+_FILLINGS = {
+    "live": "{schema}.live",
+    "past": "{schema}.history",
+    "live_jobs": "{schema}.live_jobs",
+    "past_jobs": "{schema}.past_jobs",
+    "workers": "{schema}.workers",
+    "app_versions": "{schema}.app_versions",
+    # As in the index live_by_task.
+    "ready": "{schema}.live where state <> 'processing' and state <> 'failed' and queue is null and resets < 2",
+    "serial": "{schema}.live where state in ('queued', 'errored') and queue is not null and resets < 2",
+    "suspects": "{schema}.live where state in ('queued', 'errored') and resets >= 2",
+    "running": "{schema}.live where state = 'processing'",
+    "failed": "{schema}.live where state = 'failed'",
+    "errored": "{schema}.live where state in ('errored', 'failed') and state = 'errored'",
+    "canceled": "{schema}.history where state = 'canceled'",
+    "find": "strpos",
+    "has_flag": "%(flag)s::text = any(flags)",
+}
+
+
+class Reader:
+    """In the schema of one store."""
+
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
+        schema = context.fillings["schema"].replace("%", "%%")
+        self._dialect = Dialect(
+            {name: text.replace("{schema}", schema) for name, text in _FILLINGS.items()},
+            value=lambda name: _NOW if name == "now" else f"%({name})s::{_TYPES[name]}",
+            is_one_of=lambda column, name: f"{column} = any(%({name})s::{_TYPES[name]})",
+        )
+
+    async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
+        """Every read has a connection of its own."""
+        with self._context.translated():
+            async with self._context.pool.connection("inspect") as connection, connection.reading():
+                await connection.execute(SETTINGS)
+                return await self._drive(ask(), connection)
+
+    async def _drive(self, question: Question[T], connection: Session) -> T:
+        now = {"now": self._context.now()}
+        try:
+            query = next(question)
+            while True:
+                statement = self._dialect.statement(query.text).encode()
+                query = question.send(await fetch(connection, statement, {**query.values, **now}))
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+    def read_job(self, row: Row) -> Job:
+        return read_job(row)
+
+    def read_moment(self, value: Any) -> datetime:
+        moment: datetime = value
+        return moment
+
+    def read_names(self, value: Any) -> tuple[str, ...] | None:
+        return None if value is None else tuple(value)

@@ -1,0 +1,87 @@
+"""Asks the questions of the kernel: each on one thread, as functions of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from stowhand.jobs.job import Job
+from stowhand.stores.kernel.dialect import Dialect
+from stowhand.stores.kernel.question import Question, Row
+from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
+from stowhand.stores.sqlite.queue.rows import as_json, to_job
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+T = TypeVar("T")
+_names = msgspec.json.Decoder(tuple[str, ...])
+_JOBS = "stowhand_jobs INDEXED BY stowhand_jobs"
+_WAITS = "state IN ('queued', 'errored')"
+DIALECT = Dialect(
+    {
+        "live": "stowhand_jobs",
+        "past": "stowhand_history",
+        "live_jobs": "stowhand_live",
+        "past_jobs": "stowhand_past",
+        "workers": "stowhand_workers",
+        "app_versions": "stowhand_app_versions",
+        "ready": f"{_JOBS}_ready WHERE {_WAITS} AND queue IS NULL AND resets < 2",
+        "serial": f"{_JOBS}_serial WHERE {_WAITS} AND queue IS NOT NULL AND resets < 2",
+        "suspects": f"{_JOBS}_suspect WHERE {_WAITS} AND resets >= 2",
+        "running": f"{_JOBS}_running WHERE state = 'processing'",
+        "failed": f"{_JOBS}_failed WHERE state = 'failed'",
+        "errored": f"{_JOBS}_errored WHERE state = 'errored'",
+        "canceled": "stowhand_history INDEXED BY stowhand_history_canceled WHERE state = 'canceled'",
+        "find": "instr",
+        "has_flag": ":flag IN (SELECT value FROM json_each(CASE WHEN json_valid(flags) THEN flags END))",
+    },
+    value=lambda name: f":{name}",
+    is_one_of=lambda column, name: f"{column} IN (SELECT value FROM json_each(:{name}))",
+)
+
+
+class Reader:
+    """Reads wait for no write."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
+        """``is_long``: on a connection of its own. Each statement is a transaction: a long one would keep the log."""
+        read = self._connections.read_all if is_long else self._connections.read
+        return await read(lambda tx: _answer(tx, ask()))
+
+    def read_job(self, row: Row) -> Job:
+        return to_job(row)
+
+    def read_moment(self, value: Any) -> datetime:
+        return to_datetime(value)
+
+    def read_names(self, value: Any) -> tuple[str, ...] | None:
+        return None if value is None else _names.decode(value)
+
+
+def _answer(tx: Transaction, question: Question[T]) -> T:
+    times = {"now": tx.now.wall}
+    try:
+        query = next(question)
+        while True:
+            rows = tx.raw.execute(DIALECT.statement(query.text), times | _stored(query.values)).fetchall()
+            query = question.send(rows)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+
+
+def _stored(values: Mapping[str, object]) -> dict[str, object]:
+    """As the columns have them."""
+    return {name: _as_stored(value) for name, value in values.items()}
+
+
+def _as_stored(value: object) -> object:
+    if isinstance(value, datetime):
+        return to_micros(value)
+    return as_json(value) if isinstance(value, (list, tuple)) else value
