@@ -39,7 +39,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.results import Standing
 
 LONGEST_WAIT = 30.0
-"""Seconds that a claim may wait for work."""
+"""Seconds that a poll may wait."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,8 +57,6 @@ class ClaimAsked(Message, frozen=True):
     tasks: tuple[str, ...] | None = None
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
-    wait: float = 0.0
-    """Seconds to wait where there is no work yet; the answer comes as soon as there is."""
     conditions: tuple[Where, ...] = ()
 
 
@@ -216,24 +214,24 @@ class TermsOffered(Message, frozen=True):
 class DueAsked(Message, frozen=True):
     """Asks when a job is due, and, with ``wait``, waits for a wake-up.
 
-    The server counts the lent store's wake-ups. It answers at once when its count differs from ``wake_count`` (of an
-    earlier answer), else as soon as the count changes, or after ``wait`` seconds: a wake-up between two polls is not
-    missed.
+    The server counts the lent store's wake-ups. It answers at once when its count differs from ``wake_count``, else as
+    soon as the count changes, or after ``wait`` seconds. A client sends the count that it knew before its last claim:
+    then a wake-up between claim and poll is not missed.
     """
 
     tasks: tuple[str, ...] | None = None
     wait: float = 0.0
     """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
-    wake_count: str | None = msgspec.field(default=None, name="bell")
-    """Of the last answer; ``None``: the first poll, which waits for the next wake-up."""
+    wake_count: str | None = None
+    """Of an earlier answer. Required with ``wait``."""
 
 
 class Due(Message, frozen=True):
     seconds: float | None = None
     """Seconds until the earliest waiting job of these tasks is due. Only where ``wait`` is 0."""
-    wake_count: str = msgspec.field(default="", name="bell")
+    wake_count: str = ""
     """The count now, prefixed with an id of this server process: after a restart it differs from every earlier one."""
-    is_listening: bool = msgspec.field(default=True, name="hears")
+    is_listening: bool = True
     """``store.is_listening`` of the lent store: the server is receiving wake-ups."""
 
 

@@ -140,10 +140,10 @@ def test_a_long_poll_is_cut_off_when_its_worker_stops(run: Run) -> None:
         await store.close()
         assert time.monotonic() - began < 20, "it waited for its poll"
 
-    with Canned(reply({"bell": "a.1"}), b"") as server:
+    with Canned(reply({"wake_count": "a.1"}), b"") as server:
         run(go(server))
     assert [body["wait"] for body in server.bodies] == [0, 30]
-    assert [body.get("bell") for body in server.bodies] == [None, "a.1"]
+    assert [body.get("wake_count") for body in server.bodies] == [None, "a.1"]
 
 
 def test_a_poll_that_fails_makes_the_store_deaf_until_one_is_answered(run: Run) -> None:
@@ -155,13 +155,15 @@ def test_a_poll_that_fails_makes_the_store_deaf_until_one_is_answered(run: Run) 
         with pytest.raises(StoreUnreachable):
             await store.wait(0.0)
         heard.append(store.is_listening)
-        assert await store.wait(0.0) is True, "another bell: the server was restarted, and anything may have come"
+        assert await store.wait(0.0) is True, "another count: the server was restarted, and anything may have come"
         assert await store.wait(0.0) is False
         assert [*heard, store.is_listening] == [False, True, False, False], "at last the lent store does not hear"
         await store.close()
 
-    deaf = reply({"bell": "b.1", "hears": False})
-    with Canned(reply({"bell": "a.1"}), reply(b"", "502 Bad Gateway"), reply({"bell": "b.1"}), deaf) as server:
+    deaf = reply({"wake_count": "b.1", "is_listening": False})
+    with Canned(
+        reply({"wake_count": "a.1"}), reply(b"", "502 Bad Gateway"), reply({"wake_count": "b.1"}), deaf
+    ) as server:
         run(go(server))
 
 
@@ -299,7 +301,7 @@ def test_a_long_poll_has_its_waiting_besides_the_time_of_a_call(run: Run) -> Non
             with client, suppress(OSError):
                 client.recv(65536)
                 self.quiet.wait(0.4)
-                client.sendall(reply({"bell": "a.2"}))
+                client.sendall(reply({"wake_count": "a.2"}))
 
     async def go(server: Canned) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=0.2))

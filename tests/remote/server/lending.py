@@ -8,6 +8,7 @@ import http.client
 import json
 import ssl
 import threading
+import time
 import uuid
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
@@ -89,6 +90,17 @@ class Client:
         reply = self.post("claim", **claiming(limit, token, **asked))
         assert reply.status == 200, reply.raw
         return list(reply.body["claims"])
+
+    def claim_when_due(self, limit: int = 1) -> list[Any]:
+        """Claim until there is something; in between wait with ``/v1/due``, as an idle worker does."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            due = self.post("due").body
+            if claims := self.claim(limit):
+                return claims
+            assert time.monotonic() < deadline
+            wait = 5.0 if due["seconds"] is None else min(max(due["seconds"], 0.01), 5.0)
+            self.post("due", wait=wait, wake_count=due["wake_count"])
 
     def settle(self, *claims: Any, repeat: bool = False, **settlement: Any) -> list[str]:
         what = {"state": "completed", "ended": "ok"} | settlement

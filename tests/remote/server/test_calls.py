@@ -67,7 +67,7 @@ def test_the_job_of_a_dead_remote_worker_is_lent_again_within_its_lease_and_two_
     job_id = lending.add()
     began = time.monotonic()
     lending.client().claim(lease=lease)
-    (claim,) = lending.client().claim(wait=30)
+    (claim,) = lending.client().claim_when_due()
     assert claim["lease"]["job_id"] == job_id
     assert lease <= time.monotonic() - began < lease + 2
 
@@ -222,95 +222,6 @@ def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatc
     client.post("heartbeat", leases=[proof(claim)], lease=30.0).refused(503, "unreachable")
 
 
-@pytest.mark.usefixtures("unhurried")
-def test_a_claim_waits_until_there_is_work(lend: Lend) -> None:
-    lending = lend()
-    client = lending.client()
-    timer = threading.Timer(0.1, lending.add)
-    timer.start()
-    began = time.monotonic()
-    (claim,) = client.claim(wait=30)
-    assert time.monotonic() - began < 20
-    assert claim["task"] == "t"
-
-
-def test_a_claim_waits_no_longer_than_it_says(lend: Lend) -> None:
-    client = lend().client()
-    began = time.monotonic()
-    assert client.claim(wait=0.2) == []
-    assert 0.15 < time.monotonic() - began < 20
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_job_that_falls_due_ends_a_wait(lend: Lend) -> None:
-    lending = lend()
-    lending.add(delay=0.3)
-    began = time.monotonic()
-    assert len(lending.client().claim(wait=30)) == 1
-    assert time.monotonic() - began < 20
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_what_is_claimed_for_a_client_that_hung_up_goes_back_at_once(lend: Lend) -> None:
-    lending = lend()
-    gone, other = lending.client(), lending.client()
-    gone.connection.request("POST", "/v1/claim", json.dumps(claiming(wait=20)), {"content-type": "application/json"})
-    lending.wait_for_a_poll()
-    gone.close()
-    lending.add()
-    (claim,) = other.claim(wait=20)
-    assert (claim["attempts"], claim["resets"]) == (1, 0)
-
-
-class Hesitant(MemoryStore):
-    """Claims when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked, self.go = threading.Event(), threading.Event()
-
-    async def claim(self, request: ClaimRequest) -> Any:
-        self.asked.set()
-        await asyncio.to_thread(self.go.wait, 30)
-        return await super().claim(request)
-
-
-def test_what_was_claimed_while_the_client_hung_up_goes_back_unspent(lend: Lend) -> None:
-    store = Hesitant()
-    lending = lend(store)
-    job_id, gone = lending.add(), lending.client()
-    gone.connection.request("POST", "/v1/claim", json.dumps(claiming()), {"content-type": "application/json"})
-    assert store.asked.wait(30)
-    gone.close()
-    while lending.connections:
-        time.sleep(0.01)
-    store.go.set()
-    (claim,) = lending.client().claim(wait=30)
-    assert (claim["lease"]["job_id"], claim["attempts"], claim["resets"]) == (job_id, 1, 0)
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_repeat_that_comes_while_the_store_is_asked_is_not_slept_over(lend: Lend) -> None:
-    store = Hesitant()
-    lending = lend(store)
-    token, answers = str(uuid.uuid4()), []
-    first, second = lending.client(), lending.client()
-    polls = [
-        threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30))),
-        threading.Thread(target=lambda: answers.append(second.claim(1, token))),
-    ]
-    polls[0].start()
-    assert store.asked.wait(30)
-    polls[1].start()
-    time.sleep(0.1)
-    began = time.monotonic()
-    store.go.set()
-    for poll in polls:
-        poll.join()
-    assert answers == [[], []]
-    assert time.monotonic() - began < 20
-
-
 class Forgetful(MemoryStore):
     """Forgets which tokens were given up, as a user's table does, which has no place for them."""
 
@@ -331,39 +242,6 @@ def test_a_released_token_claims_nothing_although_the_store_forgets_it(lend: Len
     client.post("release", token=token)
     assert client.claim(1, token) == []
     assert len(client.claim()) == 1
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_the_same_token_again_ends_the_poll_before_it(lend: Lend) -> None:
-    lending = lend()
-    token, answers = str(uuid.uuid4()), []
-    first = lending.client()
-    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30)))
-    thread.start()
-    lending.wait_for_a_poll()
-    began = time.monotonic()
-    assert lending.client().claim(1, token) == []
-    thread.join()
-    assert answers == [[]]
-    assert time.monotonic() - began < 20
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_a_release_ends_the_poll_of_its_token(lend: Lend) -> None:
-    lending = lend()
-    token, answers = str(uuid.uuid4()), []
-    first = lending.client()
-    thread = threading.Thread(target=lambda: answers.append(first.claim(1, token, wait=30)))
-    thread.start()
-    lending.wait_for_a_poll()
-    began = time.monotonic()
-    assert lending.client().post("release", token=token).body["abandoned"]
-    thread.join()
-    assert time.monotonic() - began < 20
-    lending.add()
-    assert answers == [[]]
-    assert first.claim(1, token) == []
-    assert len(first.claim()) == 1
 
 
 def test_suspects_flags_and_tasks_go_to_the_store(lend: Lend) -> None:
@@ -467,47 +345,62 @@ def test_an_error_text_is_cleaned_and_cut(lend: Lend) -> None:
     assert job.last_error.startswith("a�b")
 
 
-def test_due_answers_at_once_or_when_the_bell_rings(lend: Lend) -> None:
+def test_due_answers_at_once_or_when_the_store_wakes(lend: Lend) -> None:
     lending = lend()
     client = lending.client()
     due = client.post("due").body
     assert due["seconds"] is None
     lending.add(delay=500)
     assert 400 < client.post("due").body["seconds"] <= 500
-    bell = client.post("due").body["bell"]
+    known = client.post("due").body["wake_count"]
     threading.Timer(0.1, lending.add).start()
     began = time.monotonic()
-    rung = client.post("due", wait=30, bell=bell).body
-    # Another bell than the one that is known is news at once.
-    assert client.post("due", wait=30, bell=due["bell"]).body["bell"] == rung["bell"]
+    woken = client.post("due", wait=30, wake_count=known).body
+    # Another count than the known one is news at once.
+    assert client.post("due", wait=30, wake_count=due["wake_count"]).body["wake_count"] == woken["wake_count"]
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize(("call", "body"), [("claim", claiming(wait=30)), ("due", {"wait": 30})])
-def test_requests_that_wait_are_bounded_by_token(
-    lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path, call: str, body: dict[str, Any]
-) -> None:
+@pytest.mark.usefixtures("unhurried")
+def test_a_wake_up_between_an_empty_claim_and_the_wait_is_not_lost(lend: Lend) -> None:
+    lending = lend()
+    client = lending.client()
+    known = client.post("due").body["wake_count"]
+    assert client.claim() == []
+    lending.add()
+    began = time.monotonic()
+    assert client.post("due", wait=30, wake_count=known).body["wake_count"] != known
+    assert time.monotonic() - began < 20
+    assert len(client.claim()) == 1
+
+
+def test_a_wait_without_the_count_that_was_known_is_refused(lend: Lend) -> None:
+    assert "wake_count" in lend().client().post("due", wait=30).refused(400, "malformed")
+
+
+def test_a_claim_does_not_wait(lend: Lend) -> None:
+    client = lend().client()
+    assert client.claim() == []
+    assert "wait" in client.post("claim", **claiming(wait=1)).refused(400, "malformed")
+
+
+def test_requests_that_wait_are_bounded_by_token(lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path) -> None:
     monkeypatch.setattr("stowhand.remote.server.claims.POLLS_OF_A_TOKEN", 1)
     one, other = token_of(tokens), token_of(tokens)
     lending = lend()
     client, second = lending.client(one), lending.client(one)
-
-    def wait() -> None:
-        while second.post(call, **body).status == 429:  # the other client was just asking
-            pass
-
-    waiting = threading.Thread(target=wait)
+    known = client.post("due").body["wake_count"]
+    waiting = threading.Thread(target=lambda: second.post("due", wait=30, wake_count=known))
     waiting.start()
-    while (refused := client.post("claim", **claiming())).status == 200:  # until the other one waits
-        pass
+    lending.wait_for_a_poll()
+    refused = client.post("due", wait=1, wake_count=known)
     refused.refused(429, "too many")
     assert refused.headers["retry-after"] == "1"
-    client.post("due", wait=1).refused(429, "too many")
     assert client.post("due").status == 200  # it does not wait
-    assert lending.client(other).claim() == []
+    assert lending.client(other).post("due", wait=0.1, wake_count=known).status == 200
     lending.add()
     waiting.join()
-    assert client.post("claim", **claiming()).status == 200
+    assert client.post("due", wait=0.1, wake_count=known).status == 200
 
 
 def test_conditions_are_refused_by_a_store_that_takes_none(lend: Lend) -> None:

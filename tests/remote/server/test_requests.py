@@ -53,7 +53,6 @@ def client(shared: Lending) -> Iterator[Client]:
         (json.dumps(claiming(limit=-1)).encode(), "limit"),
         (json.dumps(claiming(lease=0)).encode(), "lease"),
         (json.dumps(claiming(lease=1e9)).encode(), "lease"),
-        (json.dumps(claiming(wait=31)).encode(), "wait"),
         (json.dumps(claiming(tasks=["a", 1])).encode(), "tasks[1]"),
         (json.dumps(claiming(token="x")).encode(), "token"),
         (json.dumps({**claiming(), "worker": ""}).encode(), "worker"),
@@ -188,15 +187,20 @@ def test_a_lease_of_something_that_is_no_id_is_lost(client: Client, job_id: obje
     assert client.post("release", leases=[proof]).body["lost"] == [[job_id, "t"]]
 
 
+def test_a_wait_is_at_most_half_a_minute(client: Client) -> None:
+    assert "wait" in client.post("due", wait=31, wake_count="").refused(400, "malformed")
+
+
 def test_numbers_beyond_all_bounds_are_refused(client: Client) -> None:
     body = json.dumps(claiming()).encode()
     for number in (b"1" + b"0" * 5000, b"1e999", b"-1e308"):
         client.ask("POST", "/v1/claim", body.replace(b"30.0", number)).refused(400, "malformed")
 
 
-def test_a_claim_may_wait_longer_than_a_request_may_take_to_come(lend: Lend) -> None:
+def test_a_poll_may_wait_longer_than_a_request_may_take_to_come(lend: Lend) -> None:
     client = lend(read_timeout=0.2).client()
-    assert client.claim(wait=0.5) == []
+    known = client.post("due").body["wake_count"]
+    assert client.post("due", wait=0.5, wake_count=known).status == 200
     assert client.claim() == []
 
 

@@ -4,8 +4,8 @@
     http_app       requests and replies, over ``store_server``: the calls of a worker's store
     authenticator  who calls, by worker token (``token_file``), and what the token allows (``grants``)
     proofs         prove in every later call that a lease was lent to this worker token
-    claims         long polls; ``wake_broadcast`` waits at the store for all of them; ``answers`` remembers what was
-                   answered, since a reply may be lost
+    claims         claims, which do not wait, and polls, which do; ``wake_broadcast`` waits at the store for all of
+                   them; ``answers`` remembers what was answered, since a reply may be lost
     slow_requests  limits of time and connections
     proxies        the address that asked, where a proxy stands between
 

@@ -48,20 +48,6 @@ class Answer:
         self.released = False
         self.turn = asyncio.Lock()
         """Requests with the same token are answered one after the other."""
-        self.calls = 0
-        self.superseded = asyncio.Event()
-        """Set when another request with this token, or its release, has arrived."""
-
-    def begin(self) -> int:
-        """Begin one more request, which ends the earlier ones. Returns its number."""
-        self.end_polls()
-        self.calls += 1
-        return self.calls
-
-    def end_polls(self) -> None:
-        """End the poll that waits with this token."""
-        self.superseded.set()
-        self.superseded = asyncio.Event()
 
     @property
     def size(self) -> int:

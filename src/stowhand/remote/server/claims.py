@@ -1,7 +1,6 @@
-"""Claims, which may wait: claim; where there is nothing, wait for a wake-up or until a job is due; claim again.
+"""Claims, which are answered at once, and the polls of idle workers, which wait for a wake-up.
 
-A poll ends early when the server stops, when its client disconnects, when its token is revoked, and when another
-request arrives with the same claim token. What was claimed for a client that has disconnected is handed back.
+A poll ends early when the server stops, when its client disconnects, and when its token is revoked.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from stowhand.clock import Clock
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreUnreachable
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.limits import check_name, read_forbidden
@@ -25,8 +23,8 @@ from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.records import lent
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
-from stowhand.remote.server.wake_broadcast import POLLING, WakeBroadcast
-from stowhand.remote.wire import LONGEST_WAIT, ClaimAsked, Kind
+from stowhand.remote.server.wake_broadcast import WakeBroadcast
+from stowhand.remote.wire import ClaimAsked, Kind
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MOST_RECORDS = 500
@@ -54,7 +52,6 @@ class Claims:
         heartbeats: HeartbeatThread,
         proofs: Proofs,
         answers: Answers,
-        clock: Clock,
         still: Callable[[Grant], bool],
         on_lent: Callable[[Sequence[Claim[Any]]], None],
     ) -> None:
@@ -64,30 +61,26 @@ class Claims:
         self._store = shared_store.store
         self._proofs = proofs
         self._answers = answers
-        self._clock = clock
         self._still = still
         self._on_lent = on_lent
         self._polls: Counter[str] = Counter()
         self._most = FIRST_RECORDS
         """As many records as fit into one answer, if they are as large as those of the last."""
 
-    async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
+    async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
         """What is lent now; for a repeated claim token what it was lent before and still holds. Raises Refused."""
         request = self._request(grant, asked)
-        with self.polling(grant, "too many claims wait under this token", "use one per group of workers"):
-            answer = self._answers.of(request.token)
-            number = answer.begin()
-            try:
-                async with answer.turn:
-                    return await self._answer(grant, asked, request, answer, number, gone)
-            finally:
-                self._answers.drop_if_empty(request.token)
+        answer = self._answers.of(request.token)
+        try:
+            async with answer.turn:
+                return await self._answer(grant, asked, request, answer)
+        finally:
+            self._answers.drop_if_empty(request.token)
 
-    async def until_news(self, grant: Grant, wake_count: str | None, wait: float, gone: Gone) -> None:
+    async def until_news(self, grant: Grant, wake_count: str, wait: float, gone: Gone) -> None:
         """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds."""
-        known = self._wake_broadcast.count if wake_count is None else wake_count
         with self.polling(grant, "too many polls wait under this token", "poll once per worker"):
-            await first(self._wake_broadcast.until_changed(known, wait), gone())
+            await first(self._wake_broadcast.until_changed(wake_count, wait), gone())
         self.check_still(grant)
 
     @contextmanager
@@ -107,7 +100,6 @@ class Claims:
         if asked.conditions and self._shared_store.kind == QUEUE:
             raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
         check_lease(asked.lease)
-        check_seconds("wait", asked.wait, LONGEST_WAIT)
         if asked.limit < 0:
             raise malformed(f"limit: {asked.limit}; 0 or more")
         return ClaimRequest(
@@ -121,63 +113,29 @@ class Claims:
             conditions=asked.conditions,
         )
 
-    async def _answer(
-        self, grant: Grant, asked: ClaimAsked, request: ClaimRequest, answer: Answer, number: int, gone: Gone
-    ) -> list[Sent]:
+    async def _answer(self, grant: Grant, asked: ClaimAsked, request: ClaimRequest, answer: Answer) -> list[Sent]:
         if answer.released:
             return []
         if answer.sent:
             return await self._again(answer, request.lease)
-        hung_up = asyncio.ensure_future(gone())
-        try:
-            claims = await self._poll(grant, request, asked.wait, answer, number, hung_up)
-            sent = [
-                Sent(
-                    claim.lease,
-                    msgspec.json.encode(lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
-                )
-                for claim in claims
-            ]
-            if claims and (hung_up.done() or answer.released) and answer.calls == number:
-                await self._hand_back([claim.lease for claim in claims])
-                return []
-            if sent:
-                size = sum(len(one.body) for one in sent)
-                self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
-            fits = _fitting(sent)
-            self._answers.remember(request.token, sent[:fits])
-            self._on_lent(claims[:fits])
-            self._answers.holdings.lent((grant.id, request.worker), [one.lease for one in sent[:fits]])
-            if fits < len(sent):
-                await self._hand_back([one.lease for one in sent[fits:]])
-            return sent[:fits]
-        finally:
-            hung_up.cancel()
-
-    async def _poll(
-        self,
-        grant: Grant,
-        request: ClaimRequest,
-        wait: float,
-        answer: Answer,
-        number: int,
-        hung_up: asyncio.Future[None],
-    ) -> Sequence[Claim[Any]]:
-        end = self._clock.monotonic() + wait
-        while not (hung_up.done() or answer.released or answer.calls != number):
-            self.check_still(grant)
-            # Both are taken before the claim: a wake-up during it must not be missed.
-            wake_count, superseded = self._wake_broadcast.count, asyncio.ensure_future(answer.superseded.wait())
-            try:
-                claims = await self._claim(request) if request.limit and request.tasks != () else []
-                left = end - self._clock.monotonic()
-                if claims or left <= 0 or self._wake_broadcast.stopped:
-                    return claims
-                nap = min(left, await self._nap(request.tasks))
-                await first(self._wake_broadcast.until_changed(wake_count, nap), hung_up, superseded)
-            finally:
-                superseded.cancel()
-        return []
+        claims = await self._claim(request) if request.limit and request.tasks != () else []
+        sent = [
+            Sent(
+                claim.lease,
+                msgspec.json.encode(lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
+            )
+            for claim in claims
+        ]
+        if sent:
+            size = sum(len(one.body) for one in sent)
+            self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
+        fits = _fitting(sent)
+        self._answers.remember(request.token, sent[:fits])
+        self._on_lent(claims[:fits])
+        self._answers.holdings.lent((grant.id, request.worker), [one.lease for one in sent[:fits]])
+        if fits < len(sent):
+            await self._hand_back([one.lease for one in sent[fits:]])
+        return sent[:fits]
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         try:
@@ -198,14 +156,6 @@ class Claims:
         """Raises Refused for a token that was revoked, or expired, during the wait."""
         if not self._still(grant):
             raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
-
-    async def _nap(self, tasks: tuple[str, ...] | None) -> float:
-        """Seconds until the next claim without a wake-up, as a worker beside the store would wait."""
-        due = await self._store.next_due(tasks)
-        if due is None:
-            return self._wake_broadcast.poll
-        # A job that is due and was not claimed (its queue is busy, say) becomes free without a wake-up: poll, slowly.
-        return POLLING if due <= 0 else min(self._wake_broadcast.poll, due + 0.001)
 
     async def _again(self, answer: Answer, lease: float) -> list[Sent]:
         """What an earlier answer lent and is still held, by a heartbeat that renews it."""

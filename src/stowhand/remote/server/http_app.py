@@ -132,7 +132,7 @@ class HttpApp:
 
     async def _claim(self, request: Request, grant: Grant) -> Response:
         message = await read(request, ClaimAsked)
-        sent = await self._store_server.claim(grant, message, lambda: _disconnected(request))
+        sent = await self._store_server.claim(grant, message)
         if sent:
             if self._metrics is not None:
                 self._metrics.lent(len(sent))

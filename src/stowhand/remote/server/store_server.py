@@ -30,7 +30,7 @@ from stowhand.remote.server.ends import LentEnds
 from stowhand.remote.server.grants import Grant, Scope
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.refusals import Refused
+from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.settlements import checked
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
@@ -101,7 +101,7 @@ class StoreServer:
             self._heartbeats, clock, events or Events(), is_kept=shared_store.kind == QUEUE
         )
         self._claims = Claims(
-            shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, clock, still, self.throughput.lent
+            shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, still, self.throughput.lent
         )
         self._ends = LentEnds(shared_store, wake_broadcast, self._claims, clock)
 
@@ -111,9 +111,9 @@ class StoreServer:
         await self.throughput.close()
         await self._heartbeats.close()
 
-    async def claim(self, grant: Grant, asked: ClaimAsked, gone: Gone) -> list[Sent]:
+    async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
         """Records under leases; a repeated claim token returns those of the first answer that are still held."""
-        sent = await self._claims.claim(grant, asked, gone)
+        sent = await self._claims.claim(grant, asked)
         if sent:
             self._on_lease(self._shared_store.lease(asked.lease))
         return sent
@@ -220,7 +220,6 @@ class StoreServer:
         """A claim that is being answered with this token ends first; a later one finds the token released."""
         answer = self._answers.of(token)
         answer.released = True
-        answer.end_polls()
         async with answer.turn:
             done = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(token))
         if done:
@@ -339,6 +338,8 @@ class StoreServer:
         check_seconds("wait", asked.wait, LONGEST_WAIT)
         tasks = grant.tasks_of_claim(asked.tasks)
         if asked.wait:
+            if asked.wake_count is None:
+                raise malformed("wait: given without wake_count", "send the wake_count of the answer before your claim")
             await self._claims.until_news(grant, asked.wake_count, asked.wait, gone)
             return Due(wake_count=self._wake_broadcast.count, is_listening=self._store.is_listening)
         wake_count = self._wake_broadcast.count

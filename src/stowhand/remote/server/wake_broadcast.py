@@ -15,7 +15,7 @@ from stowhand.protocols.store import Store
 
 LISTENING = 10.0
 POLLING = 2.0
-"""Seconds between two claims of a waiting request, where the store is listening for wake-ups or not."""
+"""Seconds of one wait at the store, where it is listening for wake-ups or not."""
 NAME = "lending"
 
 
@@ -45,7 +45,7 @@ class WakeBroadcast:
 
     @property
     def poll(self) -> float:
-        """Seconds after which a claim is worth repeating without a wake-up."""
+        """Seconds of one wait at the store."""
         return LISTENING if self._store.is_listening else POLLING
 
     def start(self) -> None:
