@@ -90,8 +90,8 @@ CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _queue text, _stat
 declare
   _broken text;
 begin
-  -- One look at the commonest rows, stricter than the rules. A payload of less than 2000 bytes as it is stored is within the
-  -- limit, however it is compressed: no method makes 500 bytes one.
+  -- The most common rows pass here; this condition is stricter than the rules. A payload of less than 2000 stored bytes is
+  -- within the limit: no compression reduces 500 bytes to one.
   if (pg_catalog.texteq(_state, 'queued') and _token is null and _lease_until is null and _worker is null
         and not _cancel_requested and (not _scout or _queue is not null)
       or pg_catalog.texteq(_state, 'processing') and _token is not null and _lease_until is not null
@@ -136,7 +136,7 @@ begin
     when pg_catalog.texteq(_task, '') or pg_catalog.int4gt(pg_catalog.length(_task), 128) then 'task_length'
   end;
   if _broken is not null then
-    -- In the words of PostgreSQL's own error, under the rule's name.
+    -- The same words as PostgreSQL's own error, with the name of the rule.
     raise exception 'new row for relation "live" violates check constraint "%"', _broken
       using errcode = '23514', schema = 'stowhand', table = 'live', constraint = _broken;
   end if;
@@ -157,7 +157,6 @@ CREATE TABLE stowhand.live (
     max_resets integer,
     key text,
     flags text[],
-    earlier_error text,
     revision integer DEFAULT 0 NOT NULL,
     token uuid,
     settled_token uuid,
@@ -182,7 +181,7 @@ CREATE TABLE stowhand.live (
     last_error text,
     CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
-WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000', fillfactor='60');
+WITH (fillfactor='60', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
 
 CREATE VIEW stowhand.jobs AS
  SELECT id,
@@ -193,7 +192,7 @@ CREATE VIEW stowhand.jobs AS
     run_at,
     attempts,
     max_attempts,
-    COALESCE(last_error, earlier_error) AS last_error,
+    last_error,
     created_at,
     updated_at,
     key,
@@ -395,7 +394,7 @@ begin
       _job.state := _one.state;
       _job.attempts := _one.attempts;
       _job.resets := _one.resets;
-      _job.last_error := coalesce(_one.error, _job.last_error, _job.earlier_error);
+      _job.last_error := coalesce(_one.error, _job.last_error);
       _job.finished_at := _at;
       _job.last_worker := coalesce(_job.worker, _job.last_worker);
       _job.progress := null; _job.progress_text := null;
@@ -488,13 +487,13 @@ begin
            when l.state <> 'failed' and _waiter is not null and not l.id = any(_mine) then 'locked'
            else l.state end,
       coalesce(l.attempts, h.attempts), coalesce(l.resets, h.resets),
-      case when l.id is null then h.last_error else coalesce(l.last_error, l.earlier_error) end, h.result,
+      case when l.id is null then h.last_error else l.last_error end, h.result,
       case when l.id is null then h.started_at else l.started_at end,
       case when l.id is null then h.finished_at else l.finished_at end,
       coalesce(l.revision, h.revision), case when l.id is null then h.replaced else l.replaced end
     from unnest(_ids) as f(id)
       left join lateral (
-        select j.id, j.state, j.attempts, j.resets, j.last_error, j.earlier_error, j.started_at, j.finished_at, j.revision,
+        select j.id, j.state, j.attempts, j.resets, j.last_error, j.started_at, j.finished_at, j.revision,
           j.replaced
         from "stowhand".live j where j.id = f.id offset 0) l on true
       left join lateral (
@@ -551,7 +550,7 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
       updated_at, cancel_requested, result, replaced, on_failure)
     select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
       g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
-      coalesce(v.error, g.last_error, g.earlier_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+      coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
       g.cancel_requested, v.result::json, g.replaced, g.on_failure
     from unnest(_verdicts) as v join gone g on g.id = v.id
     where _keep
@@ -650,7 +649,7 @@ begin
           resets = _one.resets, epoch = _one.epoch,
           settled_token = _one.settled_token,
           token = null, worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null,
-          last_error = coalesce(_one.error, j.last_error, j.earlier_error), earlier_error = null,
+          last_error = coalesce(_one.error, j.last_error),
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
@@ -864,7 +863,7 @@ begin
         lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
-      j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision, j.created_at, j.updated_at,
+      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at,
       j.epoch, j.started_at;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
@@ -952,7 +951,7 @@ begin
         max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
         updated_at, cancel_requested, replaced)
       select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
-        g.max_resets, g.key, g.flags, coalesce(g.last_error, g.earlier_error), g.revision, g.token, g.epoch, g.worker,
+        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker,
         g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, g.replaced
       from gone g;
   else
@@ -1442,7 +1441,7 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null,
+      last_error = null, finished_at = null, cancel_requested = false, progress = null,
       progress_text = null,
       round = case when old.last_worker is not null or old.round is not null or old.state = 'failed'
                    then "stowhand".next_round(old.id) end,
@@ -1526,7 +1525,7 @@ begin
       greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
         as run_at,
       _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
-      coalesce(_live.flags, '{}') as flags, coalesce(_live.last_error, _live.earlier_error) as last_error, _live.revision, _live.updated_at, _live.started_at,
+      coalesce(_live.flags, '{}') as flags, _live.last_error, _live.revision, _live.updated_at, _live.started_at,
       _live.finished_at, _live.worker, _live.cancel_requested, coalesce(_live.worker, _live.last_worker) as last_worker,
       _live.progress, _live.progress_text) j;
 end $$;
@@ -1574,7 +1573,7 @@ begin
   update "stowhand".live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
-        earlier_error = null, finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
+        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
         progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
     where j.id = any(_locked);
   perform "stowhand".notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
@@ -1592,7 +1591,7 @@ CREATE FUNCTION stowhand.failure_payload(_job stowhand.live, _error_class text) 
 declare
   _arguments text := _job.payload;
   _size int := octet_length(_arguments);
-  _error text := coalesce(_job.last_error, _job.earlier_error, '');
+  _error text := coalesce(_job.last_error, '');
 begin
   if _size > 1040000 or length(_arguments) - length(replace(replace(_arguments, '[', ''), '{', '')) > 63
       and jsonb_path_exists(_arguments::jsonb, 'strict $.**{63} ? (@.type() == "array" || @.type() == "object")') then
@@ -1813,7 +1812,7 @@ CREATE VIEW stowhand.everything AS
     live.max_resets,
     live.key,
     live.flags,
-    COALESCE(live.last_error, live.earlier_error) AS last_error,
+    live.last_error,
     live.revision,
     live.created_at,
     live.updated_at,
@@ -1868,7 +1867,7 @@ CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everyt
   select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
     select e.* from (
       (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
-         l.max_resets, l.key, l.flags, coalesce(l.last_error, l.earlier_error) as last_error, l.revision, l.created_at,
+         l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at,
          l.updated_at, l.started_at, l.finished_at, l.worker, l.cancel_requested, null::json as result,
          coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
        from "stowhand".live l where l.key = k.key)
@@ -3598,14 +3597,6 @@ begin
   return new;
 end $$;
 
-CREATE FUNCTION stowhand.settle(_ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[], _results text[], _payloads text[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, state text)
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  select s.id, s.token, s.state from "stowhand".settle_attempts(
-    _ids, _tokens, _states, _delays, _refunds, _errors, null, _results, _payloads, _keep, _now) s
-$$;
-
 CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3641,7 +3632,7 @@ begin
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
       returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts,
-        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision,
+        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision,
         j.created_at, j.updated_at, j.epoch, j.started_at;
     select array_agg(j.queue), array_agg(j.id) into _taken, _heads from "stowhand".live j
       where j.id = any(_heads) and j.token = _token;
@@ -3713,7 +3704,7 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     LANGUAGE sql IMMUTABLE
     AS $$
   select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
-    coalesce(_job.last_error, _job.earlier_error), _job.created_at, _job.updated_at, _job.key,
+    _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
     _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,
@@ -3931,7 +3922,7 @@ begin
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;
       update "stowhand".live j
-        set last_error = left(concat_ws(E'\n', coalesce(j.last_error, j.earlier_error),
+        set last_error = left(concat_ws(E'\n', j.last_error,
                                      'on_failure could not be enqueued: ' || sqlerrm), 16384)
         where j.id = _job.id;
     end;
@@ -4080,7 +4071,6 @@ declare
 begin
   for _job in select l.* from "stowhand".live l where l.id = any(_ids) order by l.id loop
     _job.token := null; _job.settled_token := null;
-    _job.last_error := coalesce(_job.last_error, _job.earlier_error);
     return next _job;
   end loop;
 end $$;
@@ -4214,7 +4204,8 @@ CREATE TABLE stowhand.app_versions (
 CREATE TABLE stowhand.applied_migrations (
     id integer NOT NULL,
     ts timestamp with time zone DEFAULT now() NOT NULL,
-    breaking boolean DEFAULT false NOT NULL
+    breaking boolean DEFAULT false NOT NULL,
+    fingerprint text NOT NULL
 );
 
 CREATE TABLE stowhand.dead_tokens (
@@ -4319,7 +4310,7 @@ CREATE VIEW stowhand.live_jobs AS
     max_resets,
     key,
     flags,
-    COALESCE(last_error, earlier_error) AS last_error,
+    last_error,
     revision,
     created_at,
     updated_at,
@@ -4369,7 +4360,7 @@ CREATE VIEW stowhand.past_jobs AS
 CREATE TABLE stowhand.pauses (
     task text NOT NULL,
     since timestamp with time zone NOT NULL,
-    CONSTRAINT task_is_short CHECK ((length(task) <= 128))
+    CONSTRAINT task_length CHECK (((length(task) >= 1) AND (length(task) <= 128)))
 );
 
 CREATE TABLE stowhand.queues (
@@ -4403,8 +4394,6 @@ CREATE TABLE stowhand.throughput (
     tally jsonb NOT NULL
 )
 WITH (fillfactor='50');
-
-COMMENT ON COLUMN stowhand.throughput.seconds IS 'the length; negative: all tasks together';
 
 CREATE TABLE stowhand.ticks (
     identifier text NOT NULL,
@@ -4544,7 +4533,7 @@ CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree 
 
 CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (queue IS NULL) AND (resets < 2));
 
-CREATE INDEX live_errors ON stowhand.live USING btree (id) WHERE (COALESCE(last_error, earlier_error) IS NOT NULL);
+CREATE INDEX live_errors ON stowhand.live USING btree (id) WHERE (last_error IS NOT NULL);
 
 CREATE INDEX live_failed ON stowhand.live USING btree (finished_at, id) WHERE (state = 'failed'::text);
 

@@ -111,10 +111,11 @@ def test_a_file_that_is_no_database_is_one_readable_line(stowhand: Stowhand, fol
 @pytest.mark.parametrize(
     ("change", "way_out"),
     [
-        ("DELETE FROM stowhand_schema WHERE version > 1", "stowhand migrate"),
-        ("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (99, 1, 0)", "upgrade"),
+        ("UPDATE stowhand_schema SET version = 20", "stowhand migrate"),
+        ("UPDATE stowhand_schema SET fingerprint = 'another'", "stowhand migrate"),
+        ("INSERT INTO stowhand_schema VALUES (999, 1, 0, '')", "upgrade"),
     ],
-    ids=["too old", "too new"],
+    ids=["of before the first release", "another baseline", "too new"],
 )
 def test_a_schema_of_another_time_is_code_4_with_the_way_out(
     stowhand: Stowhand, folder: Path, change: str, way_out: str
@@ -122,7 +123,7 @@ def test_a_schema_of_another_time_is_code_4_with_the_way_out(
     stowhand("migrate")
     with closing(sqlite3.connect(folder / "stowhand.db")) as connection, connection:
         connection.execute(change)
-    for words in (("worker", "--once"), ("jobs", "list"), ("add", "hello"), ("doctor",)):
+    for words in (("worker", "--once"), ("jobs", "list"), ("add", "hello"), ("doctor",), ("migrate",), ("stats",)):
         ended = stowhand(*words)
         assert ended.code == 4, (words, ended)
         assert way_out in ended.out + ended.err

@@ -13,7 +13,8 @@ def test_the_newest_migration_has_the_numbers_of_the_schema() -> None:
 
 def test_their_names_are_numbered_without_a_gap_and_each_names_the_one_before() -> None:
     files = [file for file, _ in there()]
-    assert [file.stem for file in files] == [f"{number:04}_schema" for number in range(1, len(files) + 1)]
+    later = [f"{number:04}_schema" for number in range(2, len(files) + 1)]
+    assert [file.stem for file in files] == ["0001_baseline", *later]
     for before, file in pairwise(files):
         assert f'after="{before.stem}"' in file.read_text(), file.name
 

@@ -13,7 +13,6 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 from tests.interop.original import Original
-from tests.stores.postgres.test_upgrade import make_eleven
 from tests.support.databases import Databases
 
 pytestmark = pytest.mark.xdist_group("interop")
@@ -70,33 +69,6 @@ def test_an_old_version_finds_nothing_to_do_and_its_producers_go_on(shared: str)
     theirs.add(shared, "hello")
     assert everything(shared) == before
     assert jobs(shared) == [("hello",)]
-
-
-def test_what_a_new_version_has_done_to_a_schema_of_before_is_made_good_by_the_upgrade(
-    postgres_server: Databases, run: Run
-) -> None:
-    """Into number 11 it writes a number of its own, and a function that cannot work there."""
-    url = postgres_server.create_database()
-    make_eleven(url, OURS.schema)
-    with pytest.raises(RuntimeError):
-        Original("0.17.3").migrate(url)
-    with psycopg.connect(url) as connection:
-        assert connection.execute("select max(id) from graphile_worker.migrations").fetchone() == (12,)
-
-    async def upgrade() -> None:
-        store = PostgresStore(url, OURS)
-        assert (await store.schema.status()).installed == 11
-        await store.schema.install()
-        assert await store.schema.foreign_changes() == []
-        await store.open()
-        await store.close()
-
-    run(upgrade())
-    with psycopg.connect(url) as connection:
-        connection.execute("select graphile_worker.add_jobs(array[('hello',null,null,null,null,null,null,null)"
-                           "::graphile_worker.job_spec])")  # fmt: skip
-    assert jobs(url) == [("hello",)]
-    postgres_server.drop_database(url)
 
 
 def test_a_table_of_theirs_beside_ours_is_refused(shared: str, run: Run) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stowhand.stores.postgres.queue.texts import newest_known
-from stowhand.stores.sqlite.queue.schema import VERSION
+from stowhand.stores.postgres.queue import texts
+from stowhand.stores.sqlite.queue import schema
 from tests.support.sources import PACKAGE
 
 FOLDER = PACKAGE / "django" / "migrations"
@@ -33,7 +33,7 @@ def there() -> list[tuple[Path, tuple[int, int]]]:
 
 def now() -> tuple[int, int]:
     """The numbers of this version."""
-    return newest_known(), VERSION
+    return texts.MIGRATIONS.newest, schema.MIGRATIONS.newest
 
 
 def write() -> None:

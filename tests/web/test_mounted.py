@@ -295,13 +295,16 @@ async def test_a_database_that_was_away_is_shown_again_by_itself(postgres_url: s
     await store.close()
 
 
-@pytest.mark.parametrize(("number", "said"), [(27, "older than this program"), (10_000, "newer than this program")])
-async def test_a_schema_of_another_version_says_what_to_do(postgres_url: str, number: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE stowhand.applied_migrations SET id = 27", "made by a version of before the first release"),
+        ("INSERT INTO stowhand.applied_migrations VALUES (10000, now(), true, '')", "newer than this program"),
+    ],
+)
+async def test_a_schema_of_another_version_says_what_to_do(postgres_url: str, change: str, said: str) -> None:
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
-        if number == 27:
-            await connection.execute("DELETE FROM stowhand.applied_migrations WHERE id > 27")
-        else:
-            await connection.execute("INSERT INTO stowhand.applied_migrations (id, breaking) VALUES (10000, true)")
+        await connection.execute(change.encode())
     store = open_store(postgres_url)
 
     async def opened() -> Any:

@@ -74,6 +74,7 @@ TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
     errors.SchemaMissing: (503, "No schema is installed", "Run: stowhand migrate"),
     errors.SchemaOutdated: (503, "The schema is older than this program", "Run: stowhand migrate"),
     errors.SchemaTooNew: (503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
+    errors.SchemaError: (503, "The schema does not suit this program", ""),
     errors.StoreRefused: (502, "The store refuses this", ""),
     errors.StoreTooSlow: (504, "This takes the store too long", "Ask for less: one state, a shorter time."),
     errors.ConfigurationError: (501, "This store cannot say that", ""),

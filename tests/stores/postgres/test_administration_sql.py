@@ -289,8 +289,8 @@ def settle_when_free(connection: psycopg.Connection[Any], job_id: int, token: st
     """False: the lease was lost. A row that an administrator looks at just now is busy, and asked for again."""
     while True:
         row = connection.execute(
-            "select count(*) from stowhand.settle(array[%s::bigint], array[%s::uuid], array[%s], array[0.0],"
-            " array[false], array['x'], array[null::text], array[null::text], true)",
+            "select count(*) from stowhand.settle_attempts(array[%s::bigint], array[%s::uuid], array[%s],"
+            " array[0.0], array[false], array['x'], array[null::text], array[null::text], array[null::text], true)",
             (job_id, token, state),
         ).fetchone()
         if row == (1,):

@@ -32,8 +32,8 @@ ADD = {
         array[('t', %s::json, %s, null, null, 'k', null, null)::stowhand.job_spec], %s = 'preserve_run_at')""",
 }
 CLAIM = "select id, payload from stowhand.claim(%s, %s, 3, 30, null, null, false) where id > 0"
-SETTLE = """select count(*) from stowhand.settle(array[%s::bigint], array[%s::uuid], array[%s], array[0.0], array[%s],
-    array[null::text], array[null::text], array[null::text], true)"""
+SETTLE = """select count(*) from stowhand.settle_attempts(array[%s::bigint], array[%s::uuid], array[%s], array[0.0],
+    array[%s], array[null::text], array[null::text], array[null::text], array[null::text], true)"""
 
 LOOK = "select found from stowhand.look(array[%s::bigint], array[%s::uuid])"
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from stowhand.errors import ConfigurationError, SchemaError, SchemaOutdated, SchemaTooNew
+from stowhand.errors import ConfigurationError, SchemaError, SchemaTooNew
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
+from tests.support.databases import Databases
+from tests.support.logins import exec_all
+from tests.support.made_up import NUMBER, one_more, schema_of
+from tests.support.schema import install
 
 
 @pytest.fixture
@@ -56,20 +64,9 @@ def test_a_name_that_cannot_be_a_schemas_is_refused_before_connecting(name: str)
         PostgresStore("postgresql:///nowhere", StoreOptions(schema=name))
 
 
-def test_an_older_schema_is_refused_and_says_the_command(store: PostgresStore, sql: Sql, run: Any) -> None:
-    sql("delete from stowhand.applied_migrations where id = (select max(id) from stowhand.applied_migrations)")
-
-    async def opened() -> None:
-        with pytest.raises(SchemaOutdated, match="stowhand migrate"):
-            await store.open()
-        await store.close()
-
-    run(opened())
-
-
 @pytest.mark.parametrize("breaking", [False, True])
 def test_the_newer_migrations_own_word_decides(store: PostgresStore, sql: Sql, run: Any, breaking: bool) -> None:
-    sql("insert into stowhand.applied_migrations (id, breaking) values (999, %s)", breaking)
+    sql("insert into stowhand.applied_migrations (id, breaking, fingerprint) values (999, %s, '')", breaking)
 
     async def opened() -> None:
         try:
@@ -141,3 +138,67 @@ def test_the_literal_in_the_indexes_is_the_laws_quarantine(sql: Sql) -> None:
 
     ((definition,),) = sql("select indexdef from pg_indexes where indexname = 'live_suspects'")
     assert f"resets >= {QUARANTINE_AFTER}" in definition
+
+
+def test_a_migration_that_is_cut_off_leaves_all_as_it_was(own_url: str, tmp_path: Path, run: Any) -> None:
+    more = one_more(own_url, tmp_path, "alter table {live} add column made_up text;")
+
+    async def story() -> None:
+        async with schema_of(own_url, more) as schema:
+            script, _, _ = (await schema.plan()).partition("\ncommit;")
+            with psycopg.connect(own_url, autocommit=True) as cut:
+                cut.execute(script.encode())
+                cut.close()
+            assert (await schema.status()).installed == NUMBER - 1
+            with psycopg.connect(own_url, autocommit=True) as connection:
+                connection.execute((await schema.plan()).encode())
+            assert (await schema.status()).installed == NUMBER
+            assert await schema.foreign_changes() == []
+
+    run(story())
+
+
+@pytest.fixture
+def role(postgres_server: Databases, empty_url: str) -> Iterator[str]:
+    """A login of this test's own, gone afterwards with all that it has in the test's database."""
+    name = f"role_{uuid.uuid4().hex[:8]}"
+    exec_all(empty_url, f"create role {name} login password 'secret'")
+    yield name
+    exec_all(empty_url, f"drop owned by {name}", f"drop role {name}")
+
+
+def test_what_an_administrator_upgrades_stays_the_owners(empty_url: str, role: str, tmp_path: Path, run: Any) -> None:
+    """Functions run with their owner's rights: an administrator's would be everybody's."""
+    grant = f"execute format('grant create on database %I to {role}', current_database());"
+    exec_all(empty_url, f"do $$ begin {grant} end $$")
+    install(make_conninfo(empty_url, user=role, password="secret"))
+    more = one_more(empty_url, tmp_path, "create table {schema}.made_up (id int);")
+
+    async def upgrade() -> None:
+        async with schema_of(empty_url, more) as schema:
+            await schema.install()
+
+    run(upgrade())
+    with psycopg.connect(empty_url) as connection:
+        owners = connection.execute(
+            "select pg_get_userbyid(proowner) from pg_proc where pronamespace = 'stowhand'::regnamespace"
+            " union select pg_get_userbyid(relowner) from pg_class where relnamespace = 'stowhand'::regnamespace"
+        ).fetchall()
+    assert owners == [(role,)]
+
+
+def test_what_was_granted_is_granted_after_an_upgrade(empty_url: str, role: str, tmp_path: Path, run: Any) -> None:
+    install(empty_url)
+    exec_all(empty_url, f"grant execute on all functions in schema stowhand to {role}")
+    more = one_more(empty_url, tmp_path, "create table {schema}.made_up (id int);")
+    may = """select count(*) from pg_proc p where p.pronamespace = 'stowhand'::regnamespace
+        and has_function_privilege(%s, p.oid, 'execute')"""
+
+    async def upgrade() -> None:
+        async with schema_of(empty_url, more) as schema:
+            await schema.install()
+
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        before = connection.execute(may, (role,)).fetchone()
+        run(upgrade())
+        assert connection.execute(may, (role,)).fetchone() == before

@@ -1,4 +1,4 @@
-"""The table `tries`: what workers of before leave in it, and what maintenance leaves."""
+"""The table `tries`: what maintenance leaves in it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,8 @@ from typing import Any
 import psycopg
 
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.tries import TryEnd
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
-from tests.stores.postgres.verbs import claim
-
-
-def test_a_worker_of_before_leaves_entries_without_a_class(postgres_url: str, run: Run) -> None:
-    async def story() -> None:
-        store = PostgresStore(postgres_url)
-        job = await store.jobs.enqueue(NewJob(task="t"))
-        (one,) = await claim(store, 1)
-        with psycopg.connect(postgres_url, autocommit=True) as older:
-            older.execute(
-                "select id, token::text, state from stowhand.settle(%s::bigint[], %s::uuid[], '{failed}', '{0}', '{f}',"
-                " '{no}', '{null}', '{null}', true, null)",
-                ([job.id], [one.lease.token]),
-            )
-        (entry,) = await store.jobs.tries(job.id)
-        assert (entry.outcome, entry.error_class, entry.error, entry.number) == (TryEnd.ERROR, None, "no", 1)
-        (group,) = await store.inspect.failures()
-        assert (group.error_class, group.jobs) == (None, 1)
-        await store.close()
-
-    run(story())
 
 
 def test_maintenance_takes_the_entries_of_jobs_that_are_gone_and_leaves_the_others(postgres_url: str, run: Run) -> None:

@@ -17,7 +17,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_connection as connection
 from stowhand.stores.database import sqlite_file as file
 from stowhand.stores.sqlite.queue import SqliteStore
-from stowhand.stores.sqlite.queue.schema import VERSION
+from stowhand.stores.sqlite.queue.schema import MIGRATIONS
 from tests.conftest import Run
 
 
@@ -76,23 +76,23 @@ def test_what_is_no_database_is_called_so(tmp_path: Path, run: Run) -> None:
 
 def test_a_newer_breaking_schema_is_refused(path: Path, run: Run) -> None:
     raw = sqlite3.connect(path)
-    raw.execute("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (99, 1, 0)")
+    raw.execute("INSERT INTO stowhand_schema (version, breaking, applied_at, fingerprint) VALUES (999, 1, 0, '')")
     raw.commit()
     raw.close()
-    with pytest.raises(SchemaTooNew, match="upgrade this package"):
+    with pytest.raises(SchemaTooNew, match="upgrade this program"):
         run(SqliteStore(path).open())
 
 
 def test_a_newer_schema_that_breaks_nothing_is_used(path: Path, run: Run) -> None:
     raw = sqlite3.connect(path)
-    raw.execute("INSERT INTO stowhand_schema (version, breaking, applied_at) VALUES (99, 0, 0)")
+    raw.execute("INSERT INTO stowhand_schema (version, breaking, applied_at, fingerprint) VALUES (999, 0, 0, '')")
     raw.commit()
     raw.close()
 
     async def scenario() -> None:
         store = SqliteStore(path)
         await store.open()
-        assert (await store.schema.status()).installed == 99
+        assert (await store.schema.status()).installed == 999
         await store.close()
 
     run(scenario())
@@ -102,7 +102,7 @@ def test_many_installs_at_once_make_one_schema(tmp_path: Path, run: Run) -> None
     async def scenario() -> None:
         stores = [SqliteStore(tmp_path / "jobs.db") for _ in range(8)]
         statuses = await asyncio.gather(*(store.schema.install() for store in stores))
-        assert {status.installed for status in statuses} == {VERSION}
+        assert {status.installed for status in statuses} == {MIGRATIONS.newest}
         await stores[0].jobs.enqueue(NewJob(task="t"))
         for store in stores:
             await store.close()

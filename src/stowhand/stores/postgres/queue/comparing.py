@@ -15,8 +15,9 @@ from contextlib import suppress
 import psycopg
 
 from stowhand.stores.database.link import Row, Session, rows
+from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.postgres.queue.context import PostgresContext, fillings_of
-from stowhand.stores.postgres.queue.texts import digest, read_functions, read_migrations, read_text, sources
+from stowhand.stores.postgres.queue.texts import digest, filled, read_functions, sources
 
 _SHARED_NAME = "shared_name"
 
@@ -34,14 +35,14 @@ async def altered_functions(connection: Session, context: PostgresContext, funct
     ]
 
 
-async def altered_relations(connection: Session, context: PostgresContext) -> list[str]:
+async def altered_relations(connection: Session, context: PostgresContext, migrations: Migrations) -> list[str]:
     """One message for each table, view or type of ours that differs."""
     scratch = fillings_of(f"stowhand_compared_{uuid.uuid4().hex}")
     expected: list[Row] = []
     found: dict[str, str] = {}
     with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
         async with connection.transaction():
-            for text in _tables(scratch):
+            for text in _tables(scratch, migrations):
                 await connection.execute(text.encode())
             expected = await _shape(connection, context, scratch)
             found = dict(await _shape(connection, context, context.fillings))
@@ -49,12 +50,11 @@ async def altered_relations(connection: Session, context: PostgresContext) -> li
     return list(_differences(expected, found))
 
 
-def _tables(fillings: dict[str, str]) -> Iterator[str]:
+def _tables(fillings: dict[str, str], migrations: Migrations) -> Iterator[str]:
     schema = fillings["schema"]
     yield f"create schema {schema}"
-    yield read_text("numbers.sql", fillings)
-    for migration in read_migrations(fillings):
-        yield migration.text
+    for migration in migrations.all:
+        yield filled(migration.text, fillings)
     yield read_functions(fillings, [_SHARED_NAME])[0]
 
 

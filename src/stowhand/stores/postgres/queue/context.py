@@ -82,6 +82,11 @@ class PostgresContext:
         self.moved = "its lease is another one now"
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
 
+    @property
+    def place(self) -> str:
+        """Where the schema is, for errors."""
+        return f"schema {self.schema!r} at {self.address}"
+
     def statement(self, name: str) -> bytes:
         """By its name in statements.sql."""
         return self.statements[name]

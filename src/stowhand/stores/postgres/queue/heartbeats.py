@@ -11,13 +11,13 @@ from stowhand.errors import StoreError
 from stowhand.jobs.lease import Lease, Pair
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.progress import Progress
+from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import pairs
-from stowhand.stores.postgres.queue.schema import too_new
-from stowhand.stores.postgres.queue.texts import newest_known
+from stowhand.stores.postgres.queue.texts import MIGRATIONS
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 from stowhand.stores.postgres.shared.leaser import Leaser
 
@@ -94,8 +94,8 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         return await self._rows("write_throughput", writer=writer, rows=msgspec.json.encode(rows).decode())
 
     def _leave_behind(self, newest: int) -> None:
-        if newest > newest_known():
-            raise too_new(self._context, newest)
+        status = SchemaStatus(newest, MIGRATIONS.newest, breaking=newest > MIGRATIONS.newest)
+        MIGRATIONS.refuse_newer(status, self._context.place)
 
     async def _rows(self, name: str, /, **values: object) -> list[Row]:
         with self._context.translated():

@@ -27,7 +27,6 @@ def column_fillings() -> dict[str, str]:
     # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
-    live |= {"last_error": "coalesce(last_error, earlier_error)"}
     return {
         "live_job": _columns(payload | live),
         "any_job": _columns(payload | {"result": "result::text"}),

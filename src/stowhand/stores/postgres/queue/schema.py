@@ -1,9 +1,8 @@
 """The schema's installation, in one transaction.
 
-migrations/   tables, types, indexes, views: numbered, forward only, each applied once
-functions/    the protocol: always the newest text, created anew by every installation. One whose arguments or result
-              change is dropped by a migration first
-numbers.sql   which migrations have been applied
+migrations/   tables, types, indexes, views: numbered, forward only, each applied once (stores/database/migrations.py)
+functions/    the protocol: always the newest text, created anew by every installation. One whose result changes is
+              dropped by a migration first
 roles.sql     the four roles, made where asked for; functions/grants.sql says what they may do
 settings      what is stored in the schema and filled into the functions' texts
 
@@ -12,68 +11,45 @@ What other programs have changed since: comparing.py.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew
+from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaTooNew
 from stowhand.jobs import limits
 from stowhand.jobs.job import MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.database.link import Row, Session, rows
+from stowhand.stores.database.migrations import Migration, Migrations
 from stowhand.stores.database.statements import quote_identifier, quote_text
 from stowhand.stores.postgres.queue.comparing import altered_functions, altered_relations
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.texts import (
-    Migration,
-    digest,
-    newest_known,
-    read_functions,
-    read_migrations,
-    read_text,
-    sources,
-)
+from stowhand.stores.postgres.queue.texts import MIGRATIONS, digest, filled, read_functions, read_text, sources
 
 Step = Callable[[Session], Awaitable[None]]
 """What runs in a transaction of the installer's."""
-NUMBERS_MOVED = SETTINGS_SINCE = KEYS_SINCE = 12
-"""From this number on the numbers are in `applied_migrations`, and before in `migrations`; the schema has settings;
-and the history's days have keys."""
-LAWFUL_SINCE = 19
-"""From this number on one CHECK holds the rules of `live`."""
-FAILED_SINCE = 29
-"""From this number on failed jobs have one index, by the time at which they failed."""
-
-
-def too_new(context: PostgresContext, installed: int) -> SchemaTooNew:
-    """The error for a schema that a newer version has upgraded."""
-    return SchemaTooNew(
-        f"schema {context.schema!r} is at {installed}, this version knows {newest_known()}: upgrade this program"
-    )
 
 
 class Installer:
     """Installs, compares and removes the schema."""
 
     def __init__(
-        self, context: PostgresContext, connect: Callable[[], AbstractAsyncContextManager[Session]] | None = None
+        self,
+        context: PostgresContext,
+        connect: Callable[[], AbstractAsyncContextManager[Session]] | None = None,
+        migrations: Migrations = MIGRATIONS,
     ) -> None:
         """``connect``: gives the connection to work on; ``None``: one of the pool."""
         self._context = context
         self._connect = connect or (lambda: context.pool.connection("schema"))
-        self._expected = newest_known()
+        self._migrations = migrations
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
         """Installs what is missing. The lock comes first of all: concurrent ``create … if not exists`` do collide.
 
-        ``roles``: make the four roles, and grant them what each may do. Raises SchemaTooNew.
+        ``roles``: make the four roles, and grant them what each may do. Raises SchemaError.
         """
-        async with self._connection() as connection:
-            await self._prepare_keys(connection)
-            await self._prepare_index(connection)
         async with self._locked() as connection:
             await _run(connection, await self._script(connection, roles=roles, anyway=True))
-        async with self._locked() as connection:
-            await _run(connection, await self._proof(connection, await self._applied(connection)))
         return await self.status()
 
     async def install_between(self, before: Step, after: Step, *, roles: bool = False) -> None:
@@ -83,8 +59,6 @@ class Installer:
             await _run(connection, await self._script(connection, roles=roles, anyway=True))
             await connection.execute(b"reset role")
             await after(connection)
-        async with self._locked() as connection:
-            await _run(connection, await self._proof(connection, await self._applied(connection)))
 
     async def status(self) -> SchemaStatus:
         """What is there."""
@@ -92,18 +66,16 @@ class Installer:
             return await self.status_on(connection)
 
     async def status_on(self, connection: Session) -> SchemaStatus:
-        """What is there, as this connection sees it."""
-        return self._judge(await self._applied(connection))
+        """What is there, as this connection sees it. Raises SchemaError."""
+        removal = f"remove it (drop schema {self._context.fillings['schema']} cascade)"
+        return self._migrations.status(await self._applied(connection), self._context.place, removal)
 
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, as a script for a login that may run them."""
         altered = bool(await self.foreign_changes())
         async with self._connection() as connection:
             texts = await self._script(connection, roles=roles, anyway=altered)
-            proof = await self._proof(connection, await self._applied(connection))
-        if proof:
-            proof = ["begin;", *proof, "commit;"]
-        return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;", *proof] if texts else proof)
+        return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;"]) if texts else ""
 
     async def find_damage(self) -> None:
         """``None``: the server looks after its files."""
@@ -116,19 +88,12 @@ class Installer:
     async def check(self) -> None:
         """Raises SchemaError when this version cannot work with what is there."""
         status = await self.status()
-        name = self._context.schema
         if status.installed is None:
             raise SchemaMissing(
-                f"nothing is installed in schema {name!r} at {self._context.address}: run `stowhand migrate`, or "
-                "start a worker, which installs it"
+                f"nothing is installed in {self._context.place}: run `stowhand migrate`, or start a worker, which"
+                " installs it"
             )
-        if status.installed < status.expected:
-            raise SchemaOutdated(
-                f"schema {name!r} is at {status.installed}, this version needs {status.expected}: "
-                "run `stowhand migrate`"
-            )
-        if status.breaking:
-            raise too_new(self._context, status.installed)
+        self._migrations.check(status, self._context.place)
 
     async def default_max_attempts(self) -> int:
         """Of a job that is enqueued without one. Raises SchemaError."""
@@ -147,19 +112,17 @@ class Installer:
             await self._ask(connection, "be_patient")
             await self._ask(connection, "set_max_attempts", attempts)
             await _run(connection, [f"{table} alter column max_attempts set default {attempts:d}"])
-            await _run(connection, await self._functions(connection, []))
+            await _run(connection, await self._functions(connection))
 
     async def foreign_changes(self) -> list[str]:
         """What is not as this version makes it; empty for a schema of another number."""
         async with self._connection() as connection:
-            applied = await self._applied(connection)
-            if not applied or applied[-1][0] != self._expected:
+            if (await self.status_on(connection)).installed != self._migrations.newest:
                 return []
-            functions = await self._functions(connection, [])
-            functions += [migration.text for migration in read_migrations(self._context.fillings)]
+            functions = [*await self._functions(connection), *self._texts(self._migrations.all)]
             return [
                 *await altered_functions(connection, self._context, functions),
-                *await altered_relations(connection, self._context),
+                *await altered_relations(connection, self._context, self._migrations),
             ]
 
     @asynccontextmanager
@@ -175,23 +138,16 @@ class Installer:
             await self._ask(connection, "lock_schema")
             yield connection
 
-    def _judge(self, applied: list[Row] | None) -> SchemaStatus:
-        if not applied:
-            return SchemaStatus(installed=None, expected=self._expected)
-        breaking = any(number > self._expected and breaks for number, breaks in applied)
-        return SchemaStatus(installed=applied[-1][0], expected=self._expected, breaking=breaking)
-
     async def _script(self, connection: Session, *, roles: bool, anyway: bool) -> list[str]:
         """What to run here and now, in order. ``anyway``: the functions too, if nothing is missing."""
-        applied = await self._applied(connection)
-        newest = applied[-1][0] if applied else 0
-        if self._judge(applied).breaking:
-            raise too_new(self._context, newest)
-        if newest > self._expected:
+        status = await self.status_on(connection)
+        self._migrations.refuse_newer(status, self._context.place)
+        if status.installed is not None and status.installed > status.expected:
             if roles:
-                raise SchemaTooNew(f"the schema is at {newest}: let the version that knows it grant its roles")
+                place, number = self._context.place, status.installed
+                raise SchemaTooNew(f"{place} has number {number}: let the version that knows it grant its roles")
             return []
-        missing = [migration for migration in read_migrations(self._context.fillings) if migration.number > newest]
+        missing = self._migrations.missing(status)
         if not (missing or roles or anyway):
             return []
         texts = [read_text("roles.sql", self._context.fillings)] if roles else []
@@ -199,74 +155,40 @@ class Installer:
         texts += [] if await self._is_true(connection, "has_schema") else [self._text("create_schema")]
         texts += [self._text("let_roles_in")] if roles else []
         texts += await self._act_as_owner(connection)
-        if not applied or newest < NUMBERS_MOVED:
-            texts += [read_text("numbers.sql", self._context.fillings)]
-            texts += [self._text("move_applied")] if applied else []
-        for migration in missing:
-            texts += [migration.text, self._note(migration)]
-        functions = await self._functions(connection, missing)
+        for migration, text in zip(missing, self._texts(missing), strict=True):
+            texts += [text, self._note(migration)]
+        functions = await self._functions(connection, is_installed=status.installed is not None)
         return [*texts, *functions, self._drop_strays(functions)]
 
-    async def _functions(self, connection: Session, missing: list[Migration]) -> list[str]:
-        """Their texts, with the schema's own settings. Where these are not stored yet, they are the package's."""
-        stored = not any(migration.number == SETTINGS_SINCE for migration in missing)
-        ((attempts,),) = await self._ask(connection, "settings") if stored else [(MAX_ATTEMPTS,)]
+    def _texts(self, migrations: Iterable[Migration]) -> list[str]:
+        return [filled(migration.text, self._context.fillings) for migration in migrations]
+
+    async def _functions(self, connection: Session, *, is_installed: bool = True) -> list[str]:
+        """Their texts, with the schema's own settings; with the package's where no schema is installed."""
+        ((attempts,),) = await self._ask(connection, "settings") if is_installed else [(MAX_ATTEMPTS,)]
         return read_functions(self._context.fillings | {"max_attempts": str(attempts)})
 
     def _drop_strays(self, functions: list[str]) -> str:
-        """A function of one of our names that is none of these is an older version's, left with other arguments."""
+        """A function of one of our names that is none of these is left from another version, with other arguments."""
         known = ", ".join(f"({quote_text(name)}, '{digest(body)}')" for name, body in sources(functions))
         return read_text("strays.sql", self._context.fillings | {"functions": known})
-
-    async def _prepare_keys(self, connection: Session) -> None:
-        """Before number 12, during work: the keys of large days, one at a time. What was interrupted is redone."""
-        applied = await self._applied(connection)
-        if not applied or applied[-1][0] >= KEYS_SINCE:
-            return
-        schema = self._context.fillings["schema"]
-        for day, key, sound in await self._ask(connection, "large_days"):
-            dropped = [f"drop index concurrently if exists {schema}.{key}"] if sound is False else []
-            made = f"create unique index concurrently {key} on {schema}.{day} (id, finished_at)"
-            await _run(connection, [*dropped, made])
-
-    async def _prepare_index(self, connection: Session) -> None:
-        """Before number 29, during work: its index of failed jobs. What was interrupted is redone."""
-        applied = await self._applied(connection)
-        if not applied or applied[-1][0] >= FAILED_SINCE:
-            return
-        schema = self._context.fillings["schema"]
-        ((is_large, sound),) = await self._ask(connection, "large_live")
-        dropped = [f"drop index concurrently if exists {schema}.live_failed_last"] if sound is False else []
-        made = (
-            f"create index concurrently if not exists live_failed_last on {schema}.live (finished_at, id)"
-            " where state = 'failed'"
-        )
-        await _run(connection, [*dropped, *([made] if is_large else [])])
-
-    async def _proof(self, connection: Session, applied: list[Row] | None) -> list[str]:
-        """What number 19 leaves to be done after its commit: rows that were there are read while others work.
-
-        ``applied``: those that are. A proof that was cut off is due again.
-        """
-        if not applied or (applied[-1][0] >= LAWFUL_SINCE and not await self._is_true(connection, "is_unproved")):
-            return []
-        return [*await self._act_as_owner(connection), self._text("prove_live")]
 
     def _text(self, name: str) -> str:
         """A statement without values, as part of a script, in which % is just a character."""
         return self._context.statements[name].decode().replace("%%", "%") + ";\n"
 
     def _note(self, migration: Migration) -> str:
-        values = f"({migration.number}, {str(migration.breaking).lower()})"
-        return f"insert into {self._context.fillings['schema']}.applied_migrations (id, breaking) values {values};\n"
+        values = f"({migration.number}, {str(migration.breaking).lower()}, {quote_text(migration.fingerprint)})"
+        table = f"{self._context.fillings['schema']}.applied_migrations"
+        return f"insert into {table} (id, breaking, fingerprint) values {values};\n"
 
     async def _act_as_owner(self, connection: Session) -> list[str]:
         """An administrator's upgrade must not leave functions that run with an administrator's rights."""
         owners = await self._ask(connection, "owner_to_be")
         return [f"set local role {quote_identifier(owner)};\n" for (owner,) in owners]
 
-    async def _applied(self, connection: Session) -> list[Row] | None:
-        """Numbers and whether they break; ``None`` when nothing is there."""
+    async def _applied(self, connection: Session) -> list[Row]:
+        """The ledger's rows; empty when nothing is there."""
         ((ours, theirs, live, nulls),) = await self._ask(connection, "standing")
         if not nulls:
             raise ConfigurationError(
@@ -275,16 +197,15 @@ class Installer:
                 " array_nulls = on"
             )
         if not (ours or theirs):
-            return None
-        if not live or (ours and theirs == "r") or not (ours or theirs == "r"):
-            # graphile-worker keeps its own table `migrations`; its numbers must not be taken for ours.
+            return []
+        if not (ours and live) or theirs == "r":  # graphile-worker's own table is called `migrations`
             name = self._context.schema
             raise SchemaError(
-                f"schema {name!r} at {self._context.address} holds tables of something else: give another name"
-                f" (--schema). If they are graphile-worker's: `stowhand migrate --from-graphile {name}` moves its jobs"
+                f"{self._context.place} holds tables of something else: give another name (--schema). If they are"
+                f" graphile-worker's: `stowhand migrate --from-graphile {name}` moves its jobs"
                 " (docs/how-to/come-from-graphile-worker.md)"
             )
-        return await self._ask(connection, "applied" if ours else "applied_before_12")
+        return await self._ask(connection, "applied")
 
     async def _is_true(self, connection: Session, name: str) -> bool:
         ((answer,),) = await self._ask(connection, name)

@@ -173,7 +173,7 @@ where seconds = 60 and begins > coalesce(%s::timestamptz, now()) - %s::float8 * 
 
 -- name: failures
 select g.task, g.error_class, g.jobs, g.latest, g.at,
-  (select coalesce(l.last_error, l.earlier_error) from {schema}.live l where l.id = g.latest), g.since, g.every > %(most)s::int
+  (select l.last_error from {schema}.live l where l.id = g.latest), g.since, g.every > %(most)s::int
 from (
   select f.task, t.error_class, count(*)::int as jobs, max(f.finished_at) as at, min(f.finished_at) as since,
     (array_agg(f.id order by f.finished_at desc, f.id desc))[1] as latest, f.every
@@ -288,11 +288,8 @@ select pg_catalog.to_regclass({schema_name} || '.applied_migrations') is not nul
   pg_catalog.to_regclass({schema_name} || '.live') is not null, pg_catalog.current_setting('array_nulls')::bool
 
 -- name: applied
-select id, breaking from {schema}.applied_migrations order by id
-
--- Until number 12 our numbers stood in graphile-worker's table. What is there beyond ours is not ours.
--- name: applied_before_12
-select id, breaking from {schema}.migrations where id < 12 order by id
+-- As JSON: a schema of before the first release has no fingerprints.
+select m.id, m.breaking, pg_catalog.to_jsonb(m)->>'fingerprint' from {schema}.applied_migrations m order by m.id
 
 -- name: newest_breaking
 select coalesce(max(id), 0) from {schema}.applied_migrations where breaking
@@ -335,41 +332,11 @@ select max_attempts from {schema}.settings
 -- name: create_schema
 create schema {schema}
 
--- name: move_applied
-insert into {schema}.applied_migrations (id, ts, breaking)
-  select m.id, m.ts, m.breaking from {schema}.migrations m where m.id < 12;
-drop table {schema}.migrations
-
 -- name: owner_to_be
 -- The tables' owner, where it is not the caller's role but one that the caller may act as.
 select r.rolname from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
 where c.oid = pg_catalog.to_regclass({schema_name} || '.live') and r.rolname <> current_user
   and pg_catalog.pg_has_role(current_user, r.oid, 'member')
-
--- Days whose keys would take long to make under a lock, before number 12 (migrations/000012). Broken: an attempt was cut.
--- name: large_days
-select pg_catalog.quote_ident(c.relname), pg_catalog.quote_ident(c.relname || '_pkey'), x.indisvalid
-from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
-  left join pg_catalog.pg_class k on k.relnamespace = c.relnamespace and k.relname = c.relname || '_pkey'
-  left join pg_catalog.pg_index x on x.indexrelid = k.oid
-where i.inhparent = pg_catalog.to_regclass({schema_name} || '.history')
-  and (x.indisvalid is not true) and pg_catalog.pg_relation_size(c.oid) > 8388608
-order by c.relname
-
--- Whether number 29's index would take long to make under a lock. Broken: an attempt was cut.
--- name: large_live
-select pg_catalog.pg_relation_size(c.oid) > 8388608, (
-  select x.indisvalid from pg_catalog.pg_index x join pg_catalog.pg_class k on k.oid = x.indexrelid
-  where x.indrelid = c.oid and k.relname = 'live_failed_last')
-from pg_catalog.pg_class c where c.oid = pg_catalog.to_regclass({schema_name} || '.live')
-
--- Rows of before number 19 were not read by it (migrations/000019_live.sql). Nor would they be if this was cut off.
--- name: is_unproved
-select exists (select from pg_catalog.pg_constraint n
-  where n.conrelid = pg_catalog.to_regclass({schema_name} || '.live') and n.conname = 'lawful' and not n.convalidated)
-
--- name: prove_live
-alter table {schema}.live validate constraint lawful
 
 -- name: let_roles_in
 grant usage on schema {schema} to {enqueuer}, {worker}, {reader}, {admin}

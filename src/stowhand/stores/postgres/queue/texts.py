@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
+from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.database.statements import fill
 from stowhand.stores.postgres.queue.context import QUOTES
 
-_FILE = re.compile(r"(\d{6})_\w+\.sql")
 _HERE = files("stowhand.stores.postgres.queue")
+MIGRATIONS = Migrations(_HERE / "migrations")
 _FUNCTION = re.compile(
     r"^create (?:or replace )?function (?:\"(?:[^\"]|\"\")*\")\.(\w+)\(.*? as (\$\w*\$)(.*?)\2",
     re.MULTILINE | re.DOTALL,
 )
-_BREAKING = "-- breaking"
 FUNCTIONS = (
     *("views", "time", "tries", "waiters", "uniques", "enqueue", "queues", "claim", "idle", "on_failure", "settle"),
     *("expire", "leases", "inspect", "jobs"),
@@ -31,30 +29,6 @@ FUNCTIONS = (
 
 PAYLOADS = ("json default '{}'", "jsonb", "text")
 """Of ``add_job``, which is made for each."""
-
-
-class Migration:
-    """One numbered file."""
-
-    def __init__(self, number: int, text: str) -> None:
-        self.number = number
-        self.text = text
-        self.breaking = text.startswith(_BREAKING)
-        """Older versions of this package cannot work with it."""
-
-
-@cache
-def newest_known() -> int:
-    """The number of this version's last migration."""
-    return max(int(match[1]) for file in (_HERE / "migrations").iterdir() if (match := _FILE.fullmatch(file.name)))
-
-
-def read_migrations(fillings: dict[str, str]) -> list[Migration]:
-    """All of them, in order, with the schema's name filled in."""
-    folder = _HERE / "migrations"
-    found = [(match, file) for file in folder.iterdir() if (match := _FILE.fullmatch(file.name))]
-    found.sort(key=lambda pair: pair[0][1])
-    return [Migration(int(match[1]), _filled(file, fillings)) for match, file in found]
 
 
 def sources(functions: list[str]) -> list[tuple[str, str]]:
@@ -71,7 +45,7 @@ def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -
     """The texts of the functions, with the schema's name filled in."""
     folder = _HERE / "functions"
     return [
-        _filled(folder / f"{name}.sql", fillings | {"payload": payload})
+        filled((folder / f"{name}.sql").read_text("utf-8"), fillings | {"payload": payload})
         for name in names
         for payload in (PAYLOADS if name == "add_job" else PAYLOADS[:1])
     ]
@@ -79,10 +53,12 @@ def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -
 
 def read_text(name: str, fillings: dict[str, str]) -> str:
     """Another file of this folder, filled in."""
-    return _filled(_HERE / name, fillings)
+    return filled((_HERE / name).read_text("utf-8"), fillings)
 
 
-def _filled(file: Traversable, fillings: dict[str, str]) -> str:
-    """A body is between $$ and $$; where the schema's name contains that, between QUOTES, which no name contains."""
-    text = file.read_text("utf-8")
+def filled(text: str, fillings: dict[str, str]) -> str:
+    """A text of SQL with its {places} filled.
+
+    A body is between $$ and $$; where the schema's name contains that, between QUOTES, which no name contains.
+    """
     return fill(text.replace("$$", QUOTES) if "$$" in fillings["schema"] else text, fillings)

@@ -106,7 +106,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot.
 
-        And tell of what older programs have failed for good.
+        And tell of jobs that a statement of somebody else's has failed.
         """
         if self._connection.read(lambda tx: tx.row("is_untold")) is not None:
             self._connection.write(lambda tx: tell(tx, None))

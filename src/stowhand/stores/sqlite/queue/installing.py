@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stowhand.jobs.job import MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.database import sqlite_file
+from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.database.sqlite_trouble import find_damage
 from stowhand.stores.sqlite.queue import schema
 from stowhand.stores.sqlite.queue.connections import Connections
@@ -15,8 +16,10 @@ from stowhand.stores.sqlite.queue.connections import Connections
 class Installer:
     """Of one file, which may hold an application's tables too."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, migrations: Migrations = schema.MIGRATIONS) -> None:
         self._connections = connections
+        self._migrations = migrations
+        self._place = f"{connections.path}: the schema"
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
         """Create the file (readable by its owner alone) and its tables, or what is missing of them."""
@@ -26,7 +29,7 @@ class Installer:
         def install() -> SchemaStatus:
             sqlite_file.create(path)
             with self._connections.unchecked(lambda raw: schema.write_ahead(raw, path)) as connection:
-                return connection.write(schema.install)
+                return connection.write(lambda tx: schema.install(tx, self._place, self._migrations))
 
         return await self._connections.on_writer(install)
 
@@ -37,16 +40,19 @@ class Installer:
         def status() -> SchemaStatus:
             sqlite_file.check_place(path)
             if not path.exists():
-                return SchemaStatus(None, schema.VERSION)
+                return SchemaStatus(None, self._migrations.newest)
             with self._connections.unchecked() as connection:
-                return connection.read(lambda tx: schema.status(tx.raw))
+                return connection.read(lambda tx: schema.status(tx.raw, self._place, self._migrations))
 
         return await self._connections.on_reader(status)
 
     async def plan(self, *, roles: bool = False) -> str:
         """What ``install`` would run."""
         schema.refuse_roles(roles)
-        return schema.plan(await self.status())
+        found = await self.status()
+        self._migrations.refuse_newer(found, self._place)
+        missing = self._migrations.missing(found)
+        return "\n\n".join(statement for migration in missing for statement in schema.statements(migration.text))
 
     async def foreign_changes(self) -> Sequence[str]:
         """None: the tables' names begin with ours, and there are no functions."""

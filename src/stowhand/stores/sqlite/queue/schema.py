@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
-from stowhand.errors import ConfigurationError, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreUnreachable
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreUnreachable
 from stowhand.protocols.queue_store import SchemaStatus
+from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
-_MIGRATIONS = files("stowhand.stores.sqlite.queue").joinpath("migrations")
-VERSIONS = sorted(int(file.name[:4]) for file in _MIGRATIONS.iterdir() if file.name.endswith(".sql"))
-VERSION = VERSIONS[-1]
+MIGRATIONS = Migrations(files("stowhand.stores.sqlite.queue") / "migrations")
 OLDEST_SQLITE = (3, 35, 0)
 """RETURNING."""
+REMOVAL = "delete the file, or its tables and views whose names begin with stowhand_"
+PLACE = "the schema of this file"
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -27,82 +28,50 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
     """Raise unless the installed schema suits this package."""
-    found = status(connection)
+    found = status(connection, f"{path}: the schema")
     if found.installed is None:
         raise SchemaMissing(f"{path}: nothing is installed{_foreign(connection)}: run `stowhand migrate`")
-    if found.installed < VERSION:
-        raise SchemaOutdated(
-            f"{path}: its schema is {found.installed}, this package needs {VERSION}: run `stowhand migrate`"
-        )
-    if found.breaking:
-        raise _too_new(str(path), found)
+    MIGRATIONS.check(found, f"{path}: the schema")
 
 
 def check_newer(connection: sqlite3.Connection) -> None:
-    """Raise when a newer version has made the file its own meanwhile."""
-    found = status(connection)
-    if found.breaking:
-        raise _too_new("the file", found)
+    """Raise SchemaTooNew when a newer version has changed the schema beyond this one."""
+    MIGRATIONS.refuse_newer(status(connection), PLACE)
 
 
-def _too_new(what: str, found: SchemaStatus) -> SchemaTooNew:
-    return SchemaTooNew(
-        f"{what}: its schema is {found.installed}, this package knows {VERSION}, and the change between them is"
-        " breaking: upgrade this package"
-    )
-
-
-def status(connection: sqlite3.Connection) -> SchemaStatus:
-    """What is there."""
+def status(connection: sqlite3.Connection, place: str = PLACE, migrations: Migrations = MIGRATIONS) -> SchemaStatus:
+    """What is there. ``place``: for the error. Raises SchemaError."""
     if connection.execute(SQL["is_installed"]).fetchone() is None:
-        return SchemaStatus(None, VERSION)
-    versions = connection.execute(SQL["versions"]).fetchall()
-    if not versions:
-        return SchemaStatus(None, VERSION)
-    return SchemaStatus(
-        max(version for version, _ in versions),
-        VERSION,
-        any(breaking for version, breaking in versions if version > VERSION),
-    )
+        return SchemaStatus(None, migrations.newest)
+    # All columns: a schema of before the first release has no fingerprints.
+    rows = connection.execute(SQL["ledger"]).fetchall()
+    applied = [(version, bool(breaking), rest[0] if rest else None) for version, breaking, _, *rest in rows]
+    return migrations.status(applied, place, REMOVAL)
 
 
-def install(tx: Transaction) -> SchemaStatus:
+def install(tx: Transaction, place: str = PLACE, migrations: Migrations = MIGRATIONS) -> SchemaStatus:
     """Apply what is missing, inside the caller's write transaction: another install waits, then finds it done.
 
-    Raises SchemaTooNew.
+    Raises SchemaError.
     """
-    check_newer(tx.raw)
-    for version in missing(status(tx.raw)):
-        for statement in migration(version):
+    found = status(tx.raw, place, migrations)
+    migrations.refuse_newer(found, place)
+    for migration in migrations.missing(found):
+        for statement in statements(migration.text):
             tx.raw.execute(statement)
-        tx.run("record", version=version, breaking=_text(version).startswith("-- breaking"))
-    return status(tx.raw)
+        values = {"version": migration.number, "breaking": migration.breaking, "fingerprint": migration.fingerprint}
+        tx.run("record", **values)
+    return status(tx.raw, place, migrations)
 
 
-def missing(found: SchemaStatus) -> list[int]:
-    """The migrations yet to be applied."""
-    return [version for version in VERSIONS if version > (found.installed or 0)]
-
-
-def migration(version: int) -> Iterator[str]:
-    """The statements of one migration. A trigger holds semicolons of its own, so SQLite says where one ends."""
+def statements(text: str) -> Iterator[str]:
+    """The statements of a migration. A trigger holds semicolons of its own, so SQLite determines where one ends."""
     statement = ""
-    for line in _text(version).splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
             yield statement.strip()
             statement = ""
-
-
-def _text(version: int) -> str:
-    return _MIGRATIONS.joinpath(f"{version:04}.sql").read_text("utf-8")
-
-
-def plan(found: SchemaStatus) -> str:
-    """What ``install`` would run. Raises SchemaTooNew."""
-    if found.breaking:
-        raise _too_new("the file", found)
-    return "\n\n".join(statement for version in missing(found) for statement in migration(version))
 
 
 def refuse_roles(roles: bool) -> None:

@@ -33,7 +33,6 @@ declare
 begin
   for _job in select l.* from {schema}.live l where l.id = any(_ids) order by l.id loop
     _job.token := null; _job.settled_token := null;
-    _job.last_error := coalesce(_job.last_error, _job.earlier_error);
     return next _job;
   end loop;
 end $$;
@@ -54,7 +53,7 @@ begin
       _job.state := _one.state;
       _job.attempts := _one.attempts;
       _job.resets := _one.resets;
-      _job.last_error := coalesce(_one.error, _job.last_error, _job.earlier_error);
+      _job.last_error := coalesce(_one.error, _job.last_error);
       _job.finished_at := _at;
       _job.last_worker := coalesce(_job.worker, _job.last_worker);
       _job.progress := null; _job.progress_text := null;
@@ -120,7 +119,7 @@ begin
   update {schema}.live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
-        earlier_error = null, finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
+        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
         progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
     where j.id = any(_locked);
   perform {schema}.notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null

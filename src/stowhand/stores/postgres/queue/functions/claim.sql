@@ -316,7 +316,7 @@ begin
         lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
-      j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision, j.created_at, j.updated_at,
+      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at,
       j.epoch, j.started_at;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;

@@ -235,7 +235,7 @@ begin
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       state = 'queued', attempts = 0, resets = case when old.state = 'failed' then 0 else old.resets end,
-      last_error = null, earlier_error = null, finished_at = null, cancel_requested = false, progress = null,
+      last_error = null, finished_at = null, cancel_requested = false, progress = null,
       progress_text = null,
       round = case when old.last_worker is not null or old.round is not null or old.state = 'failed'
                    then {schema}.next_round(old.id) end,
@@ -432,7 +432,7 @@ begin
       greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
         as run_at,
       _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
-      coalesce(_live.flags, '{}') as flags, coalesce(_live.last_error, _live.earlier_error) as last_error, _live.revision, _live.updated_at, _live.started_at,
+      coalesce(_live.flags, '{}') as flags, _live.last_error, _live.revision, _live.updated_at, _live.started_at,
       _live.finished_at, _live.worker, _live.cancel_requested, coalesce(_live.worker, _live.last_worker) as last_worker,
       _live.progress, _live.progress_text) j;
 end $$;

@@ -72,7 +72,7 @@ language sql stable {definer} {index_plans} as $$
   select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
     select e.* from (
       (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
-         l.max_resets, l.key, l.flags, coalesce(l.last_error, l.earlier_error) as last_error, l.revision, l.created_at,
+         l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at,
          l.updated_at, l.started_at, l.finished_at, l.worker, l.cancel_requested, null::json as result,
          coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
        from {schema}.live l where l.key = k.key)

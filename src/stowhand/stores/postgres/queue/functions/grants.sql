@@ -57,7 +57,6 @@ begin
       ('next_due', 'worker'),
       ('poll', 'worker'),
       ('foreign_leases', 'worker'),
-      ('settle', 'worker'),
       ('settle_attempts', 'worker'),
       ('settle_completed', 'worker'),
       ('settle_and_claim', 'worker'),

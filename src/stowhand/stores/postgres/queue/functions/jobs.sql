@@ -4,7 +4,7 @@
 create or replace function {schema}.shown(_job {schema}.live) returns {schema}.jobs
 language sql immutable as $$
   select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
-    coalesce(_job.last_error, _job.earlier_error), _job.created_at, _job.updated_at, _job.key,
+    _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
     _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,

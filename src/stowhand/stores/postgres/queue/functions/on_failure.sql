@@ -21,7 +21,7 @@ language plpgsql immutable as $$
 declare
   _arguments text := _job.payload;
   _size int := octet_length(_arguments);
-  _error text := coalesce(_job.last_error, _job.earlier_error, '');
+  _error text := coalesce(_job.last_error, '');
 begin
   if _size > 1040000 or length(_arguments) - length(replace(replace(_arguments, '[', ''), '{', '')) > 63
       and jsonb_path_exists(_arguments::jsonb, 'strict $.**{63} ? (@.type() == "array" || @.type() == "object")') then
@@ -62,7 +62,7 @@ begin
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;
       update {schema}.live j
-        set last_error = left(concat_ws(E'\n', coalesce(j.last_error, j.earlier_error),
+        set last_error = left(concat_ws(E'\n', j.last_error,
                                      'on_failure could not be enqueued: ' || sqlerrm), 16384)
         where j.id = _job.id;
     end;

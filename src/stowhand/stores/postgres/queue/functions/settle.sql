@@ -135,7 +135,7 @@ begin
         max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
         updated_at, cancel_requested, replaced)
       select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
-        g.max_resets, g.key, g.flags, coalesce(g.last_error, g.earlier_error), g.revision, g.token, g.epoch, g.worker,
+        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker,
         g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, g.replaced
       from gone g;
   else
@@ -258,7 +258,7 @@ begin
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
       returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts,
-        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, coalesce(j.last_error, j.earlier_error), j.revision,
+        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision,
         j.created_at, j.updated_at, j.epoch, j.started_at;
     select array_agg(j.queue), array_agg(j.id) into _taken, _heads from {schema}.live j
       where j.id = any(_heads) and j.token = _token;
@@ -287,7 +287,7 @@ language sql set enable_hashjoin = on as $$
       updated_at, cancel_requested, result, replaced, on_failure)
     select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
       g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
-      coalesce(v.error, g.last_error, g.earlier_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+      coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
       g.cancel_requested, v.result::json, g.replaced, g.on_failure
     from unnest(_verdicts) as v join gone g on g.id = v.id
     where _keep
@@ -318,7 +318,7 @@ begin
           resets = _one.resets, epoch = _one.epoch,
           settled_token = _one.settled_token,
           token = null, worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null,
-          last_error = coalesce(_one.error, j.last_error, j.earlier_error), earlier_error = null,
+          last_error = coalesce(_one.error, j.last_error),
           payload = coalesce(_one.payload::json, j.payload),
           run_at = coalesce(_at + _one.delay * interval '1 second', j.run_at),
           finished_at = case when _one.state = 'failed' then _at end,
@@ -384,16 +384,6 @@ begin
   perform {schema}.carry_out(_verdicts, _keep, _at);
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
-
--- Workers of before number 23 call this one: they do not know the class of an error.
-create or replace function {schema}.settle(
-  _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
-  _results text[], _payloads text[], _keep boolean, _now timestamptz default null
-) returns table (id bigint, token uuid, state text)
-language sql {definer} as $$
-  select s.id, s.token, s.state from {schema}.settle_attempts(
-    _ids, _tokens, _states, _delays, _refunds, _errors, null, _results, _payloads, _keep, _now) s
-$$;
 
 -- A second look at what was not settled: 'busy' (ours, locked by another transaction), 'settled' (by this very lease, before; the
 -- state that the job has now), 'lost', or 'gone' (no trace).

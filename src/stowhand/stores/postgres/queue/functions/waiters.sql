@@ -45,13 +45,13 @@ begin
            when l.state <> 'failed' and _waiter is not null and not l.id = any(_mine) then 'locked'
            else l.state end,
       coalesce(l.attempts, h.attempts), coalesce(l.resets, h.resets),
-      case when l.id is null then h.last_error else coalesce(l.last_error, l.earlier_error) end, h.result,
+      case when l.id is null then h.last_error else l.last_error end, h.result,
       case when l.id is null then h.started_at else l.started_at end,
       case when l.id is null then h.finished_at else l.finished_at end,
       coalesce(l.revision, h.revision), case when l.id is null then h.replaced else l.replaced end
     from unnest(_ids) as f(id)
       left join lateral (
-        select j.id, j.state, j.attempts, j.resets, j.last_error, j.earlier_error, j.started_at, j.finished_at, j.revision,
+        select j.id, j.state, j.attempts, j.resets, j.last_error, j.started_at, j.finished_at, j.revision,
           j.replaced
         from {schema}.live j where j.id = f.id offset 0) l on true
       left join lateral (

@@ -1,11 +1,11 @@
 -- name: is_installed
 SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'stowhand_schema'
 
--- name: versions
-SELECT version, breaking FROM stowhand_schema ORDER BY version
+-- name: ledger
+SELECT * FROM stowhand_schema ORDER BY version
 
 -- name: record
-INSERT INTO stowhand_schema (version, applied_at, breaking) VALUES (:version, :now, :breaking)
+INSERT INTO stowhand_schema (version, breaking, applied_at, fingerprint) VALUES (:version, :breaking, :now, :fingerprint)
 
 -- name: ours
 -- Views and triggers before the tables that they need; indexes go with their tables.

@@ -1,0 +1,95 @@
+"""The numbered migrations of a store's schema, compared with those that a database has.
+
+The first is the baseline: it makes the whole schema. Numbers below it belong to schemas of before the first release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from importlib.resources.abc import Traversable
+
+from stowhand.errors import SchemaError, SchemaOutdated, SchemaTooNew
+from stowhand.protocols.queue_store import SchemaStatus
+
+BASELINE = 100
+_FILE = re.compile(r"(\d+)\w*\.sql")
+_BREAKING = "-- breaking"
+
+Applied = tuple[int, bool, str | None]
+"""One row of the ledger: number, whether it is breaking, fingerprint."""
+
+
+class Migration:
+    """One numbered file."""
+
+    def __init__(self, number: int, text: str) -> None:
+        self.number = number
+        self.text = text
+        self.breaking = text.startswith(_BREAKING)
+        """Versions that do not know it cannot work with the schema any more."""
+        self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
+
+
+class Migrations:
+    """All migrations of one store, in a folder of SQL files."""
+
+    def __init__(self, folder: Traversable) -> None:
+        self._folder = folder
+
+    @cached_property
+    def all(self) -> list[Migration]:
+        """In the order of their numbers."""
+        files = [(match, file) for file in self._folder.iterdir() if (match := _FILE.fullmatch(file.name))]
+        found = [Migration(int(match[1]), file.read_text("utf-8")) for match, file in files]
+        return sorted(found, key=lambda migration: migration.number)
+
+    @cached_property
+    def newest(self) -> int:
+        """The number of the last one."""
+        return self.all[-1].number
+
+    def status(self, applied: Iterable[Applied], place: str, removal: str) -> SchemaStatus:
+        """Compare a ledger with these migrations.
+
+        Args:
+            applied: The rows of the ledger.
+            place: Where the schema is, for the error.
+            removal: How to remove the schema, for the error: an imperative.
+
+        Raises:
+            SchemaError: The schema is of before the first release.
+
+        """
+        fingerprints = {migration.number: migration.fingerprint for migration in self.all}
+        installed, breaking = None, False
+        for number, breaks, fingerprint in applied:
+            if number < BASELINE or fingerprints.get(number, fingerprint) != fingerprint:
+                raise SchemaError(
+                    f"{place} was made by a version of before the first release (its migration {number} is not the one"
+                    f" of this version) and cannot be upgraded: {removal}, then run `stowhand migrate`"
+                )
+            installed = max(number, installed or 0)
+            breaking = breaking or (bool(breaks) and number > self.newest)
+        return SchemaStatus(installed, self.newest, breaking)
+
+    def check(self, status: SchemaStatus, place: str) -> None:
+        """Raise SchemaOutdated or SchemaTooNew unless this version can work with an installed schema."""
+        if status.installed is not None and status.installed < self.newest:
+            raise SchemaOutdated(
+                f"{place} has number {status.installed}, this version needs {self.newest}: run `stowhand migrate`"
+            )
+        self.refuse_newer(status, place)
+
+    def refuse_newer(self, status: SchemaStatus, place: str) -> None:
+        """Raise SchemaTooNew where a newer version has made a breaking change."""
+        if status.breaking:
+            raise SchemaTooNew(
+                f"{place} has number {status.installed}, this version knows {self.newest}: upgrade this program"
+            )
+
+    def missing(self, status: SchemaStatus) -> list[Migration]:
+        """The migrations yet to be applied, in order."""
+        return [migration for migration in self.all if migration.number > (status.installed or 0)]

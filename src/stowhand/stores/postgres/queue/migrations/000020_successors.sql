@@ -1,1 +1,0 @@
--- Settlements may claim what follows: a function that workers of this version call (functions/settle.sql).

@@ -1,1 +1,0 @@
--- A key mode that workers of this version ask for: unique (functions/enqueue.sql).

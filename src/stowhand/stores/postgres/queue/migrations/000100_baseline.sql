@@ -1,0 +1,449 @@
+-- breaking
+-- The whole schema: tables, types, indexes and views. Functions are in functions/ and are replaced by every installation.
+-- Until the first release this file is edited in place; a schema made from another text of it is refused.
+
+-- The migrations that have been applied. Not called `migrations`: that name is graphile-worker's (functions/shared_name.sql).
+create table {schema}.applied_migrations (
+  id int primary key,
+  ts timestamptz not null default now(),
+  breaking boolean not null default false,
+  fingerprint text not null
+);
+
+-- Settings, which the installation fills into the texts of functions, so that no call reads them. One row.
+create table {schema}.settings (
+  only_row boolean primary key default true,
+  max_attempts int not null default 25,
+  constraint one_row check (only_row),
+  constraint max_attempts_at_least_1 check (max_attempts >= 1)
+);
+insert into {schema}.settings default values;
+
+-- Jobs that may still run are in `live`; jobs that have ended are in `history`. The state machine of jobs/lifecycle.py is
+-- repeated here as the rules of `live`, so that no program error can store a state that it does not know.
+--
+-- All rules are one CHECK: PostgreSQL prepares every CHECK of a table anew for each statement, and for a statement of one row
+-- fourteen of them were two thirds of an insert. The function takes columns and not the row: a composite of each of a thousand
+-- rows costs more than the rules. Every name in it is qualified, and operators are called by their functions (texteq is `=`): a
+-- search_path of its own would cost more than the rules, too. It is not in functions/, because replacing it would not check the
+-- rows that are there: other rules are another function and another constraint.
+create function {schema}.is_lawful(
+  _task text, _payload json, _queue text, _state text, _attempts int, _max_attempts int, _resets int, _max_resets int,
+  _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamptz,
+  _finished_at timestamptz, _cancel_requested boolean, _loses_retries text, _scout boolean
+) returns boolean
+language plpgsql immutable as $$
+declare
+  _broken text;
+begin
+  -- The most common rows pass here; this condition is stricter than the rules. A payload of less than 2000 stored bytes is
+  -- within the limit: no compression reduces 500 bytes to one.
+  if (pg_catalog.texteq(_state, 'queued') and _token is null and _lease_until is null and _worker is null
+        and not _cancel_requested and (not _scout or _queue is not null)
+      or pg_catalog.texteq(_state, 'processing') and _token is not null and _lease_until is not null
+        and _worker is not null and _settled_token is null and not _scout)
+    and _finished_at is null and _max_resets is null and _flags is null and _loses_retries is null
+    and pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4le(_attempts, _max_attempts)
+    and pg_catalog.int4ge(_max_attempts, 1) and pg_catalog.int4ge(_resets, 0)
+    and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
+    and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128))
+    and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
+    and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
+  then
+    return true;
+  end if;
+  _broken := case
+    when _cancel_requested and not (pg_catalog.texteq(_state, 'processing') or pg_catalog.texteq(_state, 'failed'))
+      then 'asked_while_processing'
+    when not (pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4ge(_max_attempts, 1)
+              and pg_catalog.int4le(_attempts, _max_attempts))
+      then 'attempts_in_range'
+    when pg_catalog.boolne(pg_catalog.texteq(_state, 'failed'), _finished_at is not null) then 'finished_iff_failed'
+    when pg_catalog.int4gt(pg_catalog.cardinality(_flags), 64) then 'flags_count'
+    when pg_catalog.texteq(_key, '') or pg_catalog.int4gt(pg_catalog.length(_key), 512) then 'key_length'
+    when _loses_retries is not null
+        and not ((pg_catalog.texteq(_loses_retries, 'replaced') or pg_catalog.texteq(_loses_retries, 'removed'))
+                 and _key is null)
+      then 'keyless_if_replaced'
+    when not (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'processing')
+              or pg_catalog.texteq(_state, 'errored') or pg_catalog.texteq(_state, 'failed'))
+      then 'known_state'
+    when pg_catalog.boolne(pg_catalog.texteq(_state, 'processing'), _token is not null)
+        or pg_catalog.boolne(_token is null, _lease_until is null) or pg_catalog.boolne(_token is null, _worker is null)
+      then 'leased_iff_processing'
+    when pg_catalog.int4gt(pg_catalog.octet_length(_payload::pg_catalog.text), 1048576) then 'payload_size'
+    when pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
+    when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
+      then 'resets_in_range'
+    when _scout and not (_queue is not null
+                         and (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'errored')))
+      then 'scouts_for_queues'
+    when _settled_token is not null and pg_catalog.texteq(_state, 'processing') then 'settled_unless_processing'
+    when pg_catalog.texteq(_task, '') or pg_catalog.int4gt(pg_catalog.length(_task), 128) then 'task_length'
+  end;
+  if _broken is not null then
+    -- The same words as PostgreSQL's own error, with the name of the rule.
+    raise exception 'new row for relation "live" violates check constraint "%"', _broken
+      using errcode = '23514', schema = {schema_text}, table = 'live', constraint = _broken;
+  end if;
+  return true;
+end $$;
+
+-- The columns from `state` to `updated_at` are those that claims, heartbeats and settlements change. The log of an update leaves
+-- out what both rows begin and end with, so what is long and seldom changes is before or behind them. `payload` is before,
+-- `last_error` behind: between them, a claim of a job with a traceback of 700 bytes logged 1024 bytes instead of 376.
+create table {schema}.live (
+  id bigint generated always as identity,
+  task text not null,
+  payload json not null default '{}',
+  queue text,
+  priority int not null default 0,
+  run_at timestamptz not null default now(),
+  state text not null default 'queued',
+  attempts int not null default 0,
+  max_attempts int not null default 25,
+  resets int not null default 0,
+  max_resets int,
+  key text,
+  flags text[],
+  revision int not null default 0,
+  token uuid,
+  settled_token uuid,
+  epoch bigint not null default 0,
+  worker text,
+  lease_until timestamptz,
+  started_at timestamptz,
+  finished_at timestamptz,
+  cancel_requested boolean not null default false,
+  loses_retries text,
+  scout boolean not null default false,
+  created_at timestamptz not null default now(),
+  updated_at timestamptz not null default now(),
+  -- The worker that held the job last.
+  last_worker text,
+  -- The round of the entries that its attempts will leave in `tries`. NULL: the first.
+  round int,
+  -- A uuid of the process that waits for the job's end (functions/waiters.sql). NULL: none.
+  waiter uuid,
+  -- The revision at which another job last took this one's place under its key. NULL: none did.
+  replaced int,
+  -- The job that is enqueued when this one has failed permanently (functions/on_failure.sql). NULL: none.
+  on_failure json,
+  -- How far a running job is, as its handler reports it. Kept over retries, cleared at the end.
+  progress double precision,
+  progress_text text,
+  -- The job is canceled unless a worker has claimed it by then. NULL: it is not, or an attempt has begun.
+  expires_at timestamptz,
+  last_error text,
+  constraint live_pkey primary key (id),
+  constraint lawful check ({schema}.is_lawful(
+    task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker,
+    lease_until, finished_at, cancel_requested, loses_retries, scout))
+) with (
+  -- Room for the row that a claim writes: on the same page, its log record has one page instead of two and leaves out what is
+  -- the same in both rows.
+  fillfactor = 60,
+  -- At full rate the table turns over many times a minute: vacuum by count, not by share, and without pauses.
+  autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
+  autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 20000
+);
+
+-- Partial: most jobs have no key and pay nothing here.
+create unique index live_key on {schema}.live (key) where key is not null;
+
+-- The paths of a claim. The literal 2 is lifecycle.QUARANTINE_AFTER: an ordinary claim does not see suspects.
+create index live_ready on {schema}.live (priority, run_at, id)
+  where state in ('queued', 'errored') and queue is null and resets < 2;
+-- The jobs of one task, for workers that lack others. Its predicate is that of live_ready in other words: PostgreSQL then cannot
+-- plan a statement written for this index over that one, whatever the statistics of tasks are.
+create index live_by_task on {schema}.live (task, priority, run_at, id)
+  where state <> 'processing' and state <> 'failed' and queue is null and resets < 2;
+create index live_scouts on {schema}.live (priority, run_at, id)
+  where scout and state in ('queued', 'errored') and resets < 2;
+-- The task comes before the priority: one step passes over all jobs of another task in a queue.
+create index live_in_queue on {schema}.live (queue, task, priority, run_at, id)
+  where state in ('queued', 'errored') and queue is not null and resets < 2;
+create index live_suspects on {schema}.live (priority, run_at, id)
+  where state in ('queued', 'errored') and resets >= 2;
+
+-- By id and not by deadline: a heartbeat then changes no indexed column and stays within its page (HOT).
+create index live_processing on {schema}.live (id) where state = 'processing';
+
+-- For people. Failed jobs in the order in which they failed: for lists, counts and the purge.
+create index live_failed on {schema}.live (finished_at, id) where state = 'failed';
+-- Only jobs that fail pay for these two.
+create index live_troubled on {schema}.live (state, task) where state in ('errored', 'failed');
+create index live_errors on {schema}.live (id) where last_error is not null;
+
+-- A place in the order in which jobs are claimed.
+create type {schema}.place as (priority int, run_at timestamptz, id bigint);
+
+create type {schema}.queue_heads as (heads bigint[], names text[], unfinished boolean);
+
+-- How one attempt ends, decided while its row was locked. `payload`: what is left of a batch replaces the payload. `outcome`:
+-- the attempt leaves an entry in `tries`, with this outcome; NULL: it leaves none.
+create type {schema}.verdict as (
+  id bigint, token uuid, queue text, state text, attempts int, resets int, epoch bigint, settled_token uuid,
+  delay double precision, error text, result text, payload text, outcome text, error_class text);
+
+-- One job of `add_jobs`.
+create type {schema}.job_spec as (
+  identifier text, payload json, queue_name text, run_at timestamptz, max_attempts int, job_key text, priority int,
+  flags text[]);
+
+-- A named queue, from the first claim of one of its jobs on. It is free if and only if holder_id is null.
+-- `absorbed`: some of its waiting jobs are no scouts any more (functions/queues.sql), so freeing the queue must leave a hint:
+-- where in the order, and when, to look for its next job.
+-- A paused queue is held by the job that holds it, and then by the pair (-1, the nil uuid): functions/operate.sql.
+create table {schema}.queues (
+  name text primary key,
+  holder_id bigint,
+  holder_token uuid,
+  absorbed boolean not null default false,
+  hint_priority int,
+  hint_run_at timestamptz,
+  hint_id bigint,
+  paused_at timestamptz,
+  constraint held_by_a_pair check ((holder_id is null) = (holder_token is null)),
+  constraint hint_if_free_and_absorbed check (hint_run_at is null or (holder_id is null and absorbed)),
+  constraint hint_whole check (
+    (hint_run_at is null) = (hint_priority is null) and (hint_run_at is null) = (hint_id is null)),
+  constraint held_if_paused check (paused_at is null or holder_id is not null)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+create index queues_hinted on {schema}.queues (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
+
+-- Paused tasks.
+create table {schema}.pauses (
+  task text primary key,
+  since timestamptz not null,
+  constraint task_length check (length(task) between 1 and 128)
+);
+
+-- Claims whose reply was lost. A token in here claims nothing any more.
+create table {schema}.dead_tokens (
+  token uuid primary key,
+  at timestamptz not null default now()
+);
+
+-- The job that last took a key for a period: a repeat within the period returns that job, even if it has completed
+-- (functions/uniques.sql). Only enqueueing with a period writes here.
+create table {schema}.uniques (
+  key text not null,
+  job_id bigint not null,
+  enqueued_at timestamptz not null,
+  until timestamptz not null,
+  constraint uniques_pkey primary key (key)
+);
+create index uniques_job on {schema}.uniques (job_id);
+create index uniques_until on {schema}.uniques (until);
+
+-- Jobs that expire, in a table of their own and not in an index of `live`, so that other jobs pay nothing. A row is valid while
+-- the job has the same moment; any other is a leftover and is deleted at its moment (functions/expire.sql).
+create table {schema}.expiring (
+  expires_at timestamptz not null,
+  id bigint not null,
+  constraint expiring_pkey primary key (expires_at, id)
+);
+
+-- What attempts leave that did not complete. Claims, heartbeats and completions do not touch this table. As a column of `live`,
+-- 0.9 KiB of entries would make the log of a claim and of a heartbeat 1285 bytes instead of 350.
+create table {schema}.tries (
+  job_id bigint not null,
+  place bigint not null,
+  round int not null,
+  number int not null,
+  worker text,
+  started_at timestamptz,
+  ended_at timestamptz not null,
+  outcome text not null,
+  error_class text,
+  error text,
+  constraint tries_pkey primary key (job_id, place)
+);
+
+-- Jobs that have completed or were canceled. The key is needed by publications FOR ALL TABLES, which forbid updates and
+-- deletions of rows without an identity; it serves lookups by id, too.
+create table {schema}.history (
+  id bigint not null,
+  task text not null,
+  payload json not null,
+  queue text,
+  priority int not null,
+  run_at timestamptz not null,
+  state text not null,
+  attempts int not null,
+  max_attempts int not null,
+  resets int not null,
+  max_resets int,
+  key text,
+  flags text[],
+  last_error text,
+  revision int not null,
+  settled_token uuid,
+  epoch bigint not null,
+  worker text,
+  started_at timestamptz,
+  finished_at timestamptz not null,
+  created_at timestamptz not null,
+  updated_at timestamptz not null,
+  cancel_requested boolean not null,
+  result json,
+  replaced int,
+  -- For jobs that are retried after they were canceled.
+  on_failure json,
+  constraint history_pkey primary key (id, finished_at),
+  constraint over check (state in ('completed', 'canceled'))
+) partition by range (finished_at);
+
+-- Partial, so that other jobs pay nothing.
+create index history_flow on {schema}.history (key, id) where key like 'flow:%';
+create index history_canceled on {schema}.history (id) where state = 'canceled';
+create index history_errors on {schema}.history (id) where last_error is not null;
+-- Finds the jobs of the last minutes. A day is written in the order of this time, so a few pages suffice, and a settlement pays
+-- nothing.
+create index history_ended on {schema}.history using brin (finished_at) with (pages_per_range = 32, autosummarize);
+
+-- Holds what belongs to no day's partition: a missing partition never fails a settlement.
+create table {schema}.history_default partition of {schema}.history default;
+create index history_default_finished on {schema}.history_default (finished_at);
+
+-- Live jobs, for people; also what add_job returns. The first sixteen columns are graphile-worker's.
+create view {schema}.jobs as
+select
+  id, queue as queue_name, task as task_identifier, payload, priority, run_at, attempts, max_attempts, last_error,
+  created_at, updated_at, key,
+  case when state = 'processing' then started_at end as locked_at,
+  worker as locked_by, revision, flags,
+  state, resets, max_resets, started_at, finished_at, lease_until, cancel_requested,
+  coalesce(worker, last_worker) as last_worker, progress, progress_text
+from {schema}.live;
+
+-- Live jobs and the history, with the same columns.
+create view {schema}.everything as
+select id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::json as result,
+  coalesce(worker, last_worker) as last_worker, progress, progress_text
+from {schema}.live
+union all
+select id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+  last_error, revision, created_at, updated_at, started_at, finished_at, null, cancel_requested, result, worker,
+  null, null
+from {schema}.history;
+
+-- Recurring jobs. `crontab` has every item that any worker ever had: the scheduler that last reported that it schedules the
+-- item, and when; and since when the item has its spec.
+create table {schema}.crontab (
+  identifier text primary key,
+  known_since timestamptz not null,
+  last_tick timestamptz,
+  spec text not null default '',
+  scheduled_by text,
+  scheduled_at timestamptz,
+  spec_since timestamptz,
+  constraint identifier_length check (length(identifier) between 1 and 256)
+);
+
+-- One row, and so one job, for each moment of an item, whichever scheduler enters it.
+create table {schema}.ticks (
+  identifier text not null,
+  tick timestamptz not null,
+  job_id bigint not null,
+  backfilled boolean not null,
+  spec text not null,
+  scheduled_at timestamptz not null,
+  constraint ticks_pkey primary key (identifier, tick)
+);
+-- For pruning.
+create index ticks_by_time on {schema}.ticks (tick);
+
+-- Jobs of flows. Their steps are jobs in `live`. `looked_at`: the last check whether a step of it is live or in the history.
+create table {schema}.flow_jobs (
+  id text primary key,
+  flow text not null,
+  created_at timestamptz not null,
+  looked_at timestamptz not null,
+  constraint flow_id_length check (length(id) between 1 and 128)
+);
+create index flow_jobs_looked_at on {schema}.flow_jobs (looked_at);
+
+create table {schema}.flow_lookups (
+  flow text not null,
+  attribute text not null,
+  value text not null,
+  id text not null references {schema}.flow_jobs (id) on delete cascade,
+  constraint flow_lookups_pkey primary key (flow, attribute, value, id)
+);
+create index flow_lookups_id on {schema}.flow_lookups (id);
+
+-- Long attributes of a flow's job, such as what a parent's children are given. Its steps do not carry them.
+create table {schema}.flow_lists (
+  id text primary key,
+  job text not null references {schema}.flow_jobs (id) on delete cascade,
+  content text not null,
+  constraint flow_list_id_length check (length(id) between 1 and 128),
+  constraint flow_list_size check (octet_length(content) <= 33554432)
+);
+create index flow_lists_job on {schema}.flow_lists (job);
+
+-- How many calls a limiter has allowed in its window, and how many wait for a later one.
+create table {schema}.flow_limits (
+  limiter text not null,
+  part text not null,
+  slot bigint not null,
+  calls bigint not null,
+  waiting bigint not null,
+  used_at timestamptz not null,
+  constraint flow_limits_pkey primary key (limiter, part)
+);
+
+create table {schema}.flow_waits (
+  limiter text not null,
+  part text not null,
+  holder text not null,
+  ready_at timestamptz not null,
+  constraint flow_waits_pkey primary key (limiter, part, holder)
+);
+create index flow_waits_ready_at on {schema}.flow_waits (limiter, part, ready_at);
+
+-- Workers, for people only: claims and leases do not read it.
+create table {schema}.workers (
+  name text primary key,
+  host text not null,
+  pid bigint not null,
+  version text not null,
+  tasks text[],
+  concurrency int not null,
+  stopping boolean not null,
+  started_at timestamptz not null,
+  seen_at timestamptz not null,
+  -- The flags whose jobs it does not claim. NULL: a function decides, each time.
+  forbidden_flags text[] default array[]::text[],
+  -- The version of the application. NULL: not reported.
+  app_version text,
+  abandoned_threads int not null default 0,
+  -- Its event loop is blocked.
+  blocked boolean not null default false
+);
+
+-- When the first worker of a version of the application started, and when one was last seen. A version that was away for a
+-- while has another row.
+create table {schema}.app_versions (
+  version text not null,
+  since timestamptz not null,
+  seen_at timestamptz not null,
+  constraint app_versions_pkey primary key (version, since)
+);
+
+-- What ended, by minute and task, and by hour once it is old: a row for each run of a worker, until rows are added up. `seconds`
+-- is the length of the period; negative: all tasks together. `writer` is empty in rows that were added up. `tally` has numbers by
+-- name (outcomes), and by `w…` and `r…` the buckets of two histograms. A worker writes its rows again and again.
+create table {schema}.throughput (
+  seconds int not null,
+  begins timestamptz not null,
+  task text not null,
+  writer text not null,
+  tally jsonb not null,
+  primary key (seconds, begins, task, writer)
+) with (fillfactor = 50);
+create index throughput_unfolded on {schema}.throughput (begins) where writer <> '';

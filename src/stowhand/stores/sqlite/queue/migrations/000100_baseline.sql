@@ -1,0 +1,438 @@
+-- breaking
+-- The whole queue inside one SQLite file, which may be the application's own: every name begins with stowhand_, and the
+-- file's application_id and user_version are left to the application.
+-- Until the first release this file is edited in place; a file made from another text of it is refused.
+-- No CHECK or trigger uses a JSON function: many builds of SQLite refuse those to connections that do not trust a schema.
+-- Moments are whole microseconds since 1970, UTC. Lease deadlines are microseconds of the monotonic clock of one boot.
+
+-- The migrations that have been applied.
+CREATE TABLE stowhand_schema (
+    version INTEGER PRIMARY KEY,
+    -- 1: programs that know only earlier numbers cannot work with the file.
+    breaking INTEGER NOT NULL DEFAULT 0,
+    applied_at INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL
+);
+
+-- Jobs that may still run, and jobs that failed: keys and people still address those.
+CREATE TABLE stowhand_jobs (
+    -- AUTOINCREMENT: the id of a job that moved to the history, or was removed, is never used again.
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    task TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'queued',
+    queue TEXT,
+    priority INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    resets INTEGER NOT NULL DEFAULT 0,
+    max_resets INTEGER,
+    key TEXT,
+    flags TEXT,
+    last_error TEXT,
+    revision INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    started_at INTEGER,
+    finished_at INTEGER,
+    worker TEXT,
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    loses_retries TEXT,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    token TEXT,
+    settled_token TEXT,
+    lease_boot TEXT,
+    lease_until INTEGER,
+    -- The worker that held the job last.
+    last_worker TEXT,
+    -- The round of the entries that its attempts will leave in stowhand_tries. NULL: the first.
+    round INTEGER,
+    -- The revision at which another job last took this one's place under its key. NULL: none did.
+    replaced INTEGER,
+    -- The job that is enqueued when this one has failed permanently, as JSON. NULL: none.
+    on_failure TEXT,
+    -- How far a running job is, as its handler reports it. Kept over retries, cleared at the end.
+    progress REAL,
+    progress_text TEXT,
+    -- The job is canceled unless a worker has claimed it by then. NULL: it is not, or an attempt has begun.
+    expires_at INTEGER,
+    CONSTRAINT state_is_live CHECK (state IN ('queued', 'errored', 'processing', 'failed')),
+    CONSTRAINT token_iff_processing CHECK ((state = 'processing') = (token IS NOT NULL)),
+    CONSTRAINT lease_iff_processing CHECK ((state = 'processing') = (lease_until IS NOT NULL AND lease_boot IS NOT NULL)),
+    CONSTRAINT settled_iff_not_processing CHECK (token IS NULL OR settled_token IS NULL),
+    CONSTRAINT finished_iff_failed CHECK ((state = 'failed') = (finished_at IS NOT NULL)),
+    CONSTRAINT attempts_within_maximum CHECK (attempts BETWEEN 0 AND max_attempts),
+    CONSTRAINT at_least_one_attempt CHECK (max_attempts BETWEEN 1 AND 2147483647),
+    CONSTRAINT resets_not_negative CHECK (resets >= 0 AND (max_resets IS NULL OR max_resets >= 0)),
+    CONSTRAINT priority_has_32_bits CHECK (priority BETWEEN -2147483648 AND 2147483647),
+    CONSTRAINT run_at_is_a_date CHECK (run_at BETWEEN -62135596800000000 AND 253402300799999999),
+    CONSTRAINT loses_retries_is_known CHECK (loses_retries IN ('replaced', 'removed')),
+    -- SQLite stores a value of any type in a column of any type: one such row would stop every reader of it.
+    CONSTRAINT task_is_text CHECK (typeof(task) = 'text'),
+    CONSTRAINT payload_is_text CHECK (typeof(payload) = 'text'),
+    CONSTRAINT queue_is_text CHECK (queue IS NULL OR typeof(queue) = 'text'),
+    CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
+    CONSTRAINT flags_are_an_array CHECK (flags IS NULL OR (typeof(flags) = 'text' AND flags GLOB '[[]*]')),
+    CONSTRAINT attempts_are_whole CHECK (typeof(attempts) = 'integer' AND typeof(max_attempts) = 'integer'),
+    CONSTRAINT resets_are_whole CHECK (
+        typeof(resets) = 'integer' AND (max_resets IS NULL OR typeof(max_resets) = 'integer')
+    ),
+    CONSTRAINT priority_is_whole CHECK (typeof(priority) = 'integer'),
+    CONSTRAINT epoch_is_whole CHECK (typeof(epoch) = 'integer'),
+    CONSTRAINT run_at_is_whole CHECK (typeof(run_at) = 'integer'),
+    CONSTRAINT created_at_is_a_date CHECK (
+        typeof(created_at) = 'integer' AND created_at BETWEEN -62135596800000000 AND 253402300799999999
+    ),
+    CONSTRAINT updated_at_is_a_date CHECK (
+        typeof(updated_at) = 'integer' AND updated_at BETWEEN -62135596800000000 AND 253402300799999999
+    )
+);
+
+CREATE UNIQUE INDEX stowhand_jobs_key ON stowhand_jobs (key) WHERE key IS NOT NULL;
+
+-- A waiting job is in exactly one of these three. Task first: a claim never passes over a million jobs of tasks that a worker
+-- lacks. Priority before run_at: nor over a million jobs of one priority that are not due.
+CREATE INDEX stowhand_jobs_ready ON stowhand_jobs (task, priority, run_at, id)
+    WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2;
+CREATE INDEX stowhand_jobs_serial ON stowhand_jobs (queue, task, priority, run_at, id)
+    WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2;
+CREATE INDEX stowhand_jobs_suspect ON stowhand_jobs (priority, run_at, id)
+    WHERE state IN ('queued', 'errored') AND resets >= 2;
+
+CREATE INDEX stowhand_jobs_running ON stowhand_jobs (token) WHERE state = 'processing';
+-- The guarantee that a queue is serial.
+CREATE UNIQUE INDEX stowhand_jobs_one_per_queue ON stowhand_jobs (queue)
+    WHERE state = 'processing' AND queue IS NOT NULL;
+
+CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_at IS NOT NULL;
+
+-- For people. A job that does not fail is in neither.
+CREATE INDEX stowhand_jobs_failed ON stowhand_jobs (finished_at) WHERE state = 'failed';
+CREATE INDEX stowhand_jobs_errored ON stowhand_jobs (task, queue) WHERE state = 'errored';
+
+-- Paused queues.
+CREATE TABLE stowhand_paused (
+    queue TEXT PRIMARY KEY,
+    since INTEGER NOT NULL,
+    CONSTRAINT queue_is_text CHECK (typeof(queue) = 'text' AND length(queue) BETWEEN 1 AND 128)
+) WITHOUT ROWID;
+
+-- Paused tasks.
+CREATE TABLE stowhand_pauses (
+    task TEXT PRIMARY KEY,
+    since INTEGER NOT NULL,
+    CONSTRAINT task_is_text CHECK (typeof(task) = 'text' AND length(task) BETWEEN 1 AND 128)
+) WITHOUT ROWID;
+
+-- The next job of each (queue, task), so that a claim reads as many rows as it takes, however many and long the queues are.
+-- A head is searched for again only when recheck_at has come:
+--   busy                   a job of the queue runs, or the queue is paused
+--   priority, run_at, id   the first job that was due at the last search; NULL: none was
+--   recheck_at             when a better one may be due; NULL: not before something changes
+CREATE TABLE stowhand_heads (
+    queue TEXT NOT NULL,
+    task TEXT NOT NULL,
+    busy INTEGER NOT NULL,
+    priority INTEGER,
+    run_at INTEGER,
+    id INTEGER,
+    recheck_at INTEGER,
+    PRIMARY KEY (queue, task)
+) WITHOUT ROWID;
+
+CREATE INDEX stowhand_heads_free ON stowhand_heads (task, priority, run_at, id, queue)
+    WHERE busy = 0 AND id IS NOT NULL;
+CREATE INDEX stowhand_heads_recheck ON stowhand_heads (recheck_at) WHERE busy = 0 AND recheck_at IS NOT NULL;
+
+-- Triggers keep the heads, so that no statement, ours or a person's, can forget them.
+CREATE TRIGGER stowhand_head_inserted AFTER INSERT ON stowhand_jobs WHEN NEW.queue IS NOT NULL
+BEGIN
+    INSERT INTO stowhand_heads (queue, task, busy, recheck_at)
+    SELECT NEW.queue, NEW.task, EXISTS (
+        SELECT 1 FROM stowhand_jobs WHERE queue = NEW.queue AND state = 'processing'
+    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = NEW.queue), NEW.run_at
+    WHERE true
+    ON CONFLICT (queue, task) DO UPDATE SET recheck_at = excluded.recheck_at
+    WHERE recheck_at IS NULL OR recheck_at > excluded.recheck_at;
+END;
+
+CREATE TRIGGER stowhand_head_updated
+AFTER UPDATE OF state, queue, task, priority, run_at, resets ON stowhand_jobs
+WHEN OLD.queue IS NOT NULL OR NEW.queue IS NOT NULL
+BEGIN
+    UPDATE stowhand_heads SET busy = EXISTS (
+        SELECT 1 FROM stowhand_jobs WHERE queue = OLD.queue AND state = 'processing'
+    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = OLD.queue)
+    WHERE queue = OLD.queue AND OLD.state <> NEW.state;
+    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE queue = OLD.queue AND task = OLD.task;
+    INSERT INTO stowhand_heads (queue, task, busy, recheck_at)
+    SELECT NEW.queue, NEW.task, EXISTS (
+        SELECT 1 FROM stowhand_jobs WHERE queue = NEW.queue AND state = 'processing'
+    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = NEW.queue), -62135596800000000
+    WHERE NEW.queue IS NOT NULL AND NEW.state IN ('queued', 'errored')
+    ON CONFLICT (queue, task) DO UPDATE SET recheck_at = excluded.recheck_at;
+END;
+
+CREATE TRIGGER stowhand_head_deleted AFTER DELETE ON stowhand_jobs WHEN OLD.queue IS NOT NULL
+BEGIN
+    UPDATE stowhand_heads SET busy = EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = OLD.queue)
+    WHERE queue = OLD.queue AND OLD.state = 'processing';
+    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE queue = OLD.queue AND task = OLD.task;
+END;
+
+CREATE TRIGGER stowhand_queue_paused AFTER INSERT ON stowhand_paused
+BEGIN
+    UPDATE stowhand_heads SET busy = 1 WHERE queue = NEW.queue;
+END;
+
+CREATE TRIGGER stowhand_queue_resumed AFTER DELETE ON stowhand_paused
+BEGIN
+    UPDATE stowhand_heads SET busy = EXISTS (
+        SELECT 1 FROM stowhand_jobs WHERE queue = OLD.queue AND state = 'processing'
+    ) WHERE queue = OLD.queue;
+END;
+
+-- Jobs that completed or were canceled.
+CREATE TABLE stowhand_history (
+    id INTEGER PRIMARY KEY,
+    task TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    state TEXT NOT NULL,
+    queue TEXT,
+    priority INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    resets INTEGER NOT NULL,
+    max_resets INTEGER,
+    key TEXT,
+    flags TEXT,
+    last_error TEXT,
+    revision INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    started_at INTEGER,
+    finished_at INTEGER NOT NULL,
+    cancel_requested INTEGER NOT NULL,
+    loses_retries TEXT,
+    epoch INTEGER NOT NULL,
+    settled_token TEXT,
+    result TEXT,
+    last_worker TEXT,
+    replaced INTEGER,
+    -- For jobs that are retried after they were canceled.
+    on_failure TEXT,
+    CONSTRAINT state_is_over CHECK (state IN ('completed', 'canceled'))
+);
+
+CREATE INDEX stowhand_history_finished ON stowhand_history (finished_at);
+-- Partial, so that other jobs pay nothing. Queries repeat its condition word by word.
+CREATE INDEX stowhand_history_flow ON stowhand_history (key, id) WHERE key >= 'flow:' AND key < 'flow;';
+CREATE INDEX stowhand_history_canceled ON stowhand_history (id) WHERE state = 'canceled';
+
+-- Tokens that may never claim again: the reply to their claim was lost.
+CREATE TABLE stowhand_abandoned (
+    token TEXT PRIMARY KEY,
+    abandoned_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What attempts leave that did not complete: the last ten of a job.
+CREATE TABLE stowhand_tries (
+    job_id INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    round INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    worker TEXT,
+    started_at INTEGER,
+    ended_at INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    error_class TEXT,
+    error TEXT,
+    PRIMARY KEY (job_id, place)
+) WITHOUT ROWID;
+
+-- Entries are deleted with their job, whatever statement deletes it. A job has entries only if its row has a round.
+CREATE TRIGGER stowhand_job_forgotten AFTER DELETE ON stowhand_jobs
+WHEN (OLD.round IS NOT NULL OR OLD.last_worker IS NOT NULL OR OLD.state = 'failed')
+    AND NOT EXISTS (SELECT 1 FROM stowhand_history WHERE id = OLD.id)
+BEGIN
+    DELETE FROM stowhand_tries WHERE job_id = OLD.id;
+END;
+
+CREATE TRIGGER stowhand_past_forgotten AFTER DELETE ON stowhand_history
+WHEN NOT EXISTS (SELECT 1 FROM stowhand_jobs WHERE id = OLD.id)
+BEGIN
+    DELETE FROM stowhand_tries WHERE job_id = OLD.id;
+END;
+
+-- Jobs that have failed and whose on_failure job is not enqueued yet. A trigger adds them, so that no statement forgets it.
+-- What fails a job enqueues the other in the same transaction; for a job that a person has failed, the next sweep does.
+CREATE TABLE stowhand_untold (
+    id INTEGER PRIMARY KEY
+);
+
+CREATE TRIGGER stowhand_job_failed AFTER UPDATE OF state ON stowhand_jobs
+WHEN NEW.on_failure IS NOT NULL AND NEW.state = 'failed' AND OLD.state <> 'failed'
+BEGIN
+    INSERT OR IGNORE INTO stowhand_untold (id) VALUES (NEW.id);
+END;
+
+-- The job that last took a key for a period: a repeat within the period returns that job, even if it has completed.
+CREATE TABLE stowhand_uniques (
+    key TEXT NOT NULL PRIMARY KEY,
+    job_id INTEGER NOT NULL,
+    enqueued_at INTEGER NOT NULL,
+    until INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX stowhand_uniques_job ON stowhand_uniques (job_id);
+CREATE INDEX stowhand_uniques_until ON stowhand_uniques (until);
+
+-- A job that is deleted without having completed frees its key. finish.py does this for a job that a worker holds.
+CREATE TRIGGER stowhand_key_freed AFTER DELETE ON stowhand_jobs
+WHEN OLD.key IS NOT NULL AND OLD.state <> 'processing'
+    AND NOT EXISTS (SELECT 1 FROM stowhand_history WHERE id = OLD.id AND state = 'completed')
+BEGIN
+    DELETE FROM stowhand_uniques WHERE job_id = OLD.id;
+END;
+
+-- Jobs as everybody may see them: no tokens.
+CREATE VIEW stowhand_live AS
+SELECT id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL AS result,
+    coalesce(worker, last_worker) AS last_worker, progress, progress_text
+FROM stowhand_jobs;
+
+CREATE VIEW stowhand_past AS
+SELECT id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    last_error, revision, created_at, updated_at, started_at, finished_at, NULL AS worker, cancel_requested, result,
+    last_worker, NULL AS progress, NULL AS progress_text
+FROM stowhand_history;
+
+-- Recurring jobs: every item that any scheduler ever had, the scheduler that last reported that it schedules the item, and when;
+-- and since when the item has its spec.
+CREATE TABLE stowhand_crontab (
+    identifier TEXT PRIMARY KEY,
+    known_since INTEGER NOT NULL,
+    last_tick INTEGER,
+    spec TEXT NOT NULL,
+    scheduled_by TEXT,
+    scheduled_at INTEGER,
+    spec_since INTEGER,
+    CONSTRAINT identifier_is_text CHECK (typeof(identifier) = 'text' AND length(identifier) BETWEEN 1 AND 256)
+) WITHOUT ROWID;
+
+-- One row, and so one job, for each tick of an item, whichever scheduler enters it.
+CREATE TABLE stowhand_ticks (
+    identifier TEXT NOT NULL,
+    tick INTEGER NOT NULL,
+    job_id INTEGER NOT NULL,
+    backfilled INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    scheduled_at INTEGER NOT NULL,
+    PRIMARY KEY (identifier, tick)
+) WITHOUT ROWID;
+
+-- For pruning.
+CREATE INDEX stowhand_ticks_by_time ON stowhand_ticks (tick);
+
+-- Jobs of flows. Their steps are jobs like any other. looked_at: the last check whether a step of it is live or in the history.
+CREATE TABLE stowhand_flow_jobs (
+    id TEXT PRIMARY KEY,
+    flow TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    looked_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX stowhand_flow_jobs_looked_at ON stowhand_flow_jobs (looked_at);
+
+CREATE TABLE stowhand_flow_lookups (
+    flow TEXT NOT NULL,
+    attribute TEXT NOT NULL,
+    value TEXT NOT NULL,
+    id TEXT NOT NULL,
+    PRIMARY KEY (flow, attribute, value, id)
+) WITHOUT ROWID;
+
+CREATE INDEX stowhand_flow_lookups_id ON stowhand_flow_lookups (id);
+
+-- Long attributes of a flow's job, such as what a parent's children are given. Its steps do not carry them.
+CREATE TABLE stowhand_flow_lists (
+    id TEXT PRIMARY KEY,
+    job TEXT NOT NULL,
+    content TEXT NOT NULL
+);
+
+CREATE INDEX stowhand_flow_lists_job ON stowhand_flow_lists (job);
+
+CREATE TRIGGER stowhand_flow_deleted AFTER DELETE ON stowhand_flow_jobs
+BEGIN
+    DELETE FROM stowhand_flow_lookups WHERE id = OLD.id;
+    DELETE FROM stowhand_flow_lists WHERE job = OLD.id;
+END;
+
+-- How many calls a limiter has allowed in its window, and which wait for a later one.
+CREATE TABLE stowhand_flow_limits (
+    limiter TEXT NOT NULL,
+    part TEXT NOT NULL,
+    slot INTEGER NOT NULL,
+    calls INTEGER NOT NULL,
+    waiting INTEGER NOT NULL,
+    used_at INTEGER NOT NULL,
+    PRIMARY KEY (limiter, part)
+) WITHOUT ROWID;
+
+CREATE TABLE stowhand_flow_waits (
+    limiter TEXT NOT NULL,
+    part TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    ready_at INTEGER NOT NULL,
+    PRIMARY KEY (limiter, part, holder)
+) WITHOUT ROWID;
+
+CREATE INDEX stowhand_flow_waits_ready_at ON stowhand_flow_waits (limiter, part, ready_at);
+
+-- Workers, for people only: claims and leases do not read it.
+CREATE TABLE stowhand_workers (
+    name TEXT PRIMARY KEY,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    tasks TEXT,
+    concurrency INTEGER NOT NULL,
+    stopping INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    -- The flags whose jobs it does not claim. NULL: a function decides, each time.
+    forbidden_flags TEXT DEFAULT '[]',
+    -- The version of the application. NULL: not reported.
+    app_version TEXT,
+    abandoned_threads INTEGER NOT NULL DEFAULT 0,
+    -- Its event loop is blocked.
+    blocked INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+CREATE INDEX stowhand_workers_seen ON stowhand_workers (seen_at);
+
+-- When the first worker of a version of the application started, and when one was last seen. A version that was away for a
+-- while has another row.
+CREATE TABLE stowhand_app_versions (
+    version TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    PRIMARY KEY (version, since)
+) WITHOUT ROWID;
+
+CREATE INDEX stowhand_app_versions_seen ON stowhand_app_versions (seen_at);
+
+-- What ended, by minute and task, and by hour once it is old: a row for each run of a worker, until rows are added up.
+-- tally is a JSON object of numbers: outcomes, and the buckets of two histograms. writer is empty in rows that were added up.
+CREATE TABLE stowhand_throughput (
+    seconds INTEGER NOT NULL,
+    begins INTEGER NOT NULL,
+    task TEXT NOT NULL,
+    writer TEXT NOT NULL,
+    tally TEXT NOT NULL,
+    PRIMARY KEY (seconds, begins, task, writer)
+) WITHOUT ROWID;
