@@ -44,8 +44,8 @@ async def ask(count):
         figures = [[], [], []]
         for number in range(count + 20):
             made = time.time()
-            job, asked = await app.handled.enqueue_awaited(moments.new_job())
-            handle = JobHandle(job, app.handled, moments.definition.read_result, asked=asked)
+            job = await app.handled.enqueue_awaited(moments.new_job())
+            handle = JobHandle(job, app.handled, moments.definition.read_result)
             first, last = await handle.result()
             now = time.time()
             if number >= 20:
@@ -66,11 +66,9 @@ async def fill(count):
 
 async def wait(app, first):
     await app.open()
-    waits = await app.handled.waits()
-    ends = [asyncio.ensure_future(waits.end(job_id, 0)) for job_id in range(first, first + 1000)]
-    await asyncio.sleep(0)
-    while not waits.is_quiet:
-        await asyncio.sleep(0.05)
+    poll = await app.handled.poll()
+    ends = [asyncio.ensure_future(poll.end(job_id, 0)) for job_id in range(first, first + 1000)]
+    await asyncio.sleep(1)
     return ends
 
 

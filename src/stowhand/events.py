@@ -302,6 +302,7 @@ class Settled(Event, frozen=True):
     worker: str
     jobs: int
     seconds: float
+    job_ids: tuple[JobId, ...]
 
 
 class Beaten(Event, frozen=True):

@@ -17,20 +17,13 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.offered import there
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.protocols.results import Results, Standing
-from stowhand.protocols.waits import Waits
+from stowhand.stores.kernel.results import ResultPoll
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, LEASE, SNOOZED, WAYS, StoreHarness
 
 pytestmark = needs("results")
 HEARD = 60.0
-"""Seconds within which an end is heard of; looking without a reason comes later, here."""
-
-
-@pytest.fixture(autouse=True)
-def only_by_hearing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.stores.memory.results.AT_LATEST", 600.0)
-    monkeypatch.setattr("stowhand.stores.sqlite.queue.results.AT_LATEST", 600.0)
-    monkeypatch.setattr("stowhand.stores.postgres.queue.results.HEALTHY", 600.0)
+"""Seconds within which an end is known."""
 
 
 class Counted:
@@ -39,12 +32,7 @@ class Counted:
     def __init__(self, inner: Results) -> None:
         self.inner = inner
         self.asked = 0
-        self.waiter, self.marked, self.retention = inner.waiter, inner.marked, inner.retention
-        self.hear, self.rest = inner.hear, inner.rest
-
-    async def mark(self, job_ids: Sequence[int]) -> Sequence[Standing]:
-        self.asked += 1
-        return await self.inner.mark(job_ids)
+        self.min_pause, self.hear, self.retention = inner.min_pause, inner.hear, inner.retention
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
         self.asked += 1
@@ -52,44 +40,41 @@ class Counted:
 
 
 @asynccontextmanager
-async def waiting(store: QueueStore) -> AsyncIterator[Waits]:
+async def waiting(store: QueueStore) -> AsyncIterator[ResultPoll]:
     """As one process waits."""
-    waits = Waits(Counted(results_of(store)), SystemClock())
+    poll = ResultPoll(Counted(results_of(store)), SystemClock())
     try:
-        yield waits
+        yield poll
     finally:
-        await waits.close()
+        await poll.close()
 
 
 def results_of(store: QueueStore) -> Results:
     return there(store, "results", store.results)
 
 
-async def heard(waits: Waits, job: Job) -> Standing:
+async def heard(poll: ResultPoll, job: Job) -> Standing:
     async with asyncio.timeout(HEARD):
-        return await waits.end(job.id, job.revision)
+        return await poll.end(job.id, job.revision)
 
 
-async def begun(waits: Waits, job: Job) -> asyncio.Task[Standing]:
-    """Somebody waits for it, and the store knows."""
-    waiter = asyncio.create_task(heard(waits, job))
-    await quiet(waits)
-    return waiter
-
-
-async def quiet(waits: Waits) -> None:
+async def begun(poll: ResultPoll, job: Job) -> asyncio.Task[Standing]:
+    """Somebody waits for it, and the store was asked."""
+    waiter = asyncio.create_task(heard(poll, job))
+    assert isinstance(poll.results, Counted)
+    before = poll.results.asked
     async with asyncio.timeout(HEARD):
-        await asyncio.sleep(0)
-        while not waits.is_quiet:  # noqa: ASYNC110 - a test looks from outside
+        while poll.results.asked == before:  # noqa: ASYNC110 - a test looks from outside
             await asyncio.sleep(0.005)
+    return waiter
 
 
 @pytest.mark.parametrize("state", WAYS)
 async def test_who_waits_hears_how_an_attempt_ended(harness: StoreHarness, state: State) -> None:
     lease = await harness.start(max_attempts=3)
     job = await harness.job(lease.job_id)
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, job)
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, job)
         result = '{"n": 1}' if state is State.COMPLETED else None
         await harness.settle(lease, msgspec.structs.replace(WAYS[state], result=result))
         if state is State.ERRORED:
@@ -106,8 +91,8 @@ async def test_who_waits_hears_how_an_attempt_ended(harness: StoreHarness, state
 async def test_what_goes_on_is_no_end(harness: StoreHarness) -> None:
     lease = await harness.start()
     job = await harness.job(lease.job_id)
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, job)
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, job)
         await harness.settle(lease, SNOOZED)
         await harness.pass_time(3600.0)
         await harness.settle(await harness.take(), ERRORED)
@@ -139,8 +124,8 @@ BY_HAND: dict[str, tuple[Act, State | None]] = {
 async def test_who_waits_hears_of_an_end_by_hand(harness: StoreHarness, how: str) -> None:
     act, state = BY_HAND[how]
     job = await harness.add(key="k")
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, job)
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, job)
         await act(harness, job)
         standing = await waiter
     assert (standing.state, standing.is_known) == (state, True)
@@ -148,8 +133,8 @@ async def test_who_waits_hears_of_an_end_by_hand(harness: StoreHarness, how: str
 
 
 async def heard_of_lost(harness: StoreHarness, take_away: Callable[[], Awaitable[object]], job: Job) -> Standing:
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, job)
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, job)
         await take_away()
         return await waiter
 
@@ -184,29 +169,29 @@ async def test_who_waits_hears_of_a_cancellation_on_the_way_back(harness: StoreH
 
 
 async def test_what_has_ended_before_is_answered_at_once(harness: StoreHarness) -> None:
-    async with waiting(harness.store) as waits:
+    async with waiting(harness.store) as poll:
         for state in (State.COMPLETED, State.FAILED, State.CANCELED):
             job = await harness.in_state(state)
-            assert (await heard(waits, job)).state is state
+            assert (await heard(poll, job)).state is state
 
 
 async def test_a_job_that_is_nowhere_is_told_from_one_that_never_was(harness: StoreHarness) -> None:
     job = await harness.in_state(State.CANCELED)
     await harness.store.admin.remove(job.id)
-    async with waiting(harness.store) as waits:
-        assert await heard(waits, job) == Standing(job.id)
-        never = await heard(waits, msgspec.structs.replace(job, id=job.id + 1000))
+    async with waiting(harness.store) as poll:
+        assert await heard(poll, job) == Standing(job.id)
+        never = await heard(poll, msgspec.structs.replace(job, id=job.id + 1000))
         assert (never.state, never.is_known) == (None, False)
 
 
 async def test_without_a_history_a_job_that_completed_is_nowhere(forgetful_harness: StoreHarness) -> None:
     harness = forgetful_harness
     lease = await harness.start()
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, await harness.job(lease.job_id))
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, await harness.job(lease.job_id))
         await harness.settle(lease)
         assert await waiter == Standing(lease.job_id)
-        assert await waits.results.retention() is None
+        assert await poll.results.retention() is None
 
 
 async def test_the_retention_is_that_of_the_history(harness: StoreHarness) -> None:
@@ -216,11 +201,11 @@ async def test_the_retention_is_that_of_the_history(harness: StoreHarness) -> No
 @needs("keys")
 async def test_a_repeat_that_changes_nothing_replaces_nothing(harness: StoreHarness) -> None:
     job = await harness.add(key="k")
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, job)
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, job)
         again = await harness.add(key="k", key_mode=KeyMode.UNSAFE_DEDUPE)
         assert (again.id, again.revision) == (job.id, 1)
-        other = await begun(waits, again)
+        other = await begun(poll, again)
         await harness.settle(await harness.take())
         assert [(await one).state for one in (waiter, other)] == [State.COMPLETED, State.COMPLETED]
 
@@ -228,14 +213,14 @@ async def test_a_repeat_that_changes_nothing_replaces_nothing(harness: StoreHarn
 @needs("keys")
 async def test_after_a_newer_revision_its_own_end_is_heard_of(harness: StoreHarness) -> None:
     old = await harness.add(key="k")
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, old)
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, old)
         new = await harness.add(key="k")
         assert (await waiter).is_replaced(old.revision)
-        waiter = await begun(waits, new)
+        waiter = await begun(poll, new)
         await harness.settle(await harness.take())
         assert ((await waiter).state, (await waiter).is_replaced(new.revision)) == (State.COMPLETED, False)
-        assert (await heard(waits, old)).is_replaced(old.revision)
+        assert (await heard(poll, old)).is_replaced(old.revision)
 
 
 async def test_several_processes_wait_for_the_same_job(harness: StoreHarness) -> None:
@@ -243,7 +228,7 @@ async def test_several_processes_wait_for_the_same_job(harness: StoreHarness) ->
     stores = [harness.store, await harness.another(), await harness.another()]
     async with waiting(stores[0]) as one, waiting(stores[1]) as two, waiting(stores[2]) as three:
         job = await harness.job(lease.job_id)
-        waiters = [await begun(waits, job) for waits in (one, two, three)]
+        waiters = [await begun(poll, job) for poll in (one, two, three)]
         apart = await begun(three, await harness.job(other.job_id))
         await harness.settle(lease)
         assert {(await waiter).state for waiter in waiters} == {State.COMPLETED}
@@ -257,62 +242,34 @@ async def test_a_thousand_jobs_that_end_together_are_few_questions(harness: Stor
     claims = list(await harness.claim(1000))
     while len(claims) < 1000:  # an answer over HTTP has fewer
         claims += await harness.claim(1000)
-    async with waiting(harness.store) as waits:
-        waiters = [asyncio.create_task(heard(waits, claim.record)) for claim in claims]
-        await quiet(waits)
+    async with waiting(harness.store) as poll:
+        first = await begun(poll, claims[0].record)
+        waiters = [first, *(asyncio.create_task(heard(poll, claim.record)) for claim in claims[1:])]
+        await asyncio.sleep(0)
         await harness.store.settle([(claim.lease, COMPLETED) for claim in claims])
         standings = [await waiter for waiter in waiters]
-        assert isinstance(waits.results, Counted)
-        assert waits.results.asked <= 20
+        assert isinstance(poll.results, Counted)
+        assert poll.results.asked <= 40
     assert [standing.job_id for standing in standings] == ids
     assert {standing.state for standing in standings} == {State.COMPLETED}
-
-
-async def test_a_job_that_bears_our_mark_from_the_first_is_heard_of(harness: StoreHarness) -> None:
-    async with waiting(harness.store) as waits:
-        one = NewJob(task="t", waiter=waits.results.waiter)
-        details: list[dict[str, str]] = [{}, {"key": "k"}, {"payload": '{"t": "\\u00e9"}'}, {"queue": "q"}]
-        for new in (msgspec.structs.replace(one, **each) for each in details):
-            asked = waits.questions
-            job = await harness.store.jobs.enqueue(new)
-            marked = waits.results.marked(new)
-            waiter = asyncio.create_task(waits.end(job.id, job.revision, asked=asked if marked else None))
-            await quiet(waits)
-            await harness.settle(await harness.take())
-            async with asyncio.timeout(HEARD):
-                assert (await waiter).state is State.COMPLETED
-
-
-async def test_an_end_before_the_wait_began_is_not_missed(harness: StoreHarness) -> None:
-    """Its notification came, and was answered, while only its enqueueing knew of it."""
-    async with waiting(harness.store) as waits:
-        other = await begun(waits, await harness.add("other"))
-        new = NewJob(task="t", waiter=waits.results.waiter)
-        asked = waits.questions if waits.results.marked(new) else None
-        job = await harness.store.jobs.enqueue(new)
-        await harness.settle(await harness.take(tasks=("t",)))
-        await quiet(waits)
-        async with asyncio.timeout(HEARD):
-            assert (await waits.end(job.id, 0, asked=asked)).state is State.COMPLETED
-        other.cancel()
 
 
 async def test_who_gives_up_leaves_the_others_waiting(harness: StoreHarness) -> None:
     lease = await harness.start()
     job = await harness.job(lease.job_id)
-    async with waiting(harness.store) as waits:
-        stays = await begun(waits, job)
+    async with waiting(harness.store) as poll:
+        stays = await begun(poll, job)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await waits.end(job.id, job.revision)
+                await poll.end(job.id, job.revision)
         await harness.settle(lease)
         assert (await stays).state is State.COMPLETED
 
 
 async def test_a_store_that_is_closed_ends_every_wait_with_an_error(harness: StoreHarness) -> None:
-    async with waiting(harness.store) as waits:
-        waiter = await begun(waits, await harness.add())
-        await waits.close()
+    async with waiting(harness.store) as poll:
+        waiter = await begun(poll, await harness.add())
+        await poll.close()
         with pytest.raises(StoreError, match=r"closed while the end of a job was waited for; the job goes on"):
             await waiter
 
@@ -322,5 +279,5 @@ async def test_a_dropped_result_is_null_to_every_reader_and_known_as_dropped(har
     await harness.settle(lease, msgspec.structs.replace(COMPLETED, result=DROPPED))
     job = await harness.job(lease.job_id)
     assert (job.result, job.result_text) == (None, DROPPED)
-    async with waiting(harness.store) as waits:
-        assert (await heard(waits, job)).is_dropped
+    async with waiting(harness.store) as poll:
+        assert (await heard(poll, job)).is_dropped

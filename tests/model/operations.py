@@ -228,15 +228,15 @@ class Operations:
         return f"progress {notes}", do
 
     def wait(self) -> tuple[str, Doing]:
-        """Mark jobs whose end is to be heard of, and learn how those stand that have ended."""
+        """Ask how those jobs stand that have ended."""
         if not self.born:
             return self.pass_time()
         ordinals = sorted({self._young() for _ in range(3)})
 
         async def do(twin: Twin) -> Callable[[], object]:
             assert twin.store.results is not None
-            found = await twin.store.results.mark([twin.ids[ordinal] for ordinal in ordinals])
-            seen = ("state", "is_marked", "attempts", "resets", "last_error", "revision", "replaced")
+            found = await twin.store.results.ask([twin.ids[ordinal] for ordinal in ordinals])
+            seen = ("state", "attempts", "resets", "last_error", "revision", "replaced")
             stand = [(twin.ordinals[one.job_id], *(getattr(one, name) for name in seen)) for one in found]
             return lambda: sorted(stand, key=lambda one: one[0])
 

@@ -34,7 +34,7 @@ from stowhand.cron.item import Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.cron.sources import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
 from stowhand.errors import ConfigurationError, InvalidJob
-from stowhand.events import Events
+from stowhand.events import Events, Settled
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
@@ -463,6 +463,7 @@ class App:
         else:
             worker = Worker(store, around, chosen, events=events, clock=clock)
         report_listening(store, events, worker.id)
+        events.on(Settled, self.handled.settled)
         return worker
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Waiting for the end of an App's jobs: on each loop one that asks its store for all who wait there."""
+"""Waiting for the end of an App's jobs: on each loop one poll for all that wait there."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
-import msgspec
-
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import ConfigurationError, InvalidJob, Misuse, NoResult, ResultNotKept, UnknownJob, a_type
+from stowhand.events import Settled
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.tries import Try
 from stowhand.protocols.offered import there
 from stowhand.protocols.queue_store import Answer, QueueStore
-from stowhand.protocols.waits import Waits
+from stowhand.stores.kernel.results import ResultPoll
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.registry import Registry, TaskDefinition
 
@@ -35,18 +34,25 @@ class AppJobs:
         registry: Registry,
     ) -> None:
         self._open, self._enqueue, self._registry = open_store, enqueue, registry
-        self._waits: dict[asyncio.AbstractEventLoop, Waits] = {}
+        self._polls: dict[asyncio.AbstractEventLoop, ResultPoll] = {}
 
-    async def waits(self) -> Waits:
-        """Of this loop. Raises ConfigurationError where the store tells nobody of the end of jobs."""
+    async def poll(self) -> ResultPoll:
+        """Of this loop. Raises ConfigurationError where the store does not say how jobs ended."""
         store = await self._open()
         loop = asyncio.get_running_loop()
-        waits = self._waits.get(loop)
-        if waits is None:
-            for ended in [one for one in self._waits if one.is_closed()]:
-                del self._waits[ended]
-            waits = self._waits[loop] = Waits(there(store, "results", store.results), SystemClock())
-        return waits
+        poll = self._polls.get(loop)
+        if poll is None:
+            for ended in [one for one in self._polls if one.is_closed()]:
+                del self._polls[ended]
+            poll = self._polls[loop] = ResultPoll(there(store, "results", store.results), SystemClock())
+        return poll
+
+    def settled(self, event: Settled) -> None:
+        """A worker of this process has recorded how these ended: ask about them at once. From any thread."""
+        for loop, poll in list(self._polls.items()):
+            if poll.is_waiting:
+                with suppress(RuntimeError):  # the loop that waits is closed
+                    loop.call_soon_threadsafe(poll.ask_now, event.job_ids)
 
     async def get(self, job_id: int) -> Job | None:
         """As it is now."""
@@ -63,7 +69,7 @@ class AppJobs:
     async def find(self, job_id: int, task: TaskDefinition | None) -> JobHandle[Any]:
         """Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob for one of another task."""
         while (job := await self.get(job_id)) is None:
-            for standing in await (await self.waits()).results.ask([job_id]):  # none: it has come since
+            for standing in await (await self.poll()).results.ask([job_id]):  # none: it has come since
                 if not standing.is_known or job_id < 1:
                     raise UnknownJob(f"there is no job {job_id}, and there never was")
                 raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
@@ -89,31 +95,27 @@ class AppJobs:
         definition = task or self._registry.find(job.task)
         return JobHandle(job, self, _as_written if definition is None else definition.read_result)
 
-    async def enqueue_awaited(self, job: NewJob) -> tuple[Job, int | None]:
-        """Commit one that bears our mark from the first, where the store and what the App has around it let it."""
-        waits = await self.waits()
-        if await waits.results.retention() is None:
+    async def enqueue_awaited(self, job: NewJob) -> Job:
+        """Commit one whose end is to be waited for. Raises ConfigurationError where no results are kept."""
+        if await (await self.poll()).results.retention() is None:
             raise ConfigurationError(
                 f"enqueue_and_wait of task {job.task!r}: this store keeps no results (history = none), so there would"
                 " be nothing to wait for; give it a history, of an hour for example"
             )
-        asked = waits.questions
-        made = await self._enqueue(msgspec.structs.replace(job, waiter=waits.results.waiter))
-        changed = bool(self._registry.around.on_enqueue)
-        return made, asked if waits.results.marked(job) and not changed else None
+        return await self._enqueue(job)
 
     def leave(self) -> None:
         """End the waits of every loop: nobody asks for these jobs any more."""
-        waits, self._waits = self._waits, {}
-        for loop, one in waits.items():
+        polls, self._polls = self._polls, {}
+        for loop, poll in polls.items():
             if loop.is_running():
-                asyncio.run_coroutine_threadsafe(one.close(), loop)
+                asyncio.run_coroutine_threadsafe(poll.close(), loop)
 
     async def close(self) -> None:
         """End the waits of this loop."""
-        waits = self._waits.pop(asyncio.get_running_loop(), None)
-        if waits is not None:
-            await waits.close()
+        poll = self._polls.pop(asyncio.get_running_loop(), None)
+        if poll is not None:
+            await poll.close()
 
 
 @overload

@@ -121,8 +121,8 @@ class Engine(Protocol):
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """All attributes of each job, decoded, with its ``id``; ``None`` for one that does not exist (any more)."""
 
-    async def view(self, job_id: str) -> FlowJobView | None:
-        """Its state and attributes; ``None``: it does not exist."""
+    async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
+        """State and attributes of each; ``None`` for one that does not exist."""
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """A page of the attributes of a parent's children, in the order in which they were made."""

@@ -29,6 +29,7 @@ from stowhand.protocols.correlation import bound
 from stowhand.protocols.flow_shape import KEY_LIFE, FlowQueue, FlowShape, Layout, Queue
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer, QueueStore
+from stowhand.stores.kernel.results import SharedPoll
 from stowhand.stores.opening import SCHEMES
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ GRACE = 25.0
 MOST_SLOTS = 10_000
 SHORTEST_LEASE = 2.0
 """Seconds. A lease is no longer than the lock time, but never shorter than this: a process may be slow for a moment."""
-FIRST_PAUSE, LAST_PAUSE = 0.02, 1.0
-"""Seconds between two checks whether a job has ended."""
+RESULT_SPACING = 200e-6
+"""Seconds between two questions whether jobs have ended, for each job in the first: a job is several reads."""
 
 
 class Flow:
@@ -97,7 +98,7 @@ class Flow:
         self.engine: Engine = _engine_at(place, self.shape)
         self.monitor = FlowMonitor(self.engine)
         self._correlate = correlate or bound_or_new
-        self._clock = SystemClock()
+        self._poll: SharedPoll[str, FlowJobView | None] | None = None
         self.sync = FlowSync(lambda: self._twin(place))
         self._logs = events is None
         self._opened = False
@@ -153,6 +154,9 @@ class Flow:
     async def close(self) -> None:
         """Stop the workers, and close every connection. Harmless when repeated."""
         await self.halt()
+        poll, self._poll = self._poll, None
+        if poll is not None and poll.loop is asyncio.get_running_loop():
+            await poll.close()
         self._opened = False
         await self.engine.close()
 
@@ -227,25 +231,37 @@ class Flow:
     async def get_job(self, job_id: str) -> FlowJobView | None:
         """A job's state, queue, times and failure; ``None``: it does not exist (any more)."""
         await self.open()
-        return await self.engine.view(read_id(job_id))
+        (view,) = await self.engine.views([read_id(job_id)])
+        return view
 
     async def result(self, job_id: str, timeout: Duration | None = None) -> dict[str, Any]:
-        """Wait until the job has ended, and return all its attributes. Polls, from every 20 ms to once a second.
+        """Wait until the job has ended, and return all its attributes.
+
+        The store is asked once for all callers that wait: after a tenth of the time that each has waited, at least
+        10 ms and at most 500 ms.
 
         Raises FlowJobFailed where it has failed, was canceled or does not exist, and TimeoutError after ``timeout``.
         """
+        name = read_id(job_id)
         async with asyncio.timeout(None if timeout is None else seconds(timeout)):
-            pause = FIRST_PAUSE
-            while True:
-                job = await self.get_job(job_id)
-                if job is None:
-                    raise FlowJobFailed(f"there is no job {job_id}, or it is not kept any more", None)
-                if job.state is Stage.COMPLETED:
-                    return job.attributes
-                if job.state.has_ended:
-                    raise FlowJobFailed(f"job {job_id} {job.state} in {job.queue}: {job.failure}", job)
-                await self._clock.sleep(pause)
-                pause = min(2 * pause, LAST_PAUSE)
+            await self.open()
+            job = await self._result_poll().answer(name)
+        if job is None:
+            raise FlowJobFailed(f"there is no job {job_id}, or it is not kept any more", None)
+        if job.state is Stage.COMPLETED:
+            return dict(job.attributes)
+        raise FlowJobFailed(f"job {job_id} {job.state} in {job.queue}: {job.failure}", job)
+
+    def _result_poll(self) -> SharedPoll[str, FlowJobView | None]:
+        """Of the running loop."""
+        if self._poll is None or self._poll.loop is not asyncio.get_running_loop():
+            self._poll = SharedPoll(self._ended, SystemClock(), spacing=RESULT_SPACING)
+        return self._poll
+
+    async def _ended(self, job_ids: Sequence[str]) -> dict[str, FlowJobView | None]:
+        """Those of them that have ended, or do not exist."""
+        views = zip(job_ids, await self.engine.views(job_ids), strict=True)
+        return {job_id: view for job_id, view in views if view is None or view.state.has_ended}
 
     async def get_children(
         self, job_id: str, queue: str, *, start: int = 0, limit: int = CHILDREN

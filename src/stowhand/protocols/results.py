@@ -1,15 +1,14 @@
-"""What a store offers to who waits for the end of jobs."""
+"""What a store says of how jobs ended, for callers that wait for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Protocol
-from uuid import UUID
 
 import msgspec
 
-from stowhand.jobs.job import DROPPED, Job, NewJob, State
+from stowhand.jobs.job import DROPPED, Job, State
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -20,8 +19,6 @@ class Standing(msgspec.Struct, frozen=True):
     """``None``: there is no trace of it."""
     is_known: bool = True
     """A job once had this id."""
-    is_marked: bool = True
-    """Whoever asked will hear of its end. False: another transaction holds its row, so it is to be marked again."""
     attempts: int = 0
     resets: int = 0
     last_error: str | None = None
@@ -34,8 +31,6 @@ class Standing(msgspec.Struct, frozen=True):
 
     def ends(self, revision: int) -> bool:
         """Nothing more comes of the job as it was at this revision."""
-        if not self.is_marked:
-            return False
         return self.state is None or self.state.terminal or self.is_replaced(revision)
 
     def is_replaced(self, revision: int) -> bool:
@@ -66,26 +61,18 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Results(Protocol):
-    """Hearing of the end of jobs, and how they ended. For ``waits.Waits``, of which a store has one on a loop."""
+    """How jobs ended. ``stores.kernel.results.ResultPoll`` asks, once for all callers of a loop."""
 
     @property
-    def waiter(self) -> UUID | None:
-        """The mark of this process, for jobs that are yet to be enqueued; ``None``: none is needed."""
+    def min_pause(self) -> float:
+        """Seconds between two questions about the same job, at least."""
 
-    def marked(self, job: NewJob) -> bool:
-        """Whether a job that was enqueued with ``waiter`` bears it; else it is to be marked."""
+    @property
+    def hear(self) -> Callable[[], Awaitable[object]] | None:
+        """Returns after a commit that came since its last call; ``None``: the store does not hear of commits."""
 
     async def retention(self) -> float | None:
         """Seconds for which completed and canceled jobs are kept; ``None``: not at all."""
 
-    async def mark(self, job_ids: Sequence[int]) -> Sequence[Standing]:
-        """From now on hear of the end of these; those that have ended before, in any order."""
-
     async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
-        """Those of them that have ended, in any order."""
-
-    async def hear(self, job_ids: Sequence[int]) -> None:
-        """Until one of them may have ended since this was called, or it is time to ask without a reason."""
-
-    async def rest(self) -> None:
-        """Nobody waits: let go of what ``hear`` holds. It may be called again."""
+        """Those of them that have ended, have made place for another job, or are nowhere; in any order."""

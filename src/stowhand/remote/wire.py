@@ -9,7 +9,7 @@
     POST /v1/enqueue    Enqueue      -> Enqueued
     GET  /v1/terms                   -> TermsOffered      the lent store's terms (``store.Terms``) and its name
     POST /v1/due        DueAsked     -> Due               waits for a wake-up, claims nothing
-    POST /v1/ends       EndsAsked    -> Ends              how jobs ended; waits for that
+    POST /v1/ends       EndsAsked    -> Ends              how jobs ended
     GET  /v1/jobs/{id}               -> Job               payload and result only with that scope, else "" and null
     GET  /v1/jobs/{id}/tries         -> [Try]             what its last attempts left that did not complete
     GET  /v1/failures                -> [Failures]        failed jobs by task and class of error
@@ -239,16 +239,14 @@ JobNumber = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class EndsAsked(Message, frozen=True):
-    """Asks how jobs ended, and, with ``wait``, waits until one has, if none of them has yet."""
+    """Asks how jobs ended."""
 
-    jobs: tuple[tuple[JobNumber, int], ...]
-    """Each with a revision: that another job took its place is an end where that came later."""
-    wait: float = 0.0
-    """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
+    job_ids: tuple[JobNumber, ...]
 
 
 class Ends(Message, frozen=True):
     ended: tuple[Standing, ...] = ()
+    """Those that have ended, have made place for another job, or are nowhere."""
     left_out: tuple[int, ...] = ()
     """Ids of others that have ended, for which the answer has no room: ask about these again."""
     retention: float | None = None

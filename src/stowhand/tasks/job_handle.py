@@ -26,12 +26,12 @@ from stowhand.jobs.tries import Try
 from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.results import Standing
-from stowhand.protocols.waits import Waits
+from stowhand.stores.kernel.results import ResultPoll
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 LOOKS = 0.5
-"""Seconds between two looks of ``watch``; of an end it hears at once."""
+"""Seconds between two looks of ``watch``; an end is seen as ``wait`` sees it."""
 
 
 class Field(Generic[T]):
@@ -119,8 +119,8 @@ class JobFields:
 class HandledJobs(Protocol):
     """Where the jobs are that handles speak of: an App's store on the loop of the call."""
 
-    async def waits(self) -> Waits:
-        """Raises ConfigurationError where the store tells nobody of the end of jobs."""
+    async def poll(self) -> ResultPoll:
+        """Raises ConfigurationError where the store does not say how jobs ended."""
 
     async def get(self, job_id: int) -> Job | None:
         """As it is now."""
@@ -131,8 +131,8 @@ class HandledJobs(Protocol):
     async def tries(self, job_id: int) -> Sequence[Try]:
         """What its attempts left that did not complete."""
 
-    async def enqueue_awaited(self, job: NewJob) -> tuple[Job, int | None]:
-        """Commit one whose end is to be waited for; and ``asked`` of ``Waits.end``.
+    async def enqueue_awaited(self, job: NewJob) -> Job:
+        """Commit one whose end is to be waited for.
 
         Raises ConfigurationError where no results are kept: then no job is made.
         """
@@ -144,7 +144,7 @@ class JobHandle(JobFields, Generic[R_co]):
     Two are equal if they are of the same job. To be made by ``Task.enqueue``, or by id: ``app.job(id)``.
     """
 
-    __slots__ = ("_asked", "_is_open", "_jobs", "_read", "_revision", "_seen_at", "_standing")
+    __slots__ = ("_is_open", "_jobs", "_read", "_revision", "_seen_at", "_standing")
 
     def __init__(
         self,
@@ -153,13 +153,12 @@ class JobHandle(JobFields, Generic[R_co]):
         read: Callable[[str | None], Any],
         *,
         is_open: bool = False,
-        asked: int | None = None,
     ) -> None:
         """``read``: a result, from its text. ``is_open``: it was enqueued in a transaction of the caller's, and not
-        seen since. ``asked``: see ``Waits.end``.
+        seen since.
         """
         super().__init__(job)
-        self._jobs, self._read, self._is_open, self._asked = jobs, read, is_open, asked
+        self._jobs, self._read, self._is_open = jobs, read, is_open
         self._revision = 0 if isinstance(job, Unseen) else job.revision
         self._seen_at = stopwatch()
         self._standing: Standing | None = None
@@ -196,9 +195,9 @@ class JobHandle(JobFields, Generic[R_co]):
         job = await self._jobs.get(self.id)
         # On SQLite an id that was rolled back is given to the next job.
         if self._is_open and (job is None or job.created_at != self.job.created_at):
-            raise self._not_visible(await (await self._jobs.waits()).results.retention())
+            raise self._not_visible(await (await self._jobs.poll()).results.retention())
         while job is None:
-            results = (await self._jobs.waits()).results
+            results = (await self._jobs.poll()).results
             for standing in await results.ask([self.id]):  # none: it has come since it was looked for
                 self._refuse_absent(standing, await results.retention())
             job = await self._jobs.get(self.id)
@@ -214,32 +213,37 @@ class JobHandle(JobFields, Generic[R_co]):
     async def watch(self) -> AsyncIterator[Job]:
         """The job whenever it has changed, first as it is now, until it has ended. Raises as ``wait``."""
         refuse_inside("watch()")
-        seen = None
-        while True:
-            await self.refresh()
-            if self.job != seen:
-                seen = self.job
-                yield seen
-            if self.job.state.terminal:
-                return
-            try:
-                await self.wait(LOOKS)
-            except TimeoutError:
-                continue
+        await self.refresh()
+        end, seen = asyncio.ensure_future(self._end(None, "watch")), None
+        try:
+            while True:
+                job = self.job  # it may end while the caller looks at what was yielded
+                if job != seen:
+                    seen = job
+                    yield job
+                if job.state.terminal:
+                    return
+                await asyncio.wait((end,), timeout=LOOKS)
+                if end.done():
+                    end.result()
+                await self.refresh()
+        finally:
+            end.cancel()
+            await asyncio.gather(end, return_exceptions=True)
 
     async def _end(self, timeout: Duration | None, what: str) -> Standing:
         refuse_inside(f"{what}()")
         if self._standing is not None:
             return self._standing
         limit = None if timeout is None else seconds(timeout)
-        asked, self._asked = self._asked, None
         try:
             async with asyncio.timeout(limit):
-                waits = await self._jobs.waits()
+                poll = await self._jobs.poll()
                 if self._is_open or isinstance(self.seen, Unseen):  # once it was seen, it is committed
                     await self.refresh()
-                standing = await waits.end(self.id, self._revision, asked=asked)
-                retention = await waits.results.retention()
+                age = None if self.job.state.terminal else stopwatch() - self._seen_at
+                standing = await poll.end(self.id, self._revision, age=age)
+                retention = await poll.results.retention()
         except TimeoutError:
             if limit is None:
                 raise

@@ -81,7 +81,7 @@ class ConfiguredTask(Generic[P, R_co]):
     else:
 
         async def enqueue_and_wait(self, *args, timeout=None, **kwargs):
-            """Enqueue, and wait for what it comes to: ``enqueue`` and ``JobHandle.result`` in one, which costs less.
+            """Enqueue, and wait for what it comes to: ``enqueue`` and ``JobHandle.result`` in one.
 
             Checkers look at the arguments where no ``timeout`` is given; ``async with asyncio.timeout(…)`` does as
             well. Raises as those two do; ConfigurationError where the store keeps no results: no job is made then.
@@ -93,8 +93,8 @@ class ConfiguredTask(Generic[P, R_co]):
                     " result(timeout=…)"
                 )
             limit, jobs = None if timeout is None else seconds(timeout), self._producer.handled
-            job, asked = await jobs.enqueue_awaited(self.new_job(*args, **kwargs))
-            return await JobHandle(job, jobs, self._definition.read_result, asked=asked).result(limit)
+            job = await jobs.enqueue_awaited(self.new_job(*args, **kwargs))
+            return await JobHandle(job, jobs, self._definition.read_result).result(limit)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P, R_co]:
         """The same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""

@@ -206,7 +206,8 @@ class Settler:
                 self._events.emit(StoreRecovered(self._worker, "settle", self._failures))
                 self._failures = 0
             if self._events.wants(Settled):
-                self._events.emit(Settled(self._worker, len(batch), self.call.seconds))
+                job_ids = tuple(lease.job_id for lease, _ in pairs)
+                self._events.emit(Settled(self._worker, len(batch), self.call.seconds, job_ids))
             self._answer(batch, replies, goes_on)
             return
 

@@ -92,7 +92,7 @@ def test_what_the_original_wrote_in_quotes_has_failed_too(run: Run, redis_url: s
             job = await bench.create({})
             look.delete("queue:first:waiting")
             look.hset(f"job:demo:{job}", mapping={"done": '"true"', "failed": '"true"', "failedQueue": '"last"'})
-            known = await bench.engine.view(job)
+            (known,) = await bench.engine.views([job])
             assert known is not None
             assert (known.state, known.queue) == (Stage.FAILED, "last")
             assert await retried(bench, job) == (Done.DONE, "")

@@ -42,7 +42,7 @@ def asker(url: str, layout: str, queues: Sequence[Queue]) -> Flow:
 
 async def seen(bench: FlowBench, job: str) -> tuple[Stage, str | None]:
     """State and queue, as its creator sees them."""
-    view = await bench.engine.view(job)
+    (view,) = await bench.engine.views([job])
     assert view is not None
     return view.state, view.queue
 

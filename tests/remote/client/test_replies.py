@@ -383,23 +383,3 @@ def test_much_progress_goes_in_several_requests_below_the_limit(run: Run) -> Non
         run(go(server))
     assert [len(body["notes"]) for body in server.bodies] == [500, 500, 1]
     assert max(len(json.dumps(body, ensure_ascii=False).encode()) for body in server.bodies) < BODY_LIMIT // 2
-
-
-def test_an_end_that_was_heard_of_is_not_asked_for_again(run: Run) -> None:
-    """It came with all there is to know, and asking again took as long as half of a start."""
-    ended = {"job_id": 1, "state": "completed", "result_text": "42"}
-    replies = [reply({"ended": []}), reply({"ended": [ended]}), reply({"ended": []})]
-
-    async def story(server: Canned) -> None:
-        store = HttpStore(server.url)
-        assert list(await store.results.mark([1])) == []
-        await store.results.hear([1])
-        (heard,) = await store.results.ask([1])
-        assert (heard.job_id, heard.state, heard.result_text) == (1, State.COMPLETED, "42")
-        assert len(server.bodies) == 2
-        assert list(await store.results.ask([1])) == []
-        assert len(server.bodies) == 3
-        await store.close()
-
-    with Canned(*replies) as server:
-        run(story(server))

@@ -1,10 +1,8 @@
-"""Waiting for results over HTTP: what it takes, what it is refused for, and what ends a request that waits."""
+"""Waiting for results over HTTP: what it takes, what it is refused for, and how often the server is asked."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +14,17 @@ from stowhand.errors import StoreError
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, StoreOptions
-from stowhand.protocols.waits import Waits
 from stowhand.remote.client import HttpOptions, HttpStore, bodies, results
 from stowhand.remote.server import ends
+from stowhand.stores.kernel.results import ResultPoll
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.remote.client.canned import Canned, trouble
+from tests.remote.client.canned import Canned, reply, trouble
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Lending, claiming, token_of
 
 AT_MOST = 60.0
 SEERS = ("claim", "enqueue", "read", "payload")
-
-
-def asking(lending: Lending) -> int:
-    """Requests that wait."""
-    return sum(_server(lending)._claims._polls.values())
-
-
-def awaited(lending: Lending) -> int:
-    """Jobs that the server waits for."""
-    waits = _server(lending)._ends._waits
-    return 0 if waits is None else len(waits._waiting)
-
-
-def _server(lending: Lending) -> Any:
-    app: Any = lending.server._server.config.app
-    return app._store_server
-
-
-async def until(lending: Lending, requests: int, jobs: int) -> None:
-    async with asyncio.timeout(AT_MOST):
-        while (asking(lending), awaited(lending)) != (requests, jobs):  # noqa: ASYNC110 - another thread's
-            await asyncio.sleep(0.005)
 
 
 def remote(lending: Lending, token: str | None = None) -> App:
@@ -127,14 +103,14 @@ def test_who_may_not_see_a_result_is_refused_by_name(
     token = token_of(tokens, "w", *scopes)
     lending = lend()
     job_id = lending.add()
-    assert f"the scope {lacks}" in lending.client(token).post("ends", jobs=[(job_id, 0)]).refused(403, "out of scope")
+    assert f"the scope {lacks}" in lending.client(token).post("ends", job_ids=[job_id]).refused(403, "out of scope")
 
     async def wait() -> None:
         store = HttpStore(lending.url, HttpOptions(token=token))
-        waits = Waits(store.results, SystemClock())
+        poll = ResultPoll(store.results, SystemClock())
         with pytest.raises(StoreError, match=f"this token lacks the scope {lacks}"):
-            await waits.end(job_id, 0)
-        await waits.close()
+            await poll.end(job_id, 0)
+        await poll.close()
         await store.close()
 
     run(wait())
@@ -146,22 +122,21 @@ def test_a_job_outside_the_token_is_one_that_never_was(lend: Lend, tokens: Path)
     client = lending.client(ours)
     other, own = lending.add("b"), lending.add("a")
     lending.do(lending.store.admin.cancel(own))  # type: ignore[union-attr]
-    for wait in (0, 30):
-        found = client.post("ends", jobs=[(other, 0), (own, 0)], wait=wait).body["ended"]
-        assert [(one["job_id"], one["state"], one["is_known"]) for one in found] == [
-            (other, None, False),
-            (own, "canceled", True),
-        ]
+    found = client.post("ends", job_ids=[other, own]).body["ended"]
+    assert [(one["job_id"], one["state"], one["is_known"]) for one in found] == [
+        (other, None, False),
+        (own, "canceled", True),
+    ]
 
 
 def test_an_older_server_is_named(run: Run) -> None:
     async def refusal(store: HttpStore) -> str:
-        waits = Waits(store.results, SystemClock())
+        poll = ResultPoll(store.results, SystemClock())
         with pytest.raises(ConfigurationError) as caught:
-            await waits.end(1, 0)
+            await poll.end(1, 0)
         with pytest.raises(ConfigurationError):
             await store.results.retention()
-        await waits.close()
+        await poll.close()
         await store.close()
         return str(caught.value)
 
@@ -171,39 +146,12 @@ def test_an_older_server_is_named(run: Run) -> None:
 
 def test_what_is_no_job_is_malformed(lend: Lend) -> None:
     client = lend().client()
-    for jobs in ([(0, 0)], [(2**63, 0)], [("x", 0)], [7]):
-        client.post("ends", jobs=jobs).refused(400, "malformed")
-    client.post("ends", jobs=[(1, 0)], wait=31).refused(400, "malformed")
-    client.post("ends", jobs=[(1, 0)] * 1001).refused(413, "too large")
+    for job_ids in ([0], [2**63], ["x"], [[7, 0]]):
+        client.post("ends", job_ids=job_ids).refused(400, "malformed")
+    client.post("ends", job_ids=[1] * 1001).refused(413, "too large")
 
 
-def test_one_request_waits_for_all_and_goes_with_its_client(lend: Lend, run: Run) -> None:
-    lending = lend()
-    ids = [lending.add() for _ in range(20)]
-
-    async def wait() -> None:
-        store = HttpStore(lending.url)
-        waits = Waits(store.results, SystemClock())
-        waiting = [asyncio.create_task(waits.end(job_id, 0)) for job_id in ids[:10]]
-        await until(lending, 1, 10)
-        waiting += [asyncio.create_task(waits.end(job_id, 0)) for job_id in ids[10:]]
-        await until(lending, 1, 20)
-        admin: Any = lending.store
-        for job_id in ids[5:15]:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(admin.admin.cancel(job_id), lending._loop))
-        async with asyncio.timeout(AT_MOST):
-            assert {one.state for one in await asyncio.gather(*waiting[5:15])} == {State.CANCELED}
-        await until(lending, 1, 10)
-        assert not any(one.done() for one in waiting[:5] + waiting[15:])
-        await waits.close()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        await until(lending, 0, 0)
-        await store.close()
-
-    run(wait())
-
-
-def test_a_server_that_stops_ends_the_wait_and_another_one_goes_on(lend: Lend, run: Run) -> None:
+def test_while_the_server_is_away_it_is_asked_again(lend: Lend, run: Run) -> None:
     store = MemoryStore()
     first = lend(store)
     job_id = first.add()
@@ -211,47 +159,26 @@ def test_a_server_that_stops_ends_the_wait_and_another_one_goes_on(lend: Lend, r
 
     async def wait() -> None:
         client = HttpStore(first.url)
-        waits = Waits(client.results, SystemClock())
-        waiting = asyncio.create_task(waits.end(job_id, 0))
-        await until(first, 1, 1)
-        began = time.monotonic()
+        poll = ResultPoll(client.results, SystemClock())
+        waiting = asyncio.create_task(poll.end(job_id, 0))
+        await asyncio.sleep(0.1)
         await asyncio.to_thread(first.stop)
-        assert time.monotonic() - began < 20, "it waited for the poll"
         second = await asyncio.to_thread(lambda: lend(store, port=port))
         claims = await store.claim(ClaimRequest(worker="w", token=claiming()["token"], limit=1, lease=30.0))
         await store.settle([(claims[0].lease, COMPLETED)])
         async with asyncio.timeout(AT_MOST):
             assert (await waiting).state is State.COMPLETED
-        await waits.close()
+        await poll.close()
         await client.close()
         await asyncio.to_thread(second.stop)
 
     run(wait())
 
 
-def test_what_waits_counts_among_the_requests_of_a_token(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.remote.server.claims.POLLS_OF_A_TOKEN", 1)
-    lending = lend()
-    job_id = lending.add()
-    one, other = lending.client(), lending.client()
-    replies: list[Any] = []
-    thread = threading.Thread(target=lambda: replies.append(one.post("ends", jobs=[(job_id, 0)], wait=30)))
-    thread.start()
-    lending.wait_for_a_poll()
-    assert "under this token" in other.post("ends", jobs=[(job_id, 0)], wait=30).refused(429, "too many")
-    store: Any = lending.store
-    lending.do(store.admin.remove(job_id))
-    thread.join(AT_MOST)
-    assert [(told["job_id"], told["state"], told["is_known"]) for told in replies[0].body["ended"]] == [
-        (job_id, None, True)
-    ]
-
-
-def test_more_than_fit_into_a_request_or_an_answer_are_heard_of(
+def test_more_than_fit_into_a_request_or_an_answer_are_asked_about(
     lend: Lend, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "ITEMS", 3)
-    monkeypatch.setattr(results, "CROWDED", 0.05)
     monkeypatch.setattr(ends, "ANSWER_BYTES", 10)
     assert bodies.ITEMS == 1000
     lending = lend()
@@ -259,9 +186,9 @@ def test_more_than_fit_into_a_request_or_an_answer_are_heard_of(
     async def wait() -> None:
         store = HttpStore(lending.url)
         ids = await store.jobs.enqueue_many(NewJob(task="t", payload=f'"{"x" * 20}"') for _ in range(8))
-        waits = Waits(store.results, SystemClock())
-        waiting = [asyncio.create_task(waits.end(job_id, 0)) for job_id in ids]
-        await until(lending, 1, 3)
+        poll = ResultPoll(store.results, SystemClock())
+        waiting = [asyncio.create_task(poll.end(job_id, 0)) for job_id in ids]
+        await asyncio.sleep(0.05)
         lent: Any = lending.store
         for job_id in reversed(ids):
             call = lent.admin.permanently_fail_jobs([job_id], "x" * 20)
@@ -269,7 +196,23 @@ def test_more_than_fit_into_a_request_or_an_answer_are_heard_of(
         async with asyncio.timeout(AT_MOST):
             assert {one.state for one in await asyncio.gather(*waiting)} == {State.FAILED}
         assert sorted(one.job_id for one in await store.results.ask(ids)) == ids
-        await waits.close()
+        await poll.close()
         await store.close()
 
     run(wait())
+
+
+def test_a_server_is_asked_ten_times_a_second_at_most(run: Run) -> None:
+    async def wait(server: Canned) -> None:
+        store = HttpStore(server.url)
+        poll = ResultPoll(store.results, SystemClock())
+        waiting = [asyncio.create_task(poll.end(job_id, 0)) for job_id in range(1, 101)]
+        await asyncio.sleep(1.0)
+        assert 2 <= len(server.bodies) <= 11
+        assert {len(body["job_ids"]) for body in server.bodies} == {100}
+        await poll.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await store.close()
+
+    with Canned(*[reply({"ended": []})] * 20) as server:
+        run(wait(server))

@@ -158,11 +158,12 @@ class QueueEngine:
                     job[attribute] = [child for child in found if child is not None]  # type: ignore[index]
         return shown
 
-    async def view(self, job_id: str) -> FlowJobView | None:
-        """Its newest step."""
-        (job,) = await self._existing([job_id])
-        if job is None:
-            return None
+    async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
+        """From the newest step of each."""
+        jobs = zip(job_ids, await self._existing(job_ids), strict=True)
+        return [None if job is None else await self._view(job_id, job) for job_id, job in jobs]
+
+    async def _view(self, job_id: str, job: Job) -> FlowJobView:
         stage = stage_of(job)
         return FlowJobView(
             id=job_id,

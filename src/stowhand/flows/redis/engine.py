@@ -107,8 +107,11 @@ class RedisEngine:
         spot = self._naming.spot(job_id)
         return spot is not None and spot.child is None and await self._jobs.delete(spot)
 
-    async def view(self, job_id: str) -> FlowJobView | None:
-        """As its hash says. The classic layout does not record when a job ended."""
+    async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
+        """As their hashes say, one after the other. The classic layout does not record when a job ended."""
+        return [await self._view(job_id) for job_id in job_ids]
+
+    async def _view(self, job_id: str) -> FlowJobView | None:
         spot = self._naming.spot(job_id)
         found = None if spot is None else await self._looking.find(spot)
         return None if found is None else view_of(self.shape, job_id, found)

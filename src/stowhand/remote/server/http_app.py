@@ -192,7 +192,7 @@ class HttpApp:
 
     async def _ends(self, request: Request, grant: Grant) -> Response:
         message = await read(request, EndsAsked)
-        return _reply(await self._store_server.ends(grant, message, lambda: _disconnected(request)))
+        return _reply(await self._store_server.ends(grant, message))
 
     async def _terms(self, request: Request, grant: Grant) -> Response:
         return _reply(self._store_server.terms())

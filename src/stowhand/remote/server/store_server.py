@@ -103,11 +103,10 @@ class StoreServer:
         self._claims = Claims(
             shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, still, self.throughput.lent
         )
-        self._ends = LentEnds(shared_store, wake_broadcast, self._claims, clock)
+        self._ends = LentEnds(shared_store)
 
     async def close(self) -> None:
         """Write what was counted, and close the connection of the heartbeats."""
-        await self._ends.close()
         await self.throughput.close()
         await self._heartbeats.close()
 
@@ -349,10 +348,10 @@ class StoreServer:
             is_listening=self._store.is_listening,
         )
 
-    async def ends(self, grant: Grant, asked: EndsAsked, gone: Gone) -> Ends:
-        """How jobs ended; with ``wait``, wait until one has."""
-        _bounded("jobs", asked.jobs)
-        return await self._ends.of(grant, asked, gone)
+    async def ends(self, grant: Grant, asked: EndsAsked) -> Ends:
+        """How jobs ended."""
+        _bounded("job_ids", asked.job_ids)
+        return await self._ends.of(grant, asked)
 
     def terms(self) -> TermsOffered:
         """The lent store's terms."""

@@ -4,4 +4,5 @@ inspector     what people ask of a store
 lists, search, workers      questions, each a generator of queries (question.py)
 columns       which columns a job is made of
 dialect       how the SQL written here becomes an engine's
+results       the poll that callers who wait for results share
 """

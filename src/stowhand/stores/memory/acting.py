@@ -116,10 +116,8 @@ class Administrator:
                 if row.state is not State.CANCELED:
                     waited = row.waits()
                     set_details(rows, row, given)
-                    if row.state is State.FAILED:
-                        rows.ended(row)
-                        if waited or died:
-                            enqueueing.tell_of_failure(rows, row, BY_HAND if waited else WORKER_DIED)
+                    if row.state is State.FAILED and (waited or died):
+                        enqueueing.tell_of_failure(rows, row, BY_HAND if waited else WORKER_DIED)
             if changed:
                 rows.announce()
             return [row.job() for row in changed]

@@ -155,7 +155,6 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
     touch(row, rows.now)
     if job.key_mode is not KeyMode.UNIQUE:
         row.replaced = row.revision
-    rows.ended(row)
 
 
 def set_expiry(rows: Rows, row: Row, expires: float) -> None:

@@ -123,10 +123,6 @@ class Rows:
         self.refuses: Refuses = lambda job_id, state: None
         self._refused: list[Refusal] = []
         self._is_news = False
-        self.awaited: set[int] = set()
-        """Jobs whose end somebody waits for."""
-        self.has_ended = False
-        """One of them has, in the transaction that is open."""
 
         self.known: dict[str, KnownItem] = {}
         """The items of crontabs, by identifier."""
@@ -156,10 +152,6 @@ class Rows:
         is_news, self._is_news = self._is_news, False
         return is_news
 
-    def ended(self, row: Row) -> None:
-        """Or it has made place for another job: those that wait for it are woken when the transaction ends."""
-        self.has_ended = self.has_ended or row.id in self.awaited
-
     def insert(self, row: Row) -> None:
         self.last_id = row.id
         self.live[row.id] = row
@@ -178,8 +170,6 @@ class Rows:
         for row in rows:
             if row.state is not State.COMPLETED:
                 self.free_key(row)
-            self.ended(row)
-            self.awaited.discard(row.id)
             for kept in (self.live, self.history, self.tries):
                 kept.pop(row.id, None)
 
@@ -242,8 +232,6 @@ class Rows:
     def finish(self, row: Row, state: State, at: datetime | None = None) -> None:
         """In a terminal state. A failed job stays live: keys and administration still address it."""
         self.end_lease(row, state)
-        self.ended(row)
-        self.awaited.discard(row.id)
         row.finished_at = at or self.now
         row.progress = row.progress_text = None
         if state is State.FAILED:

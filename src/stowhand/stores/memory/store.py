@@ -71,8 +71,6 @@ class MemoryStore:
         """The last claim that asked for foreign leases, until it is answered."""
         self._lock = threading.RLock()
         self._sleepers = Sleepers(self._clock)
-        self._endings = Sleepers(self._clock)
-        """Waits for the end of jobs."""
         self._wakes_before = 0
         """When ``wait`` was last called: a hint that came since is kept for the next call."""
         self.jobs = Producer(self.transaction)
@@ -85,7 +83,7 @@ class MemoryStore:
         self.timetable = Timetable(self.transaction, self._now)
         self.schema = Installer(self._erase)
         self.flows = MemoryFlowTables(self.transaction, keeps=self._options.history is not None)
-        self.results = Results(self.transaction, self._endings)
+        self.results = Results(self.transaction)
 
     async def open(self) -> None:
         with self.transaction():
@@ -151,9 +149,6 @@ class MemoryStore:
             yield self._rows
             if self._rows.take_news():
                 self._sleepers.wake()
-            if self._rows.has_ended:
-                self._rows.has_ended = False
-                self._endings.wake()
 
     def _erase(self) -> None:
         with self._lock:

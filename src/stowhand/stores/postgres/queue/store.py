@@ -65,7 +65,7 @@ class PostgresStore:
         self.schema = self.settings = Installer(context)
         self.connections = context
         self.flows = PostgresFlowTables(context)
-        self.results = Results(context, self.jobs.marks, behind_pooler)
+        self.results = Results(context)
 
     @property
     def description(self) -> str:
@@ -82,7 +82,6 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self.results.rest()
         for part in (self.jobs, self._claims, self._settlements, self._listener, self._context.pool):
             await part.close()
 

@@ -1,10 +1,10 @@
-"""Hearing of the end of jobs: of every commit to the file, and then one question about all that are waited for."""
+"""How jobs ended, by their ids: one statement, after any commit to the file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.job import State
 from stowhand.protocols.results import Standing
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.queue.connections import Connections
@@ -12,47 +12,35 @@ from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
-AT_LATEST = 10.0
-"""Seconds after which one asks without a reason."""
+LOOK_SECONDS = 10.0
+"""Of one wait for a commit."""
 
 
 class Results:
-    """Nothing is marked: the file counts its commits."""
+    """Of one store. The file counts its commits."""
 
-    waiter = None
+    min_pause = 0.01
 
     def __init__(self, connections: Connections, retention: float | None) -> None:
         self._connections = connections
         self._retention = retention
-        # Beside the one for workers, who need not wake for what ends.
+        # Beside the one for workers, which every enqueueing of this process rings.
         self._wake = Wake(connections.connect(patience=0.0))
 
-    def marked(self, job: NewJob) -> bool:
-        """Never by its enqueueing."""
-        return False
+    async def hear(self) -> None:
+        """Until another connection has committed."""
+        while not await self._wake.wait(LOOK_SECONDS):
+            pass
 
     async def retention(self) -> float | None:
         """As this store's options say."""
         return self._retention
 
-    async def mark(self, job_ids: Sequence[int]) -> Sequence[Standing]:
-        """Remember the count of commits before the question."""
-        self._wake.look()
-        return await self.ask(job_ids)
-
     async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
         """One statement."""
         return await self._connections.read(lambda tx: _standings(tx, job_ids))
 
-    async def hear(self, job_ids: Sequence[int]) -> None:
-        """Until another connection has committed."""
-        await self._wake.wait_since(self._wake.wakes, AT_LATEST)
-
-    def settled(self) -> None:
-        """This process has just settled jobs: no need to wait until the count of commits is looked at."""
-        self._wake.ring()
-
-    async def rest(self) -> None:
+    def close(self) -> None:
         """Close the connection that looks."""
         self._wake.close()
 

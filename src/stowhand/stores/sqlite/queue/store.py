@@ -88,7 +88,7 @@ class SqliteStore:
     async def close(self) -> None:
         """Close every connection. Harmless when repeated; the next use opens them again."""
         await self.jobs.close()
-        await self.results.rest()
+        self.results.close()
         await self._connections.close()
 
     # -- work ---------------------------------------------------------------------------------------
@@ -114,7 +114,6 @@ class SqliteStore:
         for start in range(0, len(batch), settle.AT_ONCE):
             part = batch[start : start + settle.AT_ONCE]
             replies += await settle_each(part, write, reason)
-            self.results.settled()
         return replies
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:

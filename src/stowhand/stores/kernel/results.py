@@ -1,0 +1,228 @@
+"""Callers that wait for results share one poll: one question to the store is about all of them that are due.
+
+A handle is asked about after a tenth of the time it has waited, within limits. While the store is away the question is
+repeated: the timeout of each caller decides how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import Context
+from math import inf
+from typing import Generic, TypeVar
+
+from stowhand.clock import Clock
+from stowhand.errors import StoreError, StoreUnreachable
+from stowhand.protocols.results import Results, Standing
+from stowhand.retry import exponential
+
+K = TypeVar("K")
+A = TypeVar("A")
+MIN_PAUSE_SECONDS = 0.01
+MAX_PAUSE_SECONDS = 0.5
+PAUSE_SHARE = 0.1
+"""Of the time that a handle has waited: the pause before the next question about it."""
+SPACING_SECONDS = 20e-6
+"""Between two questions, for each handle in the first: a question about ten thousand costs the store some work."""
+CANCEL_AGAIN_SECONDS = 0.1
+
+
+class Handle(Generic[A]):
+    """What some callers wait for."""
+
+    __slots__ = ("callers", "due", "pause", "since")
+
+    def __init__(self) -> None:
+        self.callers: dict[asyncio.Future[A], Callable[[A], bool]] = {}
+        """Each with a function that returns whether an answer ends its wait."""
+        self.since = 0.0
+        """When the last of them came."""
+        self.due = inf
+        self.pause = 0.0
+        """Seconds before ``due`` that the last question was sent."""
+
+    def ask_by(self, due: float, pause: float) -> None:
+        """Unless it is due earlier: callers that come again and again do not postpone the question."""
+        if due < self.due:
+            self.due, self.pause = due, pause
+
+    def asked(self, now: float, min_pause: float) -> None:
+        """A question about it is sent."""
+        self.pause = min(max(PAUSE_SHARE * (now - self.since), min_pause), MAX_PAUSE_SECONDS)
+        self.due = now + self.pause
+
+
+class SharedPoll(Generic[K, A]):
+    """The poll of one store on one loop. It runs while somebody waits."""
+
+    def __init__(
+        self,
+        ask: Callable[[Sequence[K]], Awaitable[Mapping[K, A]]],
+        clock: Clock,
+        *,
+        min_pause: float = MIN_PAUSE_SECONDS,
+        spacing: float = SPACING_SECONDS,
+        hear: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """``ask``: returns the answers that there are. ``spacing``: seconds after a question, for each handle in it.
+        ``hear``: returns after a commit that may have ended a job; it is called again at once.
+        """
+        self._ask = ask
+        self._clock = clock
+        self._min_pause = min_pause
+        self._spacing = spacing
+        self._hear = hear
+        self._handles: dict[K, Handle[A]] = {}
+        self._next = 0.0
+        """When the poll, which sleeps, is to look again."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._outage = exponential(base=0.1, cap=5.0, jitter=0.2)
+        self.loop = asyncio.get_running_loop()
+
+    async def answer(self, key: K, ends: Callable[[A], bool] = lambda _: True, *, age: float | None = None) -> A:
+        """Wait for the first answer that ``ends`` the wait. ``age``: seconds since it was last known to be open.
+
+        Raises StoreError where the store refuses to answer, or is closed meanwhile.
+        """
+        now = self._clock.monotonic()
+        pause = 0.0 if age is None else max(self._min_pause - age, 0.0)
+        handle = self._handles.setdefault(key, Handle())
+        caller: asyncio.Future[A] = self.loop.create_future()
+        handle.callers[caller] = ends
+        handle.since = now
+        handle.ask_by(now + pause, pause)
+        self._look_by(handle.due)
+        try:
+            return await caller
+        finally:
+            del handle.callers[caller]
+            if not handle.callers and self._handles.get(key) is handle:
+                del self._handles[key]
+
+    def ask_now(self, keys: Iterable[K] | None = None) -> None:
+        """Ask at once about these, as far as somebody waits for them; ``None``: about all. On the loop of the poll."""
+        if not self._handles:
+            return
+        now = self._clock.monotonic()
+        for key in self._handles if keys is None else keys:
+            if key in self._handles:
+                self._handles[key].ask_by(now, 0.0)
+                self._look_by(now)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Somebody waits. From any thread."""
+        return bool(self._handles)
+
+    async def close(self) -> None:
+        """End every wait with an error."""
+        task, self._task = self._task, None
+        if task is not None:
+            await _ended(task)
+        self._fail(StoreError("the store was closed while the end of a job was waited for; the job goes on"))
+
+    def _look_by(self, time: float) -> None:
+        if self._task is None:
+            # In a context of its own: it is no part of the request or the span of the caller that waits first.
+            self._task = self.loop.create_task(self._run(), name="stowhand results", context=Context())
+        elif time < self._next:
+            self._changed.set()
+
+    async def _run(self) -> None:
+        hearing = None if self._hear is None else asyncio.ensure_future(self._listen(self._hear))
+        try:
+            await self._poll()
+        except Exception as error:  # noqa: BLE001 - boundary: each that waits raises it
+            self._fail(error)
+        finally:
+            if self._task is asyncio.current_task():
+                self._task = None  # before anything is awaited: a caller that comes now starts another one
+            if hearing is not None:
+                await _ended(hearing)
+
+    async def _poll(self) -> None:
+        failures = 0
+        while self._handles:
+            now = self._clock.monotonic()
+            self._next = min(handle.due for handle in self._handles.values())
+            if self._next > now:
+                await self._sleep(self._next - now)
+                continue
+            keys = self._take(now)
+            try:
+                self._end(await self._ask(keys))
+            except StoreUnreachable:
+                failures += 1
+                pause = self._outage(failures)
+            else:
+                failures = 0
+                # A slow store is not asked for more than half of the time.
+                pause = max(self._spacing * len(keys), self._clock.monotonic() - now)
+            await self._clock.sleep(pause)
+
+    def _take(self, now: float) -> list[K]:
+        """Those that are due, or due after at most half of their pause: so handles come to share questions.
+
+        What comes while the question is on its way is due after it.
+        """
+        keys = []
+        for key, handle in self._handles.items():
+            if handle.due - handle.pause / 2 <= now:
+                handle.asked(now, self._min_pause)
+                keys.append(key)
+        return keys
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until there is a handle that is due earlier, or so long."""
+        timer = self._clock.call_later(seconds, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
+            self._changed.clear()
+
+    def _end(self, answers: Mapping[K, A]) -> None:
+        for key, answer in answers.items():
+            handle = self._handles.get(key)
+            for caller, ends in () if handle is None else handle.callers.items():
+                if not caller.done() and ends(answer):
+                    caller.set_result(answer)
+
+    async def _listen(self, hear: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await hear()
+            except StoreError:
+                await self._clock.sleep(MAX_PAUSE_SECONDS)
+            self.ask_now()
+
+    def _fail(self, error: Exception) -> None:
+        for handle in self._handles.values():
+            for caller in handle.callers:
+                if not caller.done():
+                    caller.set_exception(error)
+                    caller.exception()  # seen: who is cancelled in this very moment raises nothing
+
+
+class ResultPoll(SharedPoll[int, Standing]):
+    """The poll of a queue store, by the ids of jobs."""
+
+    def __init__(self, results: Results, clock: Clock) -> None:
+        super().__init__(self._standings, clock, min_pause=results.min_pause, hear=results.hear)
+        self.results = results
+
+    async def end(self, job_id: int, revision: int, *, age: float | None = None) -> Standing:
+        """Wait for how the job, as it was at this revision, ended. Otherwise as ``answer``."""
+        return await self.answer(job_id, lambda standing: standing.ends(revision), age=age)
+
+    async def _standings(self, job_ids: Sequence[int]) -> dict[int, Standing]:
+        return {standing.job_id: standing for standing in await self.results.ask(job_ids)}
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    """Cancel it until it has ended: up to Python 3.11 ``wait_for``, which drivers use, may swallow a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_AGAIN_SECONDS)
