@@ -2005,7 +2005,7 @@ declare
 begin
   select j.payload->'waits_for' into _waits_for from "stowhand".live j where j.key = _key;
   if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
-  -- Each is a child's id, or, with a star, what the ids of many begin with: hexadecimal digits follow. The last first,
+  -- Each is what the ids of many children begin with, and a star: hexadecimal digits follow. The last first,
   -- for children end in their order, and what has ended is in the index until it is vacuumed.
   if exists (
     select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
@@ -2046,17 +2046,6 @@ begin
     order by 1 limit 24);
   perform "stowhand".regroup_throughput(_begins, 3600);
   perform "stowhand".total_throughput(_begins, 3600);
-  -- What was added up before there were totals: the newest first, so that there is no gap between what has them.
-  perform "stowhand".total_throughput(array(
-    select distinct t.begins from "stowhand".throughput t
-    where t.seconds = 60 and t.writer = '' and t.begins < (
-      select coalesce(min(s.begins), 'infinity') from "stowhand".throughput s where s.seconds = -60)
-    order by t.begins desc limit 240), 60);
-  perform "stowhand".total_throughput(array(
-    select distinct t.begins from "stowhand".throughput t
-    where t.seconds = 3600 and t.begins < (
-      select coalesce(min(s.begins), 'infinity') from "stowhand".throughput s where s.seconds = -3600)
-    order by t.begins desc limit 240), 3600);
   delete from "stowhand".throughput t where t.seconds in (3600, -3600) and t.begins < _at - interval '90 days';
 end $$;
 

@@ -15,7 +15,7 @@ from django.db.migrations.exceptions import IrreversibleError
 from django.tasks import task_backends
 
 from stowhand.django.project import app_of
-from stowhand.errors import SchemaMissing
+from stowhand.errors import SchemaError, SchemaMissing
 from tests.support.databases import Databases
 
 Kinds = ["default", "postgres"]
@@ -110,6 +110,20 @@ def test_taken_back_it_leaves_nothing(empty: Any) -> None:
     migrate(empty, "zero")
     connections[empty.database.alias].close()
     assert status(empty)[0] is None
+
+
+def test_tables_of_another_baseline_are_refused_until_they_are_removed(empty: Any) -> None:
+    migrate(empty)
+    ledger = "stowhand_schema" if empty.database.alias == "default" else "stowhand.applied_migrations"
+    with connections[empty.database.alias].cursor() as cursor:
+        cursor.execute(f"UPDATE {ledger} SET fingerprint = 'another'")
+    connections[empty.database.alias].close()
+    with pytest.raises(SchemaError, match="before the first release"):
+        install(empty)
+    migrate(empty, "zero")
+    migrate(empty)
+    installed, expected = status(empty)
+    assert installed == expected
 
 
 def test_there_is_nothing_to_make_a_migration_of(site: None) -> None:

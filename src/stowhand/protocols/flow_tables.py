@@ -25,7 +25,7 @@ PREFIX = "flow:"
 PARKED = "parked"
 """The flag of a step that waits for its children."""
 WAITS_FOR = "waits_for"
-"""In such a step's payload: the ids of the children; or a common prefix and ``ALL``."""
+"""In such a step's payload: the common prefixes of its children's ids, each with ``ALL`` behind it."""
 ALL = "*"
 SHORTEST_WAIT = 0.001
 FORGIVEN = 60.0

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from stowhand.flows.queue import parents
-from stowhand.flows.queue.step import Brood, key_of, read_step
-from stowhand.jobs.job import NewJob, State
+from stowhand.flows.queue.step import Brood, key_of
+from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Ended, Settlement, Snooze
 from stowhand.protocols.flow_shape import Queue
-from stowhand.protocols.flow_tables import PARKED, WAITS_FOR, Woken
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.flow_tables import Woken
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.flows.queue.harness import Harness, MakeHarness, noting
@@ -72,41 +71,6 @@ def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(h
             assert await wake(key) is Woken.WOKEN
             await at.step("parent")
             assert (await at.read(job_id) or {})["completed-queue"] == "parent"
-
-    run(story())
-
-
-def test_a_parent_that_waits_in_the_layout_of_an_older_version_goes_on(harness: MakeHarness, run: Run) -> None:
-    """Its payload names every child, twice."""
-
-    async def story() -> None:
-        async with harness(Queue("parent", next_queue="after", children=KIDS), Queue("after")) as at:
-            job_id = await at.create({PARAMS: [{"childName": "kid", "n": 1}, {"childName": "other", "n": 2}]})
-            await at.step("parent")
-            step = read_step((await at.engine._tables.latest([key_of("demo", job_id)]))[0])  # type: ignore[arg-type]
-            names = step.children("parent")
-            old = msgspec.json.decode(step.text())
-            old |= {WAITS_FOR: names, "values": old["values"] | {NAMES: [f"job:{name}" for name in names]}}
-            del old["broods"], old["apart"]
-            payload = msgspec.json.encode(old).decode()
-            key = key_of("demo", job_id)
-            await at.store.jobs.enqueue(
-                NewJob(task="demo/parent", payload=payload, key=key, flags=(PARKED,), delay=2.0)
-            )
-            assert await payload_of(at, job_id) == payload
-
-            await at.step("parent:other", lambda job: {"next_queue": "a child has none"})
-            assert await at.states("parent") == {"parked": 1}
-            assert [answer.done for answer in await at.engine.retry([names[1]])] == [Done.DONE]
-            await at.step("parent:other")
-            await at.step("parent:kid")
-            assert await at.states("parent") == {"waiting": 1}
-            await at.step("parent")
-            given: list[dict[str, Any]] = []
-            await at.step("after", noting(given, {}))
-            assert [child["n"] for child in given[0]["children:parent:results"]] == [1, 2]
-            assert given[0][NAMES] == [f"job:{name}" for name in names]
-            assert [child["n"] for child in await at.engine.children(job_id, "parent", 1, 9)] == [2]
 
     run(story())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from datetime import timedelta
 
 import psycopg
 import pytest
@@ -74,30 +73,3 @@ def test_a_writer_waits_for_a_fold_and_writes_nothing_into_what_it_closed(postgr
         writing.execute("set statement_timeout = 60000")
         assert writing.execute(write.encode()).fetchone() == (1,), "it is refused"
     assert sql("select tally->>'ok' from stowhand.throughput") == [("5",)]
-
-
-def test_what_was_added_up_before_there_were_totals_has_them_after_some_maintenance(
-    postgres_url: str, sql: Sql, run: Run
-) -> None:
-    sql(
-        """insert into stowhand.throughput (seconds, begins, task, writer, tally)
-           select s, date_trunc('hour', now()) - ago * interval '1 hour', t, w, jsonb_build_object('ok', n, 'w20', n)
-           from (values (60, 4, 'a', '', 1), (60, 4, 'b', '', 2), (60, 4, '', '', 4), (60, 3, 'a', '', 32),
-             (60, 2, 'a', 'w/1', 16), (3600, 50, 'a', '', 8), (3600, 51, 'a', '', 64), (3600, 51, 'b', '', 128))
-             as v(s, ago, t, w, n)"""
-    )
-
-    async def ask() -> list[tuple[int, int]]:
-        store = PostgresStore(postgres_url)
-        now = await store.timetable.now()
-        together = await store.inspect.throughput(now - timedelta(hours=60), now, by_task=False)
-        await store.close()
-        return [(one.seconds, one.tally.ok) for one in together]
-
-    counted = [(3600, 192), (3600, 8), (60, 7), (60, 32), (60, 16)]
-    assert run(ask()) == counted
-    for _ in range(2):
-        sql("select stowhand.fold_throughput(now())")
-        assert run(ask()) == counted
-        found = sql("select -seconds, tally->>'ok' from stowhand.throughput where seconds < 0 order by begins")
-        assert found == [(length, str(number)) for length, number in counted]

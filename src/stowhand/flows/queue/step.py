@@ -74,8 +74,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes and the results of the steps before."""
     parent: Above | None = None
     waits_for: tuple[str, ...] | None = None
-    """Of a parent that has fanned out, the children that it waits for: ``Brood.all``, or ids written by older
-    versions. Empty: it has failed because of its children, and its retry makes the failed ones anew."""
+    """Of a parent that has fanned out, the children that it waits for: ``Brood.all``. Empty: it has failed because of
+    its children, and its retry makes the failed ones anew."""
     apart: dict[str, str] = msgspec.field(default_factory=dict)
     """Attributes that are stored apart, with the ids of their lists (flow_tables.py)."""
     broods: dict[str, Brood] = msgspec.field(default_factory=dict)
@@ -104,11 +104,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return [*self.values, *map(children_at, self.broods)]
 
     def children(self, queue: str, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
-        """A page of the ids of the children made in a queue. Raises UndecodablePayload."""
-        if queue in self.broods:
-            return self.broods[queue].ids(start, limit)
-        listed = self.value(children_at(queue))  # as older versions wrote it
-        return listed_ids(listed)[start : start + limit]
+        """A page of the ids of the children made in a queue."""
+        brood = self.broods.get(queue)
+        return [] if brood is None else brood.ids(start, limit)
 
     def with_brood(self, brood: Brood, queue: str) -> Step:
         """The step, waiting for children that it made in ``queue``."""
@@ -117,10 +115,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     def awaits(self, child: str) -> bool:
         """Does it wait for this child?"""
-        waits_for = self.waits_for or ()
-        return child in waits_for or any(
-            child.startswith(name.removesuffix(ALL)) for name in waits_for if name.endswith(ALL)
-        )
+        return any(child.startswith(name.removesuffix(ALL)) for name in self.waits_for or ())
 
     def value(self, name: str) -> Any:
         """One attribute, decoded; ``None`` where it is missing. Raises UndecodablePayload, which names it."""

@@ -481,8 +481,7 @@ where (seconds = 60 and begins > %(since)s::timestamptz - interval '1 minute'
     or seconds = 3600 and begins > %(since)s::timestamptz - interval '1 hour')
   and begins < %(until)s::timestamptz and task = coalesce(%(task)s::text, task)
 
--- Of all tasks together: of what was added up a row for each minute or hour, and of the newest minutes every row; so of what
--- was added up before there were totals, and has none yet.
+-- Of all tasks together: a row for each minute or hour that was added up, and every row of the newest minutes.
 -- name: total_throughput
 select -seconds, extract(epoch from begins)::bigint, '', tally::text from {schema}.throughput
 where (seconds = -60 and begins > %(since)s::timestamptz - interval '1 minute'
@@ -493,16 +492,6 @@ select seconds, extract(epoch from begins)::bigint, '', tally::text from {schema
 where seconds = 60 and begins < %(until)s::timestamptz
   and begins > greatest(%(since)s::timestamptz - interval '1 minute', (
     select coalesce(max(t.begins), '-infinity') from {schema}.throughput t where t.seconds = -60))
-union all
-select seconds, extract(epoch from begins)::bigint, '', tally::text from {schema}.throughput
-where seconds = 60 and begins > %(since)s::timestamptz - interval '1 minute'
-  and begins < least(%(until)s::timestamptz, (
-    select coalesce(min(t.begins), '-infinity') from {schema}.throughput t where t.seconds = -60))
-union all
-select seconds, extract(epoch from begins)::bigint, '', tally::text from {schema}.throughput
-where seconds = 3600 and begins > %(since)s::timestamptz - interval '1 hour'
-  and begins < least(%(until)s::timestamptz, (
-    select coalesce(min(t.begins), 'infinity') from {schema}.throughput t where t.seconds = -3600))
 
 -- What explain needs of a live job beside the job: its queue, and who holds that.
 -- name: circumstances

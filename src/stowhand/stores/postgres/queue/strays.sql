@@ -1,5 +1,5 @@
--- After the functions were made anew: one that has a name of ours and is none of them has other arguments. An older
--- version's would be called where the new one is meant, or make the call ambiguous; so would another program's.
+-- After the functions were made anew: a function that has a name of ours and is none of them has other arguments. One of
+-- another version would be called where the new one is meant, or make the call ambiguous; so would another program's.
 do $$
 declare
   _stray regprocedure;

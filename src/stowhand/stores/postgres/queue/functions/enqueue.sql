@@ -340,7 +340,7 @@ begin
   ) added order by added.place;
 end $$;
 
--- Jobs with rules that the functions above have no arguments for (older programs call those), as jobs/job.py: NewJob has them in
+-- Jobs with rules that the functions above have no arguments for, as jobs/job.py: NewJob has them in
 -- JSON. One by one, in the order (key, place), as `enqueue_each`.
 create or replace function {schema}.enqueue_jobs(_jobs json, _now timestamptz default null) returns setof {schema}.live
 language plpgsql {definer} as $$

@@ -110,7 +110,7 @@ declare
 begin
   select j.payload->'waits_for' into _waits_for from {schema}.live j where j.key = _key;
   if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
-  -- Each is a child's id, or, with a star, what the ids of many begin with: hexadecimal digits follow. The last first,
+  -- Each is what the ids of many children begin with, and a star: hexadecimal digits follow. The last first,
   -- for children end in their order, and what has ended is in the index until it is vacuumed.
   if exists (
     select from json_array_elements_text(_waits_for) as c(name) cross join lateral (

@@ -91,16 +91,5 @@ begin
     order by 1 limit 24);
   perform {schema}.regroup_throughput(_begins, 3600);
   perform {schema}.total_throughput(_begins, 3600);
-  -- What was added up before there were totals: the newest first, so that there is no gap between what has them.
-  perform {schema}.total_throughput(array(
-    select distinct t.begins from {schema}.throughput t
-    where t.seconds = 60 and t.writer = '' and t.begins < (
-      select coalesce(min(s.begins), 'infinity') from {schema}.throughput s where s.seconds = -60)
-    order by t.begins desc limit 240), 60);
-  perform {schema}.total_throughput(array(
-    select distinct t.begins from {schema}.throughput t
-    where t.seconds = 3600 and t.begins < (
-      select coalesce(min(s.begins), 'infinity') from {schema}.throughput s where s.seconds = -3600)
-    order by t.begins desc limit 240), 3600);
   delete from {schema}.throughput t where t.seconds in (3600, -3600) and t.begins < _at - interval '90 days';
 end $$;
