@@ -16,8 +16,8 @@ from stowhand.protocols.handler import HOOKS, Asking, Attempt, Claimable, Handle
 from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
-from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.around import Around
+from stowhand.testing import MemoryStore
 from tests.conftest import Run
 
 

@@ -18,8 +18,8 @@ from stowhand.events import CronTrouble, Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import JobFilter
-from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.context import Context, Helpers
+from stowhand.testing import MemoryStore
 from tests.conftest import Run
 
 

@@ -16,10 +16,9 @@ from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, ResourceUnavailable
 from stowhand.events import Events, HookFailed
 from stowhand.jobs.job import Job, State
-from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.context import Context
 from stowhand.tasks.resource import resource
-from stowhand.testing import FakeClock, run_task_list_once
+from stowhand.testing import FakeClock, MemoryStore, run_task_list_once
 from tests.conftest import Run
 
 

@@ -9,7 +9,6 @@ import asyncio
 import json
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.testing import MemoryStore
 from tests.support.emptying import empty
+from tests.support.memory_rows import raw_of
 
 Image = dict[str, Any]
 """Every column of a row, the lease included."""
@@ -67,19 +67,17 @@ class MemoryBackend:
         return self._store
 
     def image(self, job_id: int) -> Image | None:
-        assert self._store is not None
-        return next((asdict(row) for row in self._store.rows() if row.id == job_id), None)
+        return image(raw_of(self._opened()), job_id)
 
     def secrets(self) -> dict[int, Secrets]:
-        assert self._store is not None
-        return {
-            row.id: (row.epoch, row.token, row.settled_token, None if row.state in OVER else row.loses_retries)
-            for row in self._store.rows()
-        }
+        return secrets(raw_of(self._opened()))
 
     def refuse(self, job_id: int, *states: State) -> None:
+        refuse(raw_of(self._opened()), job_id, states)
+
+    def _opened(self) -> MemoryStore:
         assert self._store is not None
-        self._store.refuse(lambda id_, state: "no" if id_ == job_id and (not states or state in states) else None)
+        return self._store
 
 
 def raising(job_id: int, states: tuple[State, ...]) -> str:
@@ -113,25 +111,38 @@ class SqliteBackend:
 
     def image(self, job_id: int) -> Image | None:
         with closing(sqlite3.connect(self._path)) as connection:
-            connection.row_factory = sqlite3.Row
-            for table in ("stowhand_jobs", "stowhand_history"):
-                row = connection.execute(f"SELECT * FROM {table} WHERE id = ?", (job_id,)).fetchone()
-                if row is not None:
-                    return {"table": table, **dict(row)}
-            return None
+            return image(connection, job_id)
 
     def secrets(self) -> dict[int, Secrets]:
         with closing(sqlite3.connect(self._path)) as connection:
-            rows = connection.execute(f"{SECRETS_LIVE} stowhand_jobs UNION ALL {SECRETS_PAST} stowhand_history")
-            return {row[0]: row[1:] for row in rows}
+            return secrets(connection)
 
     def refuse(self, job_id: int, *states: State) -> None:
         with closing(sqlite3.connect(self._path)) as connection:
-            for event, table in (("UPDATE", "stowhand_jobs"), ("INSERT", "stowhand_history")):
-                connection.execute(
-                    f"CREATE TRIGGER refuse_{event} BEFORE {event} ON {table} WHEN {raising(job_id, states)}"
-                    " BEGIN SELECT RAISE(ABORT, 'no'); END"
-                )
+            refuse(connection, job_id, states)
+
+
+def image(connection: sqlite3.Connection, job_id: int) -> Image | None:
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    for table in ("stowhand_jobs", "stowhand_history"):
+        row = cursor.execute(f"SELECT * FROM {table} WHERE id = ?", (job_id,)).fetchone()
+        if row is not None:
+            return {"table": table, **dict(row)}
+    return None
+
+
+def secrets(connection: sqlite3.Connection) -> dict[int, Secrets]:
+    rows = connection.execute(f"{SECRETS_LIVE} stowhand_jobs UNION ALL {SECRETS_PAST} stowhand_history")
+    return {row[0]: row[1:] for row in rows}
+
+
+def refuse(connection: sqlite3.Connection, job_id: int, states: tuple[State, ...]) -> None:
+    for event, table in (("UPDATE", "stowhand_jobs"), ("INSERT", "stowhand_history")):
+        connection.execute(
+            f"CREATE TRIGGER refuse_{event} BEFORE {event} ON {table} WHEN {raising(job_id, states)}"
+            " BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
 
 
 class PostgresBackend:

@@ -57,11 +57,10 @@ async def test_a_dry_run_only_counts(harness: StoreHarness) -> None:
 
 
 async def test_a_dry_run_counts_up_to_a_limit(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stowhand.stores.memory import operating
     from stowhand.stores.postgres.queue import operations
     from stowhand.stores.sqlite.queue import operations as of_sqlite
 
-    for module in (operating, operations, of_sqlite):
+    for module in (operations, of_sqlite):
         monkeypatch.setattr(module, "PURGE_COUNTED", 2)
     for state in OVER:
         for _ in range(4):

@@ -19,7 +19,7 @@ from stowhand.events import CronScheduled, Event, Events
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import Entered, JobFilter, KnownItem, Tick
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.memory.timetable import Timetable
+from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.testing import FakeClock, MemoryStore
 
 E = TypeVar("E", bound=Event)
@@ -47,15 +47,12 @@ class Paper(MemoryStore):
         """How often it was asked for the time."""
         self.timetable = PaperTimetable(self)
 
-    def time(self) -> datetime:
-        return self._now()
-
 
 class PaperTimetable(Timetable):
     """As its store is."""
 
     def __init__(self, store: Paper) -> None:
-        super().__init__(store.transaction, store.time)
+        super().__init__(store._connections, store._options)
         self.store = store
 
     def _answer(self) -> None:

@@ -13,7 +13,7 @@ from stowhand.events import Events
 from stowhand.flows import DelayError, Flow, FlowJob, FlowJobFailed, Queue, Stage
 from stowhand.flows.stepping import WorkerFunction
 from stowhand.protocols.queue_store import Done
-from stowhand.stores.memory.store import MemoryStore
+from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.flows.harness import until
 

@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, FlowJobFailed, Queue, Stage
 from stowhand.protocols.queue_store import Done
-from stowhand.stores.memory.store import MemoryStore
+from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.flows.harness import until
 

@@ -33,13 +33,11 @@ STRANGERS = {
     "stores/kernel": (
         "stowhand.stores.postgres",
         "stowhand.stores.sqlite",
-        "stowhand.stores.memory",
         "stowhand.stores.table",
     ),
     "stores/callers": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
-    "stores/postgres": ("stowhand.stores.sqlite", "stowhand.stores.memory"),
-    "stores/sqlite": ("stowhand.stores.postgres", "stowhand.stores.memory"),
-    "stores/memory": ("stowhand.stores.postgres", "stowhand.stores.sqlite", "stowhand.stores.table"),
+    "stores/postgres": ("stowhand.stores.sqlite",),
+    "stores/sqlite": ("stowhand.stores.postgres",),
     "stores/table": ("stowhand.stores.postgres.queue", "stowhand.stores.sqlite.queue"),
     "stores/postgres/shared": (
         "stowhand.stores.postgres.queue",

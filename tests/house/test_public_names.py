@@ -17,9 +17,9 @@ from stowhand.protocols.operating import Operator
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Administrator, Inspector, Producer, Schema, Timetable
 from stowhand.protocols.store import Claim, StoreOptions
-from stowhand.stores.memory.store import MemoryStore
 from stowhand.tasks.context import Context
 from stowhand.tasks.registry import TaskOptions
+from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
 from tests.support.imported import modules_after
 from tests.support.sources import ROOT, package_sources
@@ -130,7 +130,7 @@ INNER_ROOMS = {
 
 SELDOM = {
     *("json5", "tomllib", "zoneinfo", "importlib.metadata", "importlib.resources", "http.server"),
-    *("stowhand.stores.memory.store", "stowhand.service.health_reporter"),
+    *("stowhand.stores.sqlite.queue.memory", "stowhand.service.health_reporter"),
 }
 """Each costs a start one to ten milliseconds, and is of use to few."""
 

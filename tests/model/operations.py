@@ -18,8 +18,9 @@ from stowhand.protocols.operating import Ages, QueueRow
 from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats
-from stowhand.testing import FakeClock, MemoryStore
-from tests.support.chaining import settle_and_claim
+from stowhand.testing import FakeClock
+from tests.model.engine.chaining import settle_and_claim
+from tests.model.engine.store import ModelStore
 
 LEASE = 10.0
 WORKERS = ("w1", "w2", "w3")
@@ -34,6 +35,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     Cancel("away"),
 )
 
+NO_ANSWER = "the model does not explain"
 Ordinal = int
 """A job by the order of its birth: stores give different ids, because a failed insert may burn one."""
 
@@ -48,6 +50,12 @@ class Twin:
         self.ids: list[int] = []
         """Ordinal to id."""
         self.ordinals: dict[int, Ordinal] = {}
+
+    @property
+    def model(self) -> ModelStore | None:
+        """Its store, if that is the specification."""
+        store: object = self.store
+        return store if isinstance(store, ModelStore) else None
 
     def lease(self, held: tuple[Ordinal, str, int]) -> Lease:
         ordinal, token, epoch = held
@@ -157,8 +165,8 @@ class Operations:
             if (together := twin.store.capabilities.settle_and_claim) is not None:
                 replies, claims = await together(batch, request)
             else:
-                assert isinstance(twin.store, MemoryStore)
-                replies, claims = settle_and_claim(twin.store, batch, request)
+                assert twin.model is not None
+                replies, claims = settle_and_claim(twin.model, batch, request)
             return lambda: (list(replies), self._claimed(twin, claims))
 
         return f"settle_and_claim {leases} {request}", do
@@ -367,6 +375,8 @@ class Operations:
         ordinal = self._young()
 
         async def do(twin: Twin) -> Callable[[], object]:
+            if twin.model is not None:
+                return lambda: NO_ANSWER
             found = await twin.store.inspect.explain(twin.ids[ordinal]) if twin.ids else None
             return lambda: None if found is None else [reason.code for reason in found.reasons]
 

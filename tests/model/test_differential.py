@@ -1,4 +1,4 @@
-"""The same random lives on the memory store, SQLite and PostgreSQL: after every step the rows must be the same.
+"""The same random lives on the model, SQLite and PostgreSQL: after every step the rows must be the same.
 
 A difference is a bug in one of them, or a question that SEMANTICS has not answered.
 """
@@ -9,19 +9,20 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import psycopg
 import pytest
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from tests.conftest import Run
-from tests.contract.backends import Backend, MemoryBackend, PostgresBackend, SqliteBackend, payload_of
-from tests.model.operations import Operations, Twin
+from tests.contract.backends import OVER, PostgresBackend, Secrets, SqliteBackend, payload_of
+from tests.model.engine.store import ModelStore
+from tests.model.operations import NO_ANSWER, Operations, Twin
 from tests.stores.postgres.verbs import make_claims_patient
 from tests.support.databases import Databases
 
@@ -38,7 +39,7 @@ def test_every_store_lives_the_same_life(
     file = SqliteBackend(tmp_path / "jobs.db")
     file.install()
     differential_database.empty()
-    run(live([MemoryBackend(), file, differential_database], seed), timeout=100)
+    run(live([ModelPlace(), file, differential_database], seed), timeout=100)
 
 
 @pytest.mark.parametrize("seed", [1, 8])
@@ -46,7 +47,7 @@ def test_settlements_that_claim_do_what_their_specification_does(
     seed: int, run: Run, differential_database: PostgresBackend
 ) -> None:
     differential_database.empty()
-    run(live([MemoryBackend(), differential_database], seed, chains=True), timeout=100)
+    run(live([ModelPlace(), differential_database], seed, chains=True), timeout=100)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,35 @@ def differential_database(postgres_server: Databases) -> Any:
     postgres_server.drop_database(url)
 
 
-async def live(places: list[Backend], seed: int, *, chains: bool = False) -> None:
+class Place(Protocol):
+    """A home of jobs that can be looked at."""
+
+    name: str
+
+    def store(self, options: StoreOptions) -> QueueStore:
+        """A store on these jobs."""
+
+    def secrets(self) -> dict[int, Secrets]:
+        """What no store shows of its rows, by job."""
+
+
+class ModelPlace:
+    """The specification as an example."""
+
+    name = "model"
+
+    def store(self, options: StoreOptions) -> QueueStore:
+        self._model = ModelStore(options)
+        return cast("QueueStore", self._model)
+
+    def secrets(self) -> dict[int, Secrets]:
+        return {
+            row.id: (row.epoch, row.token, row.settled_token, None if row.state in OVER else row.loses_retries)
+            for row in self._model.rows()
+        }
+
+
+async def live(places: list[Place], seed: int, *, chains: bool = False) -> None:
     clock = FakeClock()
     options = StoreOptions(pinned=clock.now)
     operations = Operations(seed, clock, chains=chains)
@@ -79,14 +108,15 @@ async def live(places: list[Backend], seed: int, *, chains: bool = False) -> Non
                 answers.append(tell())
             operations.born = len(twins[0].ids)
             life = f"seed {seed}\n" + "\n".join(told)
+            expected = next((answer for answer in answers if answer != NO_ANSWER), NO_ANSWER)
             for twin, answer, image in zip(twins[1:], answers[1:], images[1:], strict=True):
-                assert answer == answers[0], f"{twin.name} answers otherwise than {twins[0].name}\n{life}"
+                assert answer == expected, f"{twin.name} answers otherwise than {twins[0].name}\n{life}"
                 assert image == images[0], (
                     f"{twin.name} differs from {twins[0].name}\n{life}\n{differing(images[0], image)}"
                 )
 
 
-async def open_twin(place: Backend, options: StoreOptions, stack: AsyncExitStack) -> Twin:
+async def open_twin(place: Place, options: StoreOptions, stack: AsyncExitStack) -> Twin:
     store = place.store(options)
     await store.open()
     stack.push_async_callback(store.close)
@@ -95,7 +125,7 @@ async def open_twin(place: Backend, options: StoreOptions, stack: AsyncExitStack
     return Twin(place.name, store, heartbeats)
 
 
-async def look(place: Backend, twin: Twin) -> Rows:
+async def look(place: Place, twin: Twin) -> Rows:
     """Every row, by the order of birth; and what the store says of all of them together."""
     jobs = await twin.store.inspect.list(JobFilter(states=tuple(State), limit=10_000))
     secrets = place.secrets()

@@ -31,9 +31,9 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Settlement, Snooze, allowed_resets, settle
 from stowhand.protocols.queue_store import Reschedule
 from stowhand.protocols.store import ClaimRequest, Reply, StoreOptions, Verdict
-from stowhand.stores.memory.rows import Row, Rows
-from stowhand.testing import MemoryStore
 from stowhand.testing.clock import START
+from tests.model.engine.rows import Row, Rows
+from tests.model.engine.store import ModelStore
 
 T = TypeVar("T")
 LEASE = 10.0
@@ -65,7 +65,7 @@ class Lifecycle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.time = Time()
-        self.store = MemoryStore(options=StoreOptions(pinned=self.time.now))
+        self.store = ModelStore(StoreOptions(pinned=self.time.now))
         self.heartbeats = self.store.heartbeats()
         self.tokens = itertools.count(1)
         self.given: dict[int, list[Lease]] = {}
@@ -278,13 +278,13 @@ def check(row: Row) -> None:
 
 
 def do(work: Coroutine[Any, Any, T]) -> T:
-    """A call of the memory store never waits, so it needs no loop."""
+    """A call of the model never waits, so it needs no loop."""
     try:
         work.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
-    raise AssertionError("a call of the memory store waited for something")
+    raise AssertionError("a call of the model waited for something")
 
 
 class Time:
@@ -336,7 +336,7 @@ def test_without_the_lock_of_a_queue_the_promises_break(monkeypatch: pytest.Monk
 
 def test_a_copy_of_the_rows_does_not_follow_the_store() -> None:
     """The machine compares images: they must be images."""
-    store = MemoryStore(options=StoreOptions(pinned=Time().now))
+    store = ModelStore(StoreOptions(pinned=Time().now))
     do(store.jobs.enqueue(NewJob(task="t")))
     (before,) = store.rows()
     saved = copy(before)

@@ -20,12 +20,13 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.propagation import load, unload, without
 from stowhand.retry import constant
-from stowhand.stores.memory.enqueueing import Producer
+from stowhand.stores.sqlite.queue.producing import Producer
 from stowhand.tasks.context import Context
 from stowhand.tasks.executable import define_executable
 from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
+from tests.support.memory_rows import rows_of
 from tests.support.spans import Spans, facts_of, ids_of, links_of, traceparent_of, work
 
 
@@ -215,7 +216,7 @@ def test_a_refused_enqueue_is_an_error_of_its_span(run: Run, spans: Spans) -> No
             raise StoreUnreachable("no answer from postgresql://me:secret@host")
 
     store = MemoryStore()
-    store.jobs = Unreachable(store.transaction)
+    store.jobs = Unreachable(store._connections, store._options)
     app = App(store=store, traces=spans.traces())
 
     async def go() -> None:
@@ -245,7 +246,7 @@ def test_a_worker_of_any_handler_is_traced_by_its_events(run: Run, spans: Spans)
 
     run(go())
     assert facts_of(spans.one("run t"))["stowhand.outcome"] == "ok"
-    (follower,) = [row for row in store.rows() if row.task == "next"]
+    (follower,) = [row for row in rows_of(store) if row.task == "next"]
     assert unload(follower.flags) == {"traceparent": traceparent_of(spans.one("run t"))}
 
 

@@ -24,6 +24,7 @@ from stowhand.service import process
 from stowhand.testing import MemoryStore
 from stowhand.worker.hooks import enclosed
 from tests.conftest import Run
+from tests.support.memory_rows import rows_of
 from tests.support.spans import Spans, facts_of, links_of, work
 
 
@@ -222,7 +223,7 @@ def test_an_exporter_that_hangs_holds_nobody_at_the_end(
 
 def app_rows(app: App) -> Any:
     store: Any = app.any_store()
-    return store.rows()
+    return rows_of(store)
 
 
 PROGRAM = """

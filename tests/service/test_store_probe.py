@@ -6,7 +6,7 @@ import asyncio
 
 from stowhand.protocols.figures import COUNTED, Figures
 from stowhand.service.store_probe import StoreProbe
-from stowhand.stores.memory.inspecting import Inspector
+from stowhand.stores.sqlite.queue.inspecting import Inspector
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.timings import USUAL
 from tests.conftest import Run
@@ -23,7 +23,7 @@ class Slow(MemoryStore):
 
 class SlowInspector(Inspector):
     def __init__(self, store: Slow) -> None:
-        super().__init__(store.transaction)
+        super().__init__(store._connections)
         self.store = store
 
     async def figures(self, most: int = COUNTED) -> Figures:

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, QUARANTINE_AFTER, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
-from stowhand.stores.memory import leasing
-from stowhand.stores.memory.rows import IN_TURN, Row, Rows
-from stowhand.stores.memory.store import claimed
+from stowhand.stores.sqlite.queue import claim, finish, settle
+from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.testing import MemoryStore
+
+DUE = """
+SELECT id, task, queue, priority, coalesce(flags, '[]') FROM stowhand_jobs
+WHERE state IN ('queued', 'errored') AND resets < 2 AND run_at <= ? ORDER BY priority, run_at, id"""
+IS_HELD_UP = """
+SELECT EXISTS (SELECT 1 FROM stowhand_jobs WHERE queue = :queue AND state = 'processing')
+    OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = :queue)"""
 
 
 def settle_and_claim(
     store: MemoryStore, batch: Sequence[tuple[Lease, Settlement]], request: ClaimRequest
 ) -> tuple[Sequence[Reply], Sequence[Claim[Job]]]:
     """As a capability of PostgreSQL's store. Nobody is woken, unless nothing is taken."""
-    with store.transaction() as rows:
-        queues = [row.queue for lease, _ in batch if (row := rows.held(lease)) is not None]
-        replies = [leasing.settle(rows, lease, what, repeat=False) for lease, what in batch]
-        if any(what is not COMPLETED for _, what in batch) or request.token in rows.abandoned:
+    connection = store._connections.connection  # type: ignore[attr-defined]
+
+    def call(tx: Transaction) -> tuple[Sequence[Reply], Sequence[Claim[Job]]]:
+        held = [finish.find_held(tx, lease.job_id, lease.token) for lease, _ in batch]
+        replies = settle.settle(tx, batch, repeat=False)
+        hindrance = tx.row("is_abandoned", token=request.token)
+        if any(what is not COMPLETED for _, what in batch) or (hindrance and hindrance[0] == claim.ABANDONED):
             return replies, []
-        heads = [head for queue in queues if queue is not None and (head := _head(rows, queue, request)) is not None]
-        for head in heads[: request.limit]:
-            leasing.start(head, request, rows.now)
+        queues = [one.queue for one in held if one is not None and one.queue is not None]
+        heads = [head for queue in queues if (head := _head(tx, queue, request)) is not None]
         if heads and Verdict.BUSY not in replies:
-            rows.take_news()
-        return replies, [claimed(head) for head in heads[: request.limit]]
+            connection._is_news.clear()
+        rows, _ = claim._take(tx, request, heads[: request.limit])
+        return replies, [claim._to_claim(row, request.token) for row in rows]
+
+    return connection.write(call)  # type: ignore[no-any-return]
 
 
-def _head(rows: Rows, queue: str, request: ClaimRequest) -> Row | None:
+def _head(tx: Transaction, queue: str, request: ClaimRequest) -> int | None:
     """The first of a queue that the request may take, unless something more urgent is due."""
-    if queue in rows.running_queues():
+    if tx.raw.execute(IS_HELD_UP, {"queue": queue}).fetchone() == (1,):
         return None
-    due = [
-        row for row in rows.live.values() if row.waits() and row.run_at <= rows.now and row.resets < QUARANTINE_AFTER
-    ]
-    mine = [row for row in due if row.queue == queue and leasing.claimable(row, request, rows.now)]
-    head = min((row for row in mine if not rows.is_paused(row)), key=IN_TURN, default=None)
-    return None if head is None or any(row.priority < head.priority for row in due) else head
+    paused = {task for task, _ in tx.run("pauses")}
+    due = tx.raw.execute(DUE, (tx.now.wall,)).fetchall()
+    for job_id, task, its_queue, priority, flags in due:
+        fits = (request.tasks is None or task in request.tasks) and task not in paused
+        if fits and its_queue == queue and not set(json.loads(flags)) & set(request.forbidden_flags):
+            return None if due[0][3] < priority else int(job_id)
+    return None

@@ -14,7 +14,7 @@ from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.schema import Installer as PostgresInstaller
 from stowhand.stores.postgres.queue.texts import MIGRATIONS as POSTGRES
 from stowhand.stores.sqlite.queue import schema as sqlite_schema
-from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.connections import FileConnections
 from stowhand.stores.sqlite.queue.installing import Installer as SqliteInstaller
 from tests.support.sources import PACKAGE
 
@@ -37,7 +37,7 @@ def one_more(url: str, folder: Path, text: str) -> Migrations:
 async def schema_of(url: str, migrations: Migrations | None = None) -> AsyncIterator[Schema]:
     """The schema of the store at ``url``, for a program that knows these migrations."""
     if is_sqlite(url):
-        connections = Connections(Path(url.removeprefix("sqlite:///")), StoreOptions(), lambda *_: None)
+        connections = FileConnections(Path(url.removeprefix("sqlite:///")), StoreOptions(), lambda *_: None)
         yield SqliteInstaller(connections, migrations or sqlite_schema.MIGRATIONS)
         await connections.close()
     else:

@@ -20,7 +20,7 @@ from stowhand.app.app import App
 from stowhand.errors import InvalidJob, PayloadMismatch
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.protocols.queue_store import JobFilter
-from stowhand.stores.memory.enqueueing import Producer
+from stowhand.stores.sqlite.queue.producing import Producer
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.jobs.test_strict_json import TEXTS, VALUES
@@ -290,7 +290,7 @@ class CountingProducer(Producer):
 
 def test_a_hundred_thousand_jobs_are_streamed_and_never_all_in_memory(run: Run) -> None:
     store = MemoryStore()
-    store.jobs = CountingProducer(store.transaction)
+    store.jobs = CountingProducer(store._connections, store._options)
     mine = App(store=store)
     task = mine.task(name="n")(lambda number, text: None)
     run(mine.enqueue_many([]))

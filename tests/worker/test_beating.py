@@ -13,6 +13,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.store import ClaimRequest, Pulse, Terms
 from stowhand.testing import FakeClock
+from tests.support.memory_rows import change
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
 
 
@@ -312,7 +313,7 @@ async def test_jobs_of_dead_workers_come_back_and_are_run() -> None:
         await clock.advance(1)
         await harness.add("other")
         await store.claim(ClaimRequest(worker="dead", token="t", limit=1, lease=5.0))
-        store._rows.live[1].task = "act"
+        change(store, 1, task="act")
         await clock.advance(60)
         assert (await harness.job(1)).state is State.COMPLETED
 

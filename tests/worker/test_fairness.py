@@ -56,7 +56,9 @@ async def test_a_flood_holds_up_nobody_for_longer_than_one_round() -> None:
 class RationingStore(FaultyStore):
     """Gives fewer than asked for though there are more, as a server does whose answers are bounded."""
 
-    capabilities = Capabilities(rations=True)
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.capabilities = Capabilities(rations=True)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         return await super().claim(msgspec.structs.replace(request, limit=min(request.limit, 2)))

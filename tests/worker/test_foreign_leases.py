@@ -11,8 +11,10 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, Foreign
+from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.testing import FakeClock
 from stowhand.worker.sweeper import Sweeper
+from tests.support.memory_rows import change
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 
@@ -58,7 +60,7 @@ async def test_a_busy_worker_with_a_free_slot_takes_it_as_soon() -> None:
     async with at_work(taking(clock, 1000), clock=clock, store=store, lease=30.0, concurrency=2) as harness:
         await harness.add()
         await clock.advance(61)
-        store._rows.live[1].task = "long"
+        change(store, 1, task="long")
         await dies(store, 30.0)
         await clock.advance(32)
         assert [event.job_id for event in harness.events(JobStarted)] == [1, 2]
@@ -106,7 +108,8 @@ class TellingStore(FaultyStore):
         seen = super().foreign()
         if seen is None:
             return None
-        late = any(row.lease_until is not None and row.lease_until < self._rows.now for row in self.rows())
+        now = to_datetime(self._connections.now().ticks)
+        late = any(row.lease_until is not None and row.lease_until < now for row in self.rows())
         return Foreign(ends_in=seen.ends_in, none_late=not late)
 
 

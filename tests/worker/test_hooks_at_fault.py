@@ -18,6 +18,7 @@ from stowhand.protocols.handler import Asking, Attempt, Claimable, control_of, h
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import Worker
+from tests.support.memory_rows import remove
 from tests.worker.test_hooks import Recorder, fails
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
@@ -240,7 +241,7 @@ async def test_every_pre_handle_has_its_post_handle_and_that_one_may_wait(how: s
         if how == "cancel":
             await harness.store.admin.cancel(job_id)
         elif how == "lost":
-            del harness.store._rows.live[job_id]
+            remove(harness.store, job_id)
         elif how == "stop":
             harness.worker.stop()
         await clock.advance(11)
@@ -269,7 +270,7 @@ async def test_each_job_that_started_is_left_once_however_it_ends() -> None:
         for task in ("fine", "fails", "unprepared", "lost", "stopped"):
             await harness.add(task)
         await clock.advance(1)
-        del harness.store._rows.live[4]
+        remove(harness.store, 4)
         await clock.advance(15)
         await harness.add("lost")
         await clock.advance(0.1)

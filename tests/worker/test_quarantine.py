@@ -16,6 +16,7 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.isolation import ChildCrashed, Isolate
 from stowhand.protocols.store import Reply
 from stowhand.testing import FakeClock
+from tests.support.memory_rows import change
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
 
@@ -23,7 +24,7 @@ async def with_suspect(clock: FakeClock, **details: object) -> FaultyStore:
     """A store with one job that was reset twice."""
     store = FaultyStore(clock)
     job = await store.jobs.enqueue(NewJob(task="suspect", **details))  # type: ignore[arg-type]
-    store._rows.live[job.id].resets = 2
+    change(store, job.id, resets=2)
     return store
 
 
@@ -32,7 +33,7 @@ async def with_suspects(clock: FakeClock, count: int) -> FaultyStore:
     store = FaultyStore(clock)
     for _ in range(count):
         job = await store.jobs.enqueue(NewJob(task="suspect"))
-        store._rows.live[job.id].resets = 2
+        change(store, job.id, resets=2)
     return store
 
 
@@ -135,7 +136,7 @@ async def test_an_idle_worker_runs_one_suspect_after_another() -> None:
     store = Slow(clock)
     for _ in range(5):
         job = await store.jobs.enqueue(NewJob(task="suspect"))
-        store._rows.live[job.id].resets = 2
+        change(store, job.id, resets=2)
     async with at_work(nothing, clock=clock, store=store) as harness:
         await clock.advance(2)
         assert len(harness.events(JobEnded)) == 5
@@ -235,10 +236,7 @@ async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_worki
     async with at_work({"act": nothing, "suspect": nothing}, clock=clock, store=store) as harness:
         leases = harness.worker._leases
         await clock.advance(30)
-        store._rows.live[2] = store._rows.history.pop(1)
-        row = store._rows.live[2]
-        row.id, row.state, row.resets, row.finished_at = 2, State.QUEUED, 2, None
-        store._rows.last_id = 2
+        change(store, (await store.jobs.enqueue(NewJob(task="suspect"))).id, resets=2)
         take = leases.take
 
         def take_and_give_back(*args: object, **kwargs: object) -> object:

@@ -7,20 +7,16 @@ from stowhand.events import ChangeRefused, JobEnded, JobLost, JobsReset, StoreTr
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.handler import Attempt
-from stowhand.stores.memory.rows import Refuses
 from stowhand.testing import FakeClock
+from tests.support.memory_rows import allow, refuse
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, nothing, taking
 
 
-def refusing(clock: FakeClock, refuses: Refuses) -> FaultyStore:
+def refusing(clock: FakeClock, *states: State) -> FaultyStore:
+    """A store where a trigger keeps job 1, once it runs, from these states; none: from every change."""
     store = FaultyStore(clock)
-    store.refuse(refuses)
+    refuse(store, 1, *states)
     return store
-
-
-def keeps_from(*states: State) -> Refuses:
-    """Of job 1."""
-    return lambda job_id, state: "a trigger says no" if job_id == 1 and state in states else None
 
 
 def ends(harness: WorkerHarness) -> list[tuple[int, Ended]]:
@@ -28,20 +24,20 @@ def ends(harness: WorkerHarness) -> list[tuple[int, Ended]]:
 
 
 async def test_a_refused_end_is_an_error_of_the_attempt_and_tried_again_by_the_rules() -> None:
-    store = refusing(clock := FakeClock(), keeps_from(State.COMPLETED))
+    store = refusing(clock := FakeClock(), State.COMPLETED)
     async with at_work(nothing, clock=clock, store=store) as harness:
         job = await harness.does()
         assert (job.state, job.attempts) == (State.ERRORED, 1)
-        assert job.last_error == "its settlement could not be written: a trigger says no"
+        assert job.last_error == "its settlement could not be written: the store cannot write it: a trigger says no"
         assert ends(harness) == [(1, Ended.RETRY)]
         assert harness.events(JobEnded)[0].error == job.last_error
-        store.refuse(lambda job_id, state: None)
+        allow(store)
         await clock.advance(5)
         assert harness.row(1).state is State.COMPLETED
 
 
 async def test_without_attempts_left_it_is_failed() -> None:
-    store = refusing(clock := FakeClock(), keeps_from(State.COMPLETED))
+    store = refusing(clock := FakeClock(), State.COMPLETED)
     async with at_work(nothing, clock=clock, store=store) as harness:
         job = await harness.does(max_attempts=1)
         assert (job.state, ends(harness)) == (State.FAILED, [(1, Ended.FAILED)])
@@ -51,20 +47,20 @@ async def test_where_an_error_is_refused_too_it_is_failed_and_the_task_s_own_err
     async def act(attempt: Attempt[Job]) -> None:
         raise NonRetryable("broken")
 
-    store = refusing(clock := FakeClock(), keeps_from(State.FAILED))
+    store = refusing(clock := FakeClock(), State.FAILED)
     async with at_work(act, clock=clock, store=store) as harness:
         job = await harness.does()
         assert job.state is State.ERRORED
         assert job.last_error is not None
         assert job.last_error.startswith("stowhand.errors.NonRetryable: broken\n(its settlement could not be written")
-    store = refusing(clock := FakeClock(), keeps_from(State.COMPLETED, State.ERRORED))
+    store = refusing(clock := FakeClock(), State.COMPLETED, State.ERRORED)
     async with at_work(nothing, clock=clock, store=store) as harness:
         assert (await harness.does()).state is State.FAILED
         assert ends(harness) == [(1, Ended.FAILED)]
 
 
 async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once_and_the_others_go_on() -> None:
-    store = refusing(clock := FakeClock(), lambda job_id, state: "no" if job_id == 1 else None)
+    store = refusing(clock := FakeClock())
     async with at_work(nothing, clock=clock, store=store, concurrency=6) as harness:
         await harness.add(count=6)
         await clock.advance(1)
@@ -76,13 +72,13 @@ async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once
         assert [(told.job_id, told.doing) for told in harness.events(ChangeRefused)] == [(1, "reset")]
         await harness.does()
         assert ends(harness)[-1] == (7, Ended.OK)
-        store.refuse(lambda job_id, state: None)
+        allow(store)
         await clock.advance(120)
         assert [one.job_id for told in harness.events(JobsReset) for one in told.jobs] == [1]
 
 
 async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
-    store = refusing(clock := FakeClock(), lambda job_id, state: "no" if job_id == 1 else None)
+    store = refusing(clock := FakeClock())
     async with at_work(taking(clock, 100), clock=clock, store=store, concurrency=3) as harness:
         await harness.add(count=3)
         await clock.advance(110)
@@ -93,7 +89,7 @@ async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
 
 
 async def test_what_cannot_be_handed_back_is_not_told_as_handed_back_and_keeps_nobody_from_stopping() -> None:
-    store = refusing(clock := FakeClock(), lambda job_id, state: "no" if job_id == 1 else None)
+    store = refusing(clock := FakeClock())
     async with at_work(taking(clock, 1000), clock=clock, store=store, concurrency=2, grace=1.0) as harness:
         await harness.add(count=2)
         await clock.advance(1)

@@ -80,9 +80,7 @@ async def test_a_repeat_that_leaves_no_trace_is_unknown_and_no_success() -> None
 
     class Forgetful(FaultyStore):
         def __init__(self) -> None:
-            super().__init__(clock)
-            self._options = StoreOptions(history=None)
-            self._rows.retention = None
+            super().__init__(clock, StoreOptions(history=None))
 
     async with at_work(nothing, clock=clock, store=Forgetful()) as harness:
         harness.store.mute.append("settle")

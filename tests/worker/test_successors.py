@@ -16,9 +16,9 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry, Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Claim, ClaimRequest, Reply
-from stowhand.stores.memory.rows import Row
 from stowhand.testing import FakeClock, MemoryStore
 from tests.support.chaining import settle_and_claim
+from tests.support.memory_rows import Row
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, nothing, taking
 
 
@@ -27,7 +27,7 @@ class ChainingStore(FaultyStore):
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
-        self.capabilities = msgspec.structs.replace(MemoryStore.capabilities, settle_and_claim=self.settle_and_claim)
+        self.capabilities = msgspec.structs.replace(self.capabilities, settle_and_claim=self.settle_and_claim)
         self.refusing = False
         """Something more urgent is due, as it seems to the store."""
 

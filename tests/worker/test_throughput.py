@@ -160,8 +160,7 @@ async def test_the_minute_is_the_stores_though_the_workers_clock_is_an_hour_off(
 
 async def test_without_a_history_it_counts_all_the_same() -> None:
     clock = FakeClock()
-    store = CountingStore(clock)
-    store._rows.retention = None
+    store = CountingStore(clock, StoreOptions(history=None))
     async with at_work({"act": nothing, "b": failing}, store=store, clock=clock) as harness:
         await harness.add("b")
         await ended_after(harness, EVERY)

@@ -29,6 +29,7 @@ from stowhand.worker.leases import Executing
 from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
+from tests.support.memory_rows import look
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, handler_of, nothing
 
 
@@ -110,7 +111,7 @@ async def test_a_worker_whose_loop_is_blocked_is_listed_as_blocked() -> None:
     seen: list[bool] = []
 
     def is_blocked() -> bool:
-        return any(card.blocked for card, _, _ in store._rows.workers.values())
+        return bool(look(store, "SELECT 1 FROM stowhand_workers WHERE blocked"))
 
     async def act(attempt: Attempt[Job]) -> None:
         until = clock.monotonic() + 20

@@ -20,13 +20,14 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt, Handler, handler
 from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply, Verdict
-from stowhand.stores.memory.heartbeats import MemoryHeartbeats
-from stowhand.stores.memory.rows import Row
+from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply, StoreOptions, Verdict
+from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.internals import Host
 from stowhand.worker.renewal import resident_bytes
 from stowhand.worker.worker import Worker
+from tests.support import memory_rows
+from tests.support.memory_rows import Row
 
 E = TypeVar("E", bound=Event)
 Act = Callable[[Attempt[Job]], Coroutine[Any, Any, object]]
@@ -36,8 +37,8 @@ KINDS = [kind for kind in vars(all_events).values() if isinstance(kind, type) an
 class FaultyStore(MemoryStore):
     """A real store; what a test names in ``down`` does not answer, in ``mute`` does it and then loses the reply."""
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
+    def __init__(self, clock: Clock, options: StoreOptions | None = None) -> None:
+        super().__init__(clock, options)
         self.is_listening = True
         self.down: set[str] = set()
         self.mute: list[str] = []
@@ -74,12 +75,8 @@ class FaultyStore(MemoryStore):
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         self.before("claim", request)
-        live = self._rows.live
-        hidden = {job_id: live.pop(job_id) for job_id in self.passed_over if job_id in live}
-        try:
+        with memory_rows.shifted(self, "run_at", self.passed_over):
             claims = await super().claim(request)
-        finally:
-            live.update(hidden)
         if "claim" in self.gates:
             await self.gates["claim"].wait()
         self.after("claim")
@@ -109,6 +106,10 @@ class FaultyStore(MemoryStore):
     def heartbeats(self) -> FaultyHeartbeats:
         return FaultyHeartbeats(self)
 
+    def rows(self) -> list[Row]:
+        """All rows, those in the history too, leases included."""
+        return memory_rows.rows_of(self)
+
 
 class ChoosyStore(FaultyStore):
     """A store that takes a condition on the priority, which stands for a size here."""
@@ -122,22 +123,18 @@ class ChoosyStore(FaultyStore):
         most = min(fits.value for fits in request.conditions) if request.conditions else 2**31
         # It sums nothing: of those that are to fit together it gives one.
         limit = 1 if any(fits.op == TOGETHER for fits in request.conditions) else request.limit
-        rows = [row for row in self._rows.live.values() if row.priority > most and row.state is State.QUEUED]
-        for row in rows:
-            row.run_at = row.run_at.replace(year=row.run_at.year + 1)
+        larger = [row.id for row in self.rows() if row.priority > most and row.state is State.QUEUED]
         self.conditions.append(request.conditions)
-        try:
+        with memory_rows.shifted(self, "run_at", larger):
             return await super().claim(msgspec.structs.replace(request, conditions=(), limit=limit))
-        finally:
-            for row in rows:
-                row.run_at = row.run_at.replace(year=row.run_at.year - 1)
 
 
-class FaultyHeartbeats(MemoryHeartbeats):
+class FaultyHeartbeats(SqliteHeartbeats):
     """The same faults for the heartbeats."""
 
     def __init__(self, store: FaultyStore) -> None:
-        super().__init__(store)
+        connection = store._connections.connect()
+        super().__init__(connection, connection, None, store._options.history)
         self._faulty = store
 
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
@@ -168,12 +165,8 @@ class FaultyHeartbeats(MemoryHeartbeats):
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         self._faulty.before("reset_stalled", slack)
-        live = self._faulty._rows.live
-        locked = {job_id: live.pop(job_id) for job_id in self._faulty.locked if job_id in live}
-        try:
+        with memory_rows.shifted(self._faulty, "lease_until", self._faulty.locked):
             return await super().reset_stalled(slack)
-        finally:
-            live.update(locked)
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         self._faulty.before("reset_lease", lease)

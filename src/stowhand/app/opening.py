@@ -22,7 +22,7 @@ HINT_SECONDS = 1.0
 def store_at(url: str, options: StoreOptions) -> QueueStore:
     """As ``open_store``; and ``memory://``, for trying out and for tests."""
     if url == MEMORY:
-        from stowhand.stores.memory.store import MemoryStore
+        from stowhand.stores.sqlite.queue.memory import MemoryStore
 
         return MemoryStore(options=options)
     return open_store(url, options)

@@ -104,7 +104,7 @@ def checked_store(whose: str, store: Any) -> QueueStore:
 
 
 def _place_of_store(store: QueueStore) -> str:
-    from stowhand.stores.memory.store import MemoryStore
+    from stowhand.stores.sqlite.queue.memory import MemoryStore
 
     return MEMORY if isinstance(store, MemoryStore) else f"{OBJECT}:{type(store).__qualname__}"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stowhand.app.draining import Ran
-    from stowhand.stores.memory.store import MemoryStore
+    from stowhand.stores.sqlite.queue.memory import MemoryStore
     from stowhand.testing.clock import FakeClock
     from stowhand.testing.jobs import Drained, Jobs
     from stowhand.testing.task_list import run_task_list_once
@@ -23,7 +23,7 @@ _HOMES = {
     "Drained": "testing.jobs",
     "FakeClock": "testing.clock",
     "Jobs": "testing.jobs",
-    "MemoryStore": "stores.memory.store",
+    "MemoryStore": "stores.sqlite.queue.memory",
     "Ran": "app.draining",
     "run_task_list_once": "testing.task_list",
 }

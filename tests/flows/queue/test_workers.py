@@ -23,6 +23,7 @@ from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.store import Terms
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
+from tests.support.memory_rows import look
 
 NAMES = ("first", "second", "third", "fourth", "fifth")
 FIVE = [Queue(name, next_queue=following) for name, following in zip(NAMES, (*NAMES[1:], None), strict=True)]
@@ -241,8 +242,8 @@ def test_who_asks_together_is_answered_by_one_question(run: Run) -> None:
 
     async def story() -> None:
         store = MemoryStore()
-        store.flows = tables = Counting(store.transaction, keeps=True)
-        tables._jobs["a"] = ("demo", await store.timetable.now())
+        store.flows = Counting(store._connections, keeps=True)
+        look(store, "INSERT INTO stowhand_flow_jobs (id, flow, created_at, looked_at) VALUES ('a', 'demo', 0, 0)")
         engine = QueueEngine(store, FlowShape(name="demo", queues=tuple(FIVE)))
         answers = await asyncio.gather(*(engine._is_there(name) for name in ("a", "b", "a", "c")))
         assert answers == [True, False, True, False]

@@ -10,6 +10,7 @@ from stowhand.testing import MemoryStore
 from tests.support import forked
 from tests.support.child_does import CHILD_DOES
 from tests.support.lent import SharedServer
+from tests.support.memory_rows import rows_of
 
 STORY = """
 import asyncio, os, sys
@@ -38,5 +39,5 @@ def test_both_sides_of_a_fork_go_on() -> None:
         ended = forked.run(words, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         street.take_back(url)
-    tasks = [row.job().task for row in kept.rows()]
+    tasks = [row.task for row in rows_of(kept)]
     assert sorted(tasks) == ["child", "child", "parent", "parent", "parent again", "parent again"]

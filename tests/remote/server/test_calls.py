@@ -22,10 +22,11 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import ClaimRequest, Terms
 from stowhand.remote.server.answers import Holdings
-from stowhand.stores.memory.heartbeats import MemoryHeartbeats
+from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
 from stowhand.testing import FakeClock, MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import claiming, proof, token_of
+from tests.support.memory_rows import rows_of
 
 
 def test_a_job_is_claimed_kept_and_settled(lend: Lend) -> None:
@@ -473,17 +474,17 @@ def test_progress_is_kept_under_the_lease_and_its_proof(lend: Lend, tokens: Path
     long = {"proof": proof(claim), "done": 0.4, "text": "page 40\x00" + "b" * 500}
     reply = client.post("progress", notes=[long, {"proof": proof(foreign), "done": 0.9}])
     assert reply.body == {"lost": [[theirs, foreign["lease"]["token"]]]}
-    rows = {row.id: row for row in store.rows()}
+    rows = {row.id: row for row in rows_of(store)}
     assert (rows[ours].progress, len(str(rows[ours].progress_text)), rows[theirs].progress) == (0.4, 200, None)
     message = client.post("progress", notes=[{"proof": proof(claim), "done": 1.5}]).refused(400, "refused")
     assert "give a number from 0 to 1" in message
     ended = {"proof": proof(claim), "settlement": {"state": "completed", "ended": "ok"}}
     assert client.post("settle", batch=[ended]).body == {"verdicts": ["settled"]}
     assert client.post("progress", notes=[{"proof": proof(claim), "done": 0.5}]).body == {"lost": []}
-    assert all(row.progress is None for row in store.rows())
+    assert all(row.progress is None for row in rows_of(store))
 
 
-class BusyHeart(MemoryHeartbeats):
+class BusyHeart(SqliteHeartbeats):
     """Another transaction holds what progress would be written to."""
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
@@ -491,8 +492,9 @@ class BusyHeart(MemoryHeartbeats):
 
 
 class BusyStore(MemoryStore):
-    def heartbeats(self) -> MemoryHeartbeats:
-        return BusyHeart(self)
+    def heartbeats(self) -> SqliteHeartbeats:
+        connection = self._connections.connect()
+        return BusyHeart(connection, connection, None, self._options.history)
 
 
 def test_progress_that_the_store_does_not_take_is_dropped(lend: Lend) -> None:

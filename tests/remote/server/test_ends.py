@@ -22,6 +22,7 @@ from tests.conftest import Run
 from tests.remote.client.canned import Canned, reply, trouble
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Lending, claiming, token_of
+from tests.support.memory_rows import rows_of
 
 AT_MOST = 60.0
 SEERS = ("claim", "enqueue", "read", "payload")
@@ -86,7 +87,7 @@ def test_where_nothing_is_kept_no_job_is_made(lend: Lend, run: Run) -> None:
     async def scenario() -> None:
         with pytest.raises(ConfigurationError, match="keeps no results"):
             await t.enqueue_and_wait()
-        assert not store.rows()
+        assert not rows_of(store)
         job = await t.enqueue()
         async with asyncio.timeout(AT_MOST), app.run_in_background():
             with pytest.raises(ResultNotKept):

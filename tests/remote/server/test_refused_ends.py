@@ -9,6 +9,7 @@ from stowhand.jobs.job import State
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Lending, proof, token_of
+from tests.support.memory_rows import refuse
 
 ERRORED = {"state": "errored", "ended": "retry", "delay": 60.0, "error": "it failed"}
 COMPLETED = {"state": "completed", "ended": "ok"}
@@ -25,7 +26,7 @@ def test_what_was_recorded_is_replied_audited_and_counted(lend: Lend) -> None:
     client = lending.client()
     claims = client.claim(3)
     lending.do(store.admin.cancel(canceled))
-    store.refuse(lambda job_id, state: "a trigger says no" if state is State.COMPLETED else None)
+    refuse(store, None, State.COMPLETED)
     claims[2]["lease"]["epoch"] += 1  # its proof does not fit any more
     batch = [
         {"proof": proof(one), "settlement": what}
@@ -35,7 +36,7 @@ def test_what_was_recorded_is_replied_audited_and_counted(lend: Lend) -> None:
     assert reply.body["verdicts"] == ["settled", "unwritten", "lost"]
     first, second = reply.body["differences"]
     assert (first["place"], first["recorded"]["state"], first["recorded"]["error"]) == (0, "canceled", "it failed")
-    assert second == {"place": 1, "unwritten": "a trigger says no"}
+    assert second == {"place": 1, "unwritten": "the store cannot write it: a trigger says no"}
     assert [lending.state(one) for one in (canceled, refused, lost)] == ["canceled", "processing", "processing"]
     assert audit(lending) == ["canceled: settled", "nothing: unwritten", "nothing: lost"]
     text = client.get("/metrics").raw.decode()

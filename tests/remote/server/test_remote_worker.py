@@ -38,6 +38,7 @@ from tests.remote.server.tokens import make_token
 from tests.support.http_proxy import Fault, HttpProxy
 from tests.support.jobs_table import jobs_table
 from tests.support.lent import SharedServer
+from tests.support.memory_rows import rows_of
 
 OWN = ("path text not null", "size bigint not null")
 TABLE = jobs_table("uploads", *OWN, dialect="sqlite", state="text default 'queued'")
@@ -143,11 +144,11 @@ def test_what_a_handler_far_away_says_of_its_progress_is_kept_with_the_job(
             worker = Worker(remote, handle, WorkerOptions(once=True))
             await store.jobs.enqueue(NewJob(task="t"))
             running = asyncio.create_task(worker.run())
-            await until(lambda: [row.progress for row in store.rows()] == [0.4], 60.0)
-            assert [row.progress_text for row in store.rows()] == ["page 40 of 100"]
+            await until(lambda: [row.progress for row in rows_of(store)] == [0.4], 60.0)
+            assert [row.progress_text for row in rows_of(store)] == ["page 40 of 100"]
             seen.set()
             await running
-            assert [(row.state, row.progress) for row in store.rows()] == [(State.COMPLETED, None)]
+            assert [(row.state, row.progress) for row in rows_of(store)] == [(State.COMPLETED, None)]
 
     run(go())
 

@@ -13,8 +13,8 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.stores.sqlite.queue import SqliteStore, claim
-from stowhand.testing import MemoryStore
 from tests.conftest import Run
+from tests.model.engine.store import ModelStore
 from tests.stores.sqlite.programs import request
 
 ERRORED = Settlement(State.ERRORED, Ended.RETRY, delay=7.0, error="x")
@@ -31,7 +31,7 @@ def test_claims_agree_with_a_look_at_every_row(
     async def scenario() -> None:
         nonlocal now
         options = StoreOptions(pinned=lambda: now)
-        stores = (SqliteStore(path, options), MemoryStore(options=options))
+        stores = (SqliteStore(path, options), ModelStore(options))
         running: list[Claim[Job]] = []
         for _ in range(150):
             now += timedelta(seconds=chance.choice((0, 1, 5)))

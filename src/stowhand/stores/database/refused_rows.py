@@ -21,7 +21,7 @@ R = TypeVar("R")
 Write = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 Attempt = Callable[[Sequence[T]], Awaitable[Sequence[R] | Exception]]
 
-PAUSES_SECONDS = (0.05, 0.1, 0.15)
+PAUSES_SECONDS: tuple[float, ...] = (0.05, 0.1, 0.15)
 """Before each further try of rows that failed alone."""
 
 

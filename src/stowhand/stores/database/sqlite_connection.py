@@ -18,6 +18,7 @@ from weakref import WeakSet
 from stowhand.clock import stopwatch
 from stowhand.errors import StoreError
 from stowhand.stores.database import sqlite_trouble as trouble
+from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_replacement import Identity, check_replacement, identity, note_opened
 
 T = TypeVar("T")
@@ -44,6 +45,10 @@ class SqliteConnection(Generic[X]):
     once the lock is there; ``explain`` says what an error means. It goes on with another file that was put in the place
     of the one opened first. ``opened``: called with the file that it has opened.
     """
+
+    is_on_file = True
+    retry_pauses = PAUSES_SECONDS
+    """Before further tries of a write that is refused: what other programs have written may change that."""
 
     def __init__(
         self,
@@ -126,11 +131,7 @@ class SqliteConnection(Generic[X]):
         return result
 
     def _ready(self, patience: float | None = None) -> sqlite3.Connection:
-        if self._cut_off:
-            raise StoreError(
-                f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
-                " this file here any more: open the store after the fork, or start processes by spawn"
-            )
+        self._check_fork()
         if self._raw is not None and self._file != identity(self._path):
             self.close()
         if self._raw is None:
@@ -147,6 +148,13 @@ class SqliteConnection(Generic[X]):
             note_opened(self._path, self._file)
             self._on_opened(self._file)
         return self._raw
+
+    def _check_fork(self) -> None:
+        if self._cut_off:
+            raise StoreError(
+                f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
+                " this file here any more: open the store after the fork, or start processes by spawn"
+            )
 
     def _whatever_is_stored(self, step: Callable[[], T]) -> T:
         """Repeat a step that met a text which is no UTF-8 (written by another program), reading it as it is.
@@ -216,12 +224,12 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     # One inherited lock table is enough to make the file unsafe here for every connection to it.
-    lost = {connection._path for connection in _not_held}  # noqa: SLF001 - this module's own
+    lost = {connection._path for connection in _not_held if connection.is_on_file}  # noqa: SLF001 - this module's own
     for connection in _not_held:
         connection.cut_off()
     for connection in _held:
         connection.after_fork()
-        if connection._path in lost:  # noqa: SLF001
+        if connection.is_on_file and connection._path in lost:  # noqa: SLF001
             connection.cut_off()
     _held.clear()
     _not_held.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from stowhand.clock import SystemClock
+from stowhand.clock import Clock, SystemClock
 from stowhand.protocols.sleepers import Sleepers
 from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection
 from stowhand.stores.database.sqlite_trouble import is_busy
@@ -24,15 +24,46 @@ LIVELY = 2.0
 """Seconds after the last news in which looks are closer together."""
 
 
-class Wake:
-    """Wakes sleepers. The connection is its own: a connection does not see its own commits."""
+class DirectWake:
+    """Wakes sleepers when it is rung, and at no other time."""
 
-    def __init__(self, connection: SqliteConnection[Any]) -> None:
-        self._connection = connection
-        self._clock = SystemClock()
-        self._sleepers = Sleepers(self._clock)
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sleepers = Sleepers(clock)
         self._wakes_before = 0
         """When ``wait`` was last called: a hint that came since is kept for the next call."""
+
+    @property
+    def wakes(self) -> int:
+        """How often it rang."""
+        return self._sleepers.wakes
+
+    def look(self) -> None:
+        """Ring if something has been committed that it was not rung for."""
+
+    def ring(self) -> None:
+        """There may be work. Any thread may say so."""
+        self._sleepers.wake()
+
+    async def wait(self, timeout: float) -> bool:
+        """True once it has rung since the last call; False after ``timeout`` seconds."""
+        since, self._wakes_before = self._wakes_before, self._sleepers.wakes
+        return await self.wait_since(since, timeout)
+
+    async def wait_since(self, since: int, timeout: float) -> bool:
+        """True once ``wakes`` is another number; for any number of callers, each of which remembers its own."""
+        return await self._sleepers.wait(since, timeout)
+
+    def close(self) -> None:
+        """Let go what it looks with."""
+
+
+class Wake(DirectWake):
+    """Rings after every commit of another connection. Its own connection does not see its own commits."""
+
+    def __init__(self, connection: SqliteConnection[Any]) -> None:
+        super().__init__(SystemClock())
+        self._connection = connection
         self._seen: tuple[int, int] | None = None
         self._news = float("-inf")
 
@@ -48,22 +79,10 @@ class Wake:
         return LIVELY_TICK if self._clock.monotonic() - self._news < LIVELY else TICK
 
     def ring(self) -> None:
-        """There may be work. Any thread may say so."""
         self._news = self._clock.monotonic()
-        self._sleepers.wake()
-
-    async def wait(self, timeout: float) -> bool:
-        """True once any connection has committed since the last call; False after ``timeout`` seconds."""
-        since, self._wakes_before = self._wakes_before, self._sleepers.wakes
-        return await self.wait_since(since, timeout)
-
-    @property
-    def wakes(self) -> int:
-        """How often it rang."""
-        return self._sleepers.wakes
+        super().ring()
 
     async def wait_since(self, since: int, timeout: float) -> bool:
-        """True once ``wakes`` is another number; for any number of callers, each of which remembers its own."""
         deadline = self._clock.monotonic() + timeout
         while not await self._sleepers.wait(since, min(self.tick(), max(deadline - self._clock.monotonic(), 0.0))):
             self.look()
@@ -72,7 +91,6 @@ class Wake:
         return True
 
     def close(self) -> None:
-        """Let the connection go."""
         self._seen = None
         self._connection.close()
 

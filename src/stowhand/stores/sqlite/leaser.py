@@ -24,7 +24,7 @@ _CLOCK = SystemClock()
 class Leaser(Generic[X]):
     """Used from one other thread, whose loop its calls block."""
 
-    def __init__(self, connection: SqliteConnection[X], probe: WriteProbe) -> None:
+    def __init__(self, connection: SqliteConnection[X], probe: WriteProbe | None) -> None:
         self._connection = connection
         self._probe = probe
         self._refused: list[Refusal] = []
@@ -36,12 +36,14 @@ class Leaser(Generic[X]):
 
     async def check_writable(self) -> None:
         """Writes, and rolls it back."""
-        self._probe.look()
+        if self._probe is not None:
+            self._probe.look()
 
     async def close(self) -> None:
         """Close the connections."""
         self._connection.close()
-        self._probe.close()
+        if self._probe is not None:
+            self._probe.close()
 
     async def _write_each(
         self, doing: str, items: Sequence[K], write: Callable[[X, Sequence[K]], Sequence[R]]
@@ -52,7 +54,7 @@ class Leaser(Generic[X]):
         async def call(part: Sequence[K]) -> Sequence[R]:
             return self._connection.write(lambda tx: write(tx, part))
 
-        written = await write_each(items, call, _CLOCK, concerns_call)
+        written = await write_each(items, call, _CLOCK, concerns_call, self._connection.retry_pauses)
         for item, error in written.refused:
             job_id = item[0] if isinstance(item, tuple) else item
             self._refused.append(Refusal(job_id, doing, clean(said(error))))

@@ -8,7 +8,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten
-from stowhand.stores.database.refused_rows import write_each
+from stowhand.stores.database.refused_rows import PAUSES_SECONDS, write_each
 from stowhand.stores.database.sqlite_trouble import concerns_call, said
 from stowhand.stores.verdicts import Entry
 
@@ -19,6 +19,7 @@ async def settle_each(
     batch: Sequence[Entry],
     settle: Callable[[Sequence[Entry]], Awaitable[Sequence[Reply]]],
     reason: Callable[[Exception], str] = said,
+    pauses: Sequence[float] = PAUSES_SECONDS,
 ) -> list[Reply]:
     """Replies in the order of the batch. ``settle``: in one transaction, all or nothing.
 
@@ -29,7 +30,7 @@ async def settle_each(
         replies = await settle([entry for _, entry in part])
         return [(number, reply) for (number, _), reply in zip(part, replies, strict=True)]
 
-    written = await write_each(list(enumerate(batch)), write, _CLOCK, concerns_call)
+    written = await write_each(list(enumerate(batch)), write, _CLOCK, concerns_call, pauses)
     if len(written.refused) == len(batch) > 1:
         _, error = written.refused[0]
         raise error if isinstance(error, StoreError) else StoreError(reason(error))

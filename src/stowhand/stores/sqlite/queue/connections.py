@@ -1,4 +1,4 @@
-"""The connections of a store, each on its own thread.
+"""The connections of a store. On a file each has its own thread.
 
 writer    all writes, in the order of the calls
 reader    short reads, which never wait for writes
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +23,13 @@ from stowhand.clock import stopwatch
 from stowhand.errors import SchemaMissing, StoreTooSlow
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
+from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_trouble import is_interrupted
-from stowhand.stores.database.sqlite_wake import Wake
+from stowhand.stores.database.sqlite_wake import DirectWake, Wake
+from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.queue import moment, schema, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -36,55 +39,20 @@ STEPS = 100_000
 """Instructions of SQLite's virtual machine (some milliseconds) between two checks whether the caller still waits."""
 
 
-class Connections:
-    """The file of one store, and the ways to work on it."""
+class Connections(ABC):
+    """The database of one store, and the ways to work on it. ``path``: how messages name it."""
 
-    def __init__(self, path: Path, options: StoreOptions, on_replaced: Callable[[str, str], None]) -> None:
+    wake: DirectWake
+    retry_pauses = PAUSES_SECONDS
+
+    def __init__(self, path: Path, options: StoreOptions) -> None:
         self.path = path
         self.now = moment.clock(options.pinned)
         self._options = options
-        self._replacement = Replacement(on_replaced)
-        self._writer, self._reader, self._counter = self.connect(), self._looking(), self._looking()
-        # It is used on the loop's own thread, which must not be kept waiting.
-        self.wake = Wake(self._looking(patience=0.0))
-        self._threads = OwnThreads()
 
     def begun(self, raw: sqlite3.Connection) -> Transaction:
         """A transaction on this connection, at this moment."""
         return Transaction(raw, self.now(), keeps=self._options.history is not None)
-
-    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
-        """A further connection, for a thread of the caller's. It checks the schema when it opens."""
-        prepare = schema.check if self._options.read_only else schema.prepare
-        return self._connection(lambda raw: prepare(raw, self.path), patience)
-
-    def _looking(self, patience: float | None = None) -> SqliteConnection[Transaction]:
-        """For reading: it leaves the file's journal as it is, which to change waits for every transaction."""
-        return self._connection(lambda raw: schema.check(raw, self.path), patience)
-
-    @contextmanager
-    def unchecked(
-        self, prepare: Callable[[sqlite3.Connection], None] = lambda _: None
-    ) -> Iterator[SqliteConnection[Transaction]]:
-        """For work on the schema itself: a connection that requires none."""
-        with closing(self._connection(prepare)) as connection:
-            yield connection
-
-    async def open(self) -> None:
-        """Check the schema, and whether the file can be written."""
-        await self.read(lambda tx: schema.check(tx.raw, self.path))
-        if not self._options.read_only:
-            await self.on_writer(self._writer.open)
-
-    async def write(self, work: Work[T], *, wakes: bool = False) -> T:
-        """In one transaction; ``wakes``: jobs may have become claimable, so wake the workers of this process."""
-        result = await self.on_writer(lambda: self._writer.write(work))
-        if wakes:
-            self.wake.ring()
-        return result
-
-    async def read(self, work: Work[T]) -> T:
-        return await self.on_reader(lambda: self._reader.read(work))
 
     async def row(self, name: str, /, **values: Any) -> Any:
         """The first row of a statement; ``None``: there is none."""
@@ -93,6 +61,116 @@ class Connections:
     async def column(self, name: str, /, **values: Any) -> list[Any]:
         """The values of a statement that gives one for each row."""
         return await self.read(lambda tx: tx.column(name, **values))
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make an empty database, unless there is one."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is a database; its schema may be missing."""
+
+    @abstractmethod
+    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+        """A connection for a thread of the caller's. It checks the schema when it opens."""
+
+    @abstractmethod
+    def unchecked(self, *, writes: bool = False) -> AbstractContextManager[SqliteConnection[Transaction]]:
+        """For work on the schema itself: a connection that requires none."""
+
+    @abstractmethod
+    def probe(self) -> WriteProbe | None:
+        """What finds out whether the database can be written; ``None``: it always can."""
+
+    @abstractmethod
+    def hear_commits(self) -> Wake | None:
+        """What rings after any commit of another connection; ``None``: there is no other connection."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Check the schema, and whether the database can be written."""
+
+    @abstractmethod
+    async def write(self, work: Work[T], *, wakes: bool = False) -> T:
+        """In one transaction; ``wakes``: jobs may have become claimable, so wake the workers of this process."""
+
+    @abstractmethod
+    async def read(self, work: Work[T]) -> T:
+        """A short read."""
+
+    @abstractmethod
+    async def read_all(self, work: Work[T]) -> T:
+        """A read whose time grows with the number of rows."""
+
+    @abstractmethod
+    async def on_writer(self, call: Callable[[], T]) -> T:
+        """Call it after the writes that were called before."""
+
+    @abstractmethod
+    async def on_reader(self, call: Callable[[], T]) -> T:
+        """Call it where short reads are done."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every connection. The next use opens them again."""
+
+
+class FileConnections(Connections):
+    """Of a file: it reads beside its writes, and hears of the commits of other processes."""
+
+    def __init__(self, path: Path, options: StoreOptions, on_replaced: Callable[[str, str], None]) -> None:
+        super().__init__(path, options)
+        self._replacement = Replacement(on_replaced)
+        self._writer, self._reader, self._counter = self.connect(), self._looking(), self._looking()
+        # It is used on the loop's own thread, which must not be kept waiting.
+        self.wake = Wake(self._looking(patience=0.0))
+        self._threads = OwnThreads()
+
+    def create(self) -> None:
+        """Readable by its owner alone."""
+        sqlite_file.create(self.path)
+
+    def exists(self) -> bool:
+        """Raises ConfigurationError for a place where no file may be."""
+        sqlite_file.check_place(self.path)
+        return self.path.exists()
+
+    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+        prepare = schema.check if self._options.read_only else schema.prepare
+        return self._connection(lambda raw: prepare(raw, self.path), patience)
+
+    def _looking(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+        """For reading: it leaves the file's journal as it is, which to change waits for every transaction."""
+        return self._connection(lambda raw: schema.check(raw, self.path), patience)
+
+    @contextmanager
+    def unchecked(self, *, writes: bool = False) -> Iterator[SqliteConnection[Transaction]]:
+        def prepare(raw: sqlite3.Connection) -> None:
+            if writes:
+                schema.write_ahead(raw, self.path)
+
+        with closing(self._connection(prepare)) as connection:
+            yield connection
+
+    def probe(self) -> WriteProbe:
+        return WriteProbe(self.connect(patience=0.0))
+
+    def hear_commits(self) -> Wake:
+        return Wake(self.connect(patience=0.0))
+
+    async def open(self) -> None:
+        await self.read(lambda tx: schema.check(tx.raw, self.path))
+        if not self._options.read_only:
+            await self.on_writer(self._writer.open)
+
+    async def write(self, work: Work[T], *, wakes: bool = False) -> T:
+        result = await self.on_writer(lambda: self._writer.write(work))
+        if wakes:
+            self.wake.ring()
+        return result
+
+    async def read(self, work: Work[T]) -> T:
+        return await self.on_reader(lambda: self._reader.read(work))
 
     async def read_all(self, work: Work[T]) -> T:
         """A long read, beside all others; interrupted soon after its caller is cancelled.
@@ -122,7 +200,7 @@ class Connections:
             over.set()
 
     async def on_writer(self, call: Callable[[], T]) -> T:
-        """On the writer's thread, so after the writes that were called before."""
+        """On the writer's thread."""
         return await self._threads.run(self._writer, call)
 
     async def on_reader(self, call: Callable[[], T]) -> T:

@@ -15,34 +15,37 @@ from stowhand.stores.sqlite.queue.rows import LATEST, check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
 
-def add(tx: Transaction, job: NewJob, *, built_in: bool = False) -> int:
-    """Insert a job; where another holds its key, the key's mode decides. Returns the id."""
+def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | None = None) -> int:
+    """Insert a job; where another holds its key, the key's mode decides. Returns the id.
+
+    ``job_id``: its id, if it becomes a job of its own; else the next one.
+    """
     if not built_in:
         limits.refuse_reserved(job)
     row = to_row(job, tx.now)
     if job.key is None:
-        return _insert(tx, row)
+        return _insert(tx, row, job_id)
     holder = tx.row("holder", key=job.key)
     if holder is not None and holder[-1]:
         cancel_waiting(tx, holder[0], EXPIRED)
         holder = None
     if holder is None:
-        return _insert_keyed(tx, row, job)
-    job_id, state, payload, attempts, run_at, _ = holder
+        return _insert_keyed(tx, row, job, job_id)
+    held_by, state, payload, attempts, run_at, _ = holder
     if job.key_mode is KeyMode.UNSAFE_DEDUPE:
-        tx.run("touch", id=job_id)
-        return int(job_id)
+        tx.run("touch", id=held_by)
+        return int(held_by)
     if job.key_mode is KeyMode.UNIQUE and state != State.FAILED:
-        return int(job_id)
+        return int(held_by)
     if state == State.PROCESSING:
         # It runs on without its key; only an error finds out that it has no retries left.
-        tx.run("lose_key", id=job_id, why="replaced")
-        return _insert(tx, row)
+        tx.run("lose_key", id=held_by, why="replaced")
+        return _insert(tx, row, job_id)
     keeps_run_at = job.key_mode is KeyMode.PRESERVE_RUN_AT and state == State.QUEUED and attempts == 0
     old = payload if state != State.FAILED else None
-    _replace(tx, job_id, row, run_at if keeps_run_at else row[3], old, repeats=job.key_mode is KeyMode.UNIQUE)
-    _take_for_period(tx, job_id, job)
-    return int(job_id)
+    _replace(tx, held_by, row, run_at if keeps_run_at else row[3], old, repeats=job.key_mode is KeyMode.UNIQUE)
+    _take_for_period(tx, held_by, job)
+    return int(held_by)
 
 
 def add_many(tx: Transaction, chunks: Iterable[Sequence[NewJob]]) -> list[int]:
@@ -80,11 +83,11 @@ def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
     )
 
 
-def _insert_keyed(tx: Transaction, row: tuple[object, ...], job: NewJob) -> int:
+def _insert_keyed(tx: Transaction, row: tuple[object, ...], job: NewJob, job_id: int | None) -> int:
     """Or the job that has completed within the period for which it took the key."""
     if job.unique_period is not None and (taken := tx.row("key_taken", key=job.key)) is not None:
         return int(taken[0])
-    job_id = _insert(tx, row)
+    job_id = _insert(tx, row, job_id)
     _take_for_period(tx, job_id, job)
     return job_id
 
@@ -95,10 +98,10 @@ def _take_for_period(tx: Transaction, job_id: int, job: NewJob) -> None:
         tx.run("take_key", key=job.key, id=job_id, until=until)
 
 
-def _insert(tx: Transaction, row: tuple[object, ...]) -> int:
-    job_id = tx.raw.execute(SQL["insert"], (None, *row)).lastrowid
-    assert job_id is not None
-    return job_id
+def _insert(tx: Transaction, row: tuple[object, ...], job_id: int | None) -> int:
+    inserted = tx.raw.execute(SQL["insert"], (job_id, *row)).lastrowid
+    assert inserted is not None
+    return inserted
 
 
 def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:

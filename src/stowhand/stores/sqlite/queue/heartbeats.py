@@ -53,7 +53,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self,
         connection: SqliteConnection[Transaction],
         impatient: SqliteConnection[Transaction],
-        probe: WriteProbe,
+        probe: WriteProbe | None,
         history: float | None,
         failed_retention: float | None = None,
     ) -> None:

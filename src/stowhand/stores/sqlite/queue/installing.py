@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from stowhand.jobs.job import MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
-from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.database.sqlite_trouble import find_damage
 from stowhand.stores.sqlite.queue import schema
@@ -14,7 +13,7 @@ from stowhand.stores.sqlite.queue.connections import Connections
 
 
 class Installer:
-    """Of one file, which may hold an application's tables too."""
+    """Of one database, which may hold an application's tables too."""
 
     def __init__(self, connections: Connections, migrations: Migrations = schema.MIGRATIONS) -> None:
         self._connections = connections
@@ -22,24 +21,21 @@ class Installer:
         self._place = f"{connections.path}: the schema"
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
-        """Create the file (readable by its owner alone) and its tables, or what is missing of them."""
+        """Create the database and its tables, or what is missing of them."""
         schema.refuse_roles(roles)
-        path = self._connections.path
 
         def install() -> SchemaStatus:
-            sqlite_file.create(path)
-            with self._connections.unchecked(lambda raw: schema.write_ahead(raw, path)) as connection:
+            self._connections.create()
+            with self._connections.unchecked(writes=True) as connection:
                 return connection.write(lambda tx: schema.install(tx, self._place, self._migrations))
 
         return await self._connections.on_writer(install)
 
     async def status(self) -> SchemaStatus:
-        """What is installed; nothing, where the file does not exist."""
-        path = self._connections.path
+        """What is installed; nothing, where the database does not exist."""
 
         def status() -> SchemaStatus:
-            sqlite_file.check_place(path)
-            if not path.exists():
+            if not self._connections.exists():
                 return SchemaStatus(None, self._migrations.newest)
             with self._connections.unchecked() as connection:
                 return connection.read(lambda tx: schema.status(tx.raw, self._place, self._migrations))
@@ -66,7 +62,7 @@ class Installer:
         """Remove everything of ours; the file stays."""
 
         def uninstall() -> None:
-            if self._connections.path.exists():
+            if self._connections.exists():
                 with self._connections.unchecked() as connection:
                     connection.write(lambda tx: schema.uninstall(tx.raw))
 

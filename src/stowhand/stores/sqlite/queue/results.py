@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from stowhand.jobs.job import State
 from stowhand.protocols.results import Standing
@@ -17,7 +18,7 @@ LOOK_SECONDS = 10.0
 
 
 class Results:
-    """Of one store. The file counts its commits."""
+    """Of one store. A file counts its commits."""
 
     min_pause = 0.01
 
@@ -25,12 +26,8 @@ class Results:
         self._connections = connections
         self._retention = retention
         # Beside the one for workers, which every enqueueing of this process rings.
-        self._wake = Wake(connections.connect(patience=0.0))
-
-    async def hear(self) -> None:
-        """Until another connection has committed."""
-        while not await self._wake.wait(LOOK_SECONDS):
-            pass
+        self._wake = connections.hear_commits()
+        self.hear = None if self._wake is None else partial(_hear, self._wake)
 
     async def retention(self) -> float | None:
         """As this store's options say."""
@@ -42,7 +39,14 @@ class Results:
 
     def close(self) -> None:
         """Close the connection that looks."""
-        self._wake.close()
+        if self._wake is not None:
+            self._wake.close()
+
+
+async def _hear(wake: Wake) -> None:
+    """Until another connection has committed."""
+    while not await wake.wait(LOOK_SECONDS):
+        pass
 
 
 def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[Standing]:

@@ -1,4 +1,4 @@
-"""The embedded queue: what a worker asks of it, on one file; everything else is done by its parts.
+"""The embedded queue: what a worker asks of it; everything else is done by its parts.
 
 Each method names the work, a function of a transaction, and the connection that does it.
 """
@@ -6,7 +6,7 @@ Each method names the work, a function of a transaction, and the connection that
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,15 +15,16 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.notices import Notices
-from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, whole_batch
+from stowhand.protocols.queue_store import Transactions
+from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms, whole_batch
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
-from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.foreign_leases import ForeignLeases
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue import claim, settle
 from stowhand.stores.sqlite.queue.acting import Administrator
-from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.connections import Connections, FileConnections
 from stowhand.stores.sqlite.queue.flow_tables import SqliteFlowTables
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats, find_foreign
 from stowhand.stores.sqlite.queue.inspecting import Inspector
@@ -40,45 +41,41 @@ SYNCHRONOUS = ("FULL", "NORMAL")
 DEFAULTS = StoreOptions()
 
 
-class SqliteStore:
-    """Jobs in one SQLite file, which may be the application's own. Any number of processes of one machine share it."""
+class EmbeddedStore:
+    """Jobs in a database of SQLite's, which ``connections`` know."""
 
-    terms = None
-    enclosing = None
+    is_listening = True
+    """Always: commits are counted in the database itself."""
+    terms: Terms | None = None
+    enclosing: EnclosingStore | None = None
     settings = None
     connections = None
+    transactions: Transactions | None = None
 
-    def __init__(self, path: str | Path, options: StoreOptions = DEFAULTS) -> None:
-        if options.synchronous not in SYNCHRONOUS:
-            raise ConfigurationError(
-                f"synchronous is {options.synchronous!r}: it must be one of {', '.join(SYNCHRONOUS)}"
-            )
-        path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
-        self.description = f"sqlite:///{path}"
-        self.capabilities = Capabilities(
-            absent={
-                "settings": NO_DEFAULT_ATTEMPTS,
-                "connections": f"{self.description} lends none: open the file with sqlite3, or use PostgreSQL",
-            }
-        )
-        self.notices = Notices()
+    def __init__(
+        self,
+        connections: Connections,
+        options: StoreOptions,
+        notices: Notices,
+        *,
+        description: str,
+        absent: Mapping[str, str],
+    ) -> None:
+        self.description = description
+        self.capabilities = Capabilities(absent={"settings": NO_DEFAULT_ATTEMPTS, **absent})
+        self.notices = notices
         self._passed = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
-        self._connections = Connections(path, options, self.notices.warn)
+        self._connections = connections
         self._options = options
         self._foreign_leases = ForeignLeases()
-        self.jobs = self.transactions = Producer(self._connections, options)
-        self.inspect = Inspector(self._connections)
-        self.admin = Administrator(self._connections, self.jobs)
-        self.operate = Operator(self._connections)
-        self.timetable = Timetable(self._connections, options)
-        self.schema = Installer(self._connections)
-        self.flows = SqliteFlowTables(self._connections, keeps=options.history is not None)
-        self.results = Results(self._connections, options.history)
-
-    @property
-    def is_listening(self) -> bool:
-        """Always: commits are counted in the file itself."""
-        return True
+        self.jobs = Producer(connections, options)
+        self.inspect = Inspector(connections)
+        self.admin = Administrator(connections, self.jobs)
+        self.operate = Operator(connections)
+        self.timetable = Timetable(connections, options)
+        self.schema = Installer(connections)
+        self.flows = SqliteFlowTables(connections, keeps=options.history is not None)
+        self.results = Results(connections, options.history)
 
     async def open(self) -> None:
         """Connect, and check the schema. Waits for no writer: its transaction may be the caller's own."""
@@ -113,7 +110,7 @@ class SqliteStore:
 
         for start in range(0, len(batch), settle.AT_ONCE):
             part = batch[start : start + settle.AT_ONCE]
-            replies += await settle_each(part, write, reason)
+            replies += await settle_each(part, write, reason, self._connections.retry_pauses)
         return replies
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
@@ -137,14 +134,31 @@ class SqliteStore:
 
     def heartbeats(self) -> SqliteHeartbeats:
         """With a connection of their own, and one that only tries whether the file can be written."""
-        probe = WriteProbe(self._connections.connect(patience=0.0))
         return SqliteHeartbeats(
             self._connections.connect(),
             self._connections.connect(patience=0.0),
-            probe,
+            self._connections.probe(),
             self._options.history,
             self._options.failed_retention,
         )
+
+
+class SqliteStore(EmbeddedStore):
+    """Jobs in one SQLite file, which may be the application's own. Any number of processes of one machine share it."""
+
+    transactions: Producer
+
+    def __init__(self, path: str | Path, options: StoreOptions = DEFAULTS) -> None:
+        if options.synchronous not in SYNCHRONOUS:
+            raise ConfigurationError(
+                f"synchronous is {options.synchronous!r}: it must be one of {', '.join(SYNCHRONOUS)}"
+            )
+        path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would hide a symbolic link
+        url, notices = f"sqlite:///{path}", Notices()
+        absent = {"connections": f"{url} lends none: open the file with sqlite3, or use PostgreSQL"}
+        connections = FileConnections(path, options, notices.warn)
+        super().__init__(connections, options, notices, description=url, absent=absent)
+        self.transactions = self.jobs
 
 
 def _claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> Sequence[Claim[Job]] | None:

@@ -1,8 +1,8 @@
-"""Everything the memory store keeps: the rows of jobs with the fence that guards them, and what lies beside them."""
+"""Everything the model keeps: the rows of jobs with the fence that guards them, and what lies beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -10,24 +10,18 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from stowhand.errors import InvalidJob
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING
 from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, Try, TryEnd, last_frames
-from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.queue_store import Entered, KnownItem
-from stowhand.protocols.store import DAY, Refusal
+from stowhand.protocols.store import DAY
 
 IN_TURN = attrgetter("priority", "run_at", "id")
 """The order in which rows are claimed."""
 
 LosesRetries = Literal["replaced", "removed"]
 """Why a running job lost its key: a newer job took it, or a caller removed it."""
-
-Refuses = Callable[[int, State], str | None]
-"""Stands for a CHECK or a trigger of the application: why the job may not change to that state; ``None``: it may.
-``processing``: its lease is to be renewed."""
 
 
 @dataclass
@@ -96,11 +90,7 @@ class Taken(NamedTuple):
 
 
 class Rows:
-    """The one state of a memory store. Jobs are live, or in the history once they completed or were canceled.
-
-    What lies beside the jobs is written by one module each: the timetable's two by ``timetable``, what is paused and
-    the workers by ``operating``, throughput by ``throughput``.
-    """
+    """The one state of a model. Jobs are live, or in the history once they completed or were canceled."""
 
     def __init__(self, history: float | None = DAY, max_attempts: int | None = None) -> None:
         self.max_attempts = max_attempts or MAX_ATTEMPTS
@@ -120,9 +110,6 @@ class Rows:
         """By key: which job took it for a period, also where it has completed."""
         self.abandoned: set[str] = set()
         """Tokens that may never claim again."""
-        self.refuses: Refuses = lambda job_id, state: None
-        self._refused: list[Refusal] = []
-        self._is_news = False
 
         self.known: dict[str, KnownItem] = {}
         """The items of crontabs, by identifier."""
@@ -130,32 +117,14 @@ class Rows:
         """Every tick that was scheduled: one entry, and so one job, for each (identifier, moment)."""
         self.paused_queues: dict[str, datetime] = {}
         """By name, since when."""
-        self.paused_tasks: dict[str, datetime] = {}
-        """By name, since when."""
-        self.workers: dict[str, tuple[WorkerCard, datetime, datetime]] = {}
-        """By name: the card, when it was first seen, and when last."""
-        self.app_versions: list[tuple[str, datetime, datetime]] = []
-        """Of workers, by time: the version, when it came up, when it was last seen."""
-        self.throughput: dict[tuple[int, int, str, str], Mapping[str, int]] = {}
-        """By length and begin in seconds, task and writer: ``Tally.numbers``. Added-up rows have no writer."""
 
     def every(self) -> list[Row]:
         """Live, and in the history."""
         return [*self.live.values(), *self.history.values()]
 
-    def announce(self) -> None:
-        """Something became claimable: sleeping workers are woken when the transaction ends."""
-        self._is_news = True
-
-    def take_news(self) -> bool:
-        """Whether something became claimable since the last call."""
-        is_news, self._is_news = self._is_news, False
-        return is_news
-
     def insert(self, row: Row) -> None:
         self.last_id = row.id
         self.live[row.id] = row
-        self._is_news = True
 
     def revive(self, row: Row) -> bool:
         """Out of the history, with its key unless another job has taken it; False if one has."""
@@ -179,26 +148,8 @@ class Rows:
             del self.uniques[key]
 
     def is_paused(self, row: Row) -> bool:
-        """Its queue or its task."""
-        return row.task in self.paused_tasks or row.queue in self.paused_queues
-
-    def check(self, job_id: int, state: State) -> None:
-        """Raises InvalidJob where the job may not change to that state."""
-        why = self.refuses(job_id, state)
-        if why is not None:
-            raise InvalidJob(why)
-
-    def may(self, job_id: int, state: State, doing: str) -> bool:
-        """The same for heartbeats, which note why not."""
-        why = self.refuses(job_id, state)
-        if why is not None:
-            self._refused.append(Refusal(job_id, doing, why))
-        return why is None
-
-    def take_refused(self) -> list[Refusal]:
-        """What heartbeats were refused since the last call."""
-        refused, self._refused = self._refused, []
-        return refused
+        """Its queue is."""
+        return row.queue in self.paused_queues
 
     def held(self, lease: Lease) -> Row | None:
         """The fence. The row, if this very lease still holds it; every write after a claim passes through here."""
@@ -225,7 +176,6 @@ class Rows:
 
     def end_lease(self, row: Row, state: State) -> None:
         """To this state; the row no longer blocks its queue."""
-        self._is_news = self._is_news or state in WAITING or row.queue is not None
         row.state = state
         row.token = row.lease_until = row.worker = None
 

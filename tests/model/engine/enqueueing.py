@@ -1,4 +1,4 @@
-"""The memory store's enqueue: a new row, or what a key does with the job that already holds it."""
+"""Enqueueing: a new row, or what a key does with the job that already holds it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
-from stowhand.stores.appending import appended
-from stowhand.stores.memory.rows import Row, Rows, Taken, Transaction
+from tests.model.engine.replies import appended
+from tests.model.engine.rows import Row, Rows, Taken, Transaction
 
 
 class Producer:
@@ -65,7 +65,6 @@ def add(rows: Rows, job: NewJob) -> Row:
             replace(holder, job, rows)
             if job.unique_period is not None:
                 take_for_period(rows, holder, job.unique_period)
-            rows.announce()
             return holder
         # It runs on without its key; only an error finds out that it has no retries left.
         holder.key, holder.loses_retries = None, "replaced"

@@ -1,4 +1,4 @@
-"""How jobs of the memory store ended."""
+"""How jobs stand that are waited for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ from collections.abc import Sequence
 
 from stowhand.jobs.job import State
 from stowhand.protocols.results import Standing
-from stowhand.stores.memory.rows import Rows, Transaction
+from tests.model.engine.rows import Rows, Transaction
 
 
 class Results:
-    """Of one store."""
-
-    min_pause = 0.01
-    hear = None
+    """Of one model."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
-
-    async def retention(self) -> float | None:
-        with self._transaction() as rows:
-            return rows.retention
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
         with self._transaction() as rows:

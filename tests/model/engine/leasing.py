@@ -1,4 +1,4 @@
-"""Claims, settlements, beats and resets of the memory store: the specification of leases as plain functions."""
+"""Claims, settlements, beats and resets: the specification of leases as plain functions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import WORKER_DIED, TryEnd, end_of_try
-from stowhand.protocols.store import ClaimRequest, Foreign, Reply, Unwritten, Verdict
-from stowhand.stores.memory import enqueueing
-from stowhand.stores.memory.rows import IN_TURN, Row, Rows
-from stowhand.stores.verdicts import continues, recorded, recorded_before, untraced
+from stowhand.protocols.store import ClaimRequest, Reply, Unwritten, Verdict
+from tests.model.engine import enqueueing
+from tests.model.engine.replies import continues, recorded, recorded_before
+from tests.model.engine.rows import IN_TURN, Row, Rows
 
 RESET_PAGE = 1000
 
@@ -88,7 +88,6 @@ def settle(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) ->
     state = way_back(row, settlement.state, continues=continues(settlement))
     try:
         check(settlement)
-        rows.check(lease.job_id, state)
         with rows.all_or_nothing() if settlement.then else nullcontext():
             record(rows, row, settlement, state)
             for job in settlement.then if state is settlement.state else ():
@@ -102,7 +101,7 @@ def trace(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) -> 
     """Why a lease holds nothing."""
     row = rows.find(lease.job_id)
     if row is None:
-        return untraced(repeat=repeat)
+        return Verdict.UNKNOWN if repeat else Verdict.LOST
     return recorded_before(settlement, row.state) if row.settled_token == lease.token else Verdict.LOST
 
 
@@ -147,7 +146,7 @@ def release(rows: Rows, leases: Sequence[Lease]) -> None:
     """Return without using an attempt: due when it was, as if it had not been claimed."""
     for lease in leases:
         row = rows.held(lease)
-        if row is not None and rows.may(row.id, way_back(row, State.QUEUED), "release"):
+        if row is not None:
             give_back(rows, row)
 
 
@@ -159,17 +158,6 @@ def give_back(rows: Rows, row: Row) -> None:
         rows.end_lease(row, state)
     else:
         rows.finish(row, state)
-
-
-def foreign(rows: Rows, ours: Sequence[Lease], slack: float) -> Foreign:
-    """All leases but these."""
-    own = {lease.job_id for lease in ours}
-    ends = [
-        (row.lease_until - rows.now).total_seconds() + slack
-        for row in rows.running()
-        if row.lease_until is not None and row.id not in own
-    ]
-    return Foreign(late=any(end < 0 for end in ends), ends_in=min((end for end in ends if end >= 0), default=None))
 
 
 def reset(rows: Rows, leases: Sequence[Lease], *, tells: bool = True) -> list[ResetJob]:
@@ -184,8 +172,6 @@ def reset(rows: Rows, leases: Sequence[Lease], *, tells: bool = True) -> list[Re
             continue
         worker = row.worker
         decided = lifecycle.reset(resets=row.resets, max_resets=row.max_resets, max_attempts=row.max_attempts)
-        if not rows.may(row.id, way_back(row, decided.state), "reset"):
-            continue
         rows.keep_try(row, TryEnd.RESET, WORKER_DIED, decided.error)
         row.resets += 1
         row.epoch += 1

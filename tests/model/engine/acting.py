@@ -1,4 +1,4 @@
-"""What each call does to a job in each state, for the memory store: to one job, and to many at once.
+"""What each call does to a job in each state: to one job, and to many at once.
 
 One job: a refusal is an answer. Many: what cannot be changed is left out of the reply. Acting on many never touches a
 live lease, except in ``force_unlock``; for an expired one the epoch moves on, so that its worker learns of the loss.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.jobs import limits
-from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.job import Job, State
 from stowhand.jobs.tries import BY_HAND, WORKER_DIED, TryEnd
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import Answer, Done, Reschedule
@@ -21,9 +20,9 @@ from stowhand.protocols.validation import (
     validate_reschedule,
     validate_workers,
 )
-from stowhand.stores.memory import enqueueing, leasing
-from stowhand.stores.memory.rows import Row, Rows, Transaction
-from stowhand.stores.refusals import refusal
+from tests.model.engine import enqueueing, leasing
+from tests.model.engine.replies import refusal
+from tests.model.engine.rows import Row, Rows, Transaction
 
 
 class Administrator:
@@ -32,25 +31,9 @@ class Administrator:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    async def add_built_in(self, job: NewJob) -> Job:
-        with self._transaction() as rows:
-            return enqueueing.add(rows, limits.check_built_in(job)).job()
-
     async def retry(self, job_id: int) -> Answer:
         with self._transaction() as rows:
             return retry(rows, job_id)
-
-    async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.retry(job_id) for job_id in validate_ids(job_ids)]
-
-    async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        """Those of them that have failed."""
-        with self._transaction() as rows:
-            found = (rows.live.get(job_id) for job_id in validate_ids(job_ids))
-            failed = [row.id for row in found if row is not None and row.state is State.FAILED]
-            for job_id in failed:
-                retry(rows, job_id)
-            return failed
 
     async def cancel(self, job_id: int) -> Answer:
         """At once if it waits; a running one is canceled by its worker."""
@@ -61,20 +44,13 @@ class Administrator:
             assert row is not None
             if row.state is State.PROCESSING:
                 row.cancel_requested = True
-                rows.announce()
                 return Answer(job_id, Done.ASKED, "it is running; its worker will stop it")
             rows.finish(row, State.CANCELED)
             return Answer(job_id, Done.DONE)
 
-    async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.cancel(job_id) for job_id in validate_ids(job_ids)]
-
     async def remove(self, job_id: int) -> Answer:
         with self._transaction() as rows:
             return remove(rows, job_id)
-
-    async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        return [await self.remove(job_id) for job_id in validate_ids(job_ids)]
 
     async def remove_key(self, key: str) -> Answer:
         with self._transaction() as rows:
@@ -118,8 +94,6 @@ class Administrator:
                     set_details(rows, row, given)
                     if row.state is State.FAILED and (waited or died):
                         enqueueing.tell_of_failure(rows, row, BY_HAND if waited else WORKER_DIED)
-            if changed:
-                rows.announce()
             return [row.job() for row in changed]
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
@@ -143,7 +117,6 @@ def retry(rows: Rows, job_id: int) -> Answer:
     rows.begin_round(row)
     row.attempts, row.resets, row.expires_at = 0, 0, None
     row.cancel_requested, row.loses_retries = False, None
-    rows.announce()
     return Answer(job_id, Done.DONE, "" if keeps_key else "its key belongs to another job now, so it has none")
 
 

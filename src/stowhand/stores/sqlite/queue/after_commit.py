@@ -1,0 +1,98 @@
+"""``enqueue_in`` for tests in memory: a job is there after the caller's commit, where that can be heard.
+
+SQLAlchemy and Django tell of it. A driver's own connection tells nobody: then the job is there at once, and the
+store warns.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable
+from contextlib import suppress
+
+from stowhand.errors import ConfigurationError, a_type
+from stowhand.jobs.job import Job, NewJob
+from stowhand.protocols.notices import Notices
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.callers.recognising import hearing_caller, is_asyncpg
+from stowhand.stores.database.sqlite_connection import SqliteConnection
+from stowhand.stores.sqlite.queue import enqueue, trouble
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+
+class AfterCommit:
+    """Of one memory store."""
+
+    def __init__(self, connection: SqliteConnection[Transaction], options: StoreOptions, notices: Notices) -> None:
+        self._connection, self._options, self._notices = connection, options, notices
+        self._warned_types: set[type] = set()
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        job = self._options.whole(job)
+        caller = hearing_caller(connection)
+        if caller is None:
+            return self._at_once(connection, job)
+        held = _HeldJob(self._connection, job)
+        heard: Awaitable[None] | None = caller.hear(held)
+        return held.job if heard is None else _after(heard, held.job)
+
+    def _at_once(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        commit = getattr(connection, "commit", None)
+        if commit is None and not is_asyncpg(connection):
+            raise ConfigurationError(f"enqueue_in needs a connection or a session, not {a_type(connection)}")
+        if type(connection) not in self._warned_types:
+            self._warned_types.add(type(connection))
+            self._notices.warn(
+                f"enqueue_in: {a_type(connection)} tells nobody of its commit, so in memory the job is there at once,"
+                " also if the transaction is rolled back; a test of that runs on a real store",
+                "",
+            )
+        written = self._connection.write(lambda tx: _add(tx, job))
+        return written if commit is not None and not inspect.iscoroutinefunction(commit) else _after(None, written)
+
+
+class _HeldJob:
+    """A job that was enqueued in a transaction. It has its id already, and no reader sees it."""
+
+    def __init__(self, connection: SqliteConnection[Transaction], job: NewJob) -> None:
+        self._connection, self._new = connection, job
+        self._id = connection.write(_reserve_id)
+        self.job = self._look_ahead()
+
+    def show(self) -> None:
+        self._connection.write(lambda tx: _add(tx, self._new, self._id))
+
+    def _look_ahead(self) -> Job:
+        """Return the job as it would be now: it may be another that holds its key."""
+        found: list[Job] = []
+
+        def add_in_vain(tx: Transaction) -> None:
+            found.append(_add(tx, self._new, self._id))
+            raise _Undone
+
+        with suppress(_Undone):
+            self._connection.write(add_in_vain)
+        return found[0]
+
+
+class _Undone(Exception):
+    """The job waits for its commit."""
+
+
+def _reserve_id(tx: Transaction) -> int:
+    last = tx.row("last_id")
+    job_id = 1 if last is None else int(last[0]) + 1
+    tx.raw.execute("DELETE FROM sqlite_sequence WHERE name = 'stowhand_jobs'")
+    tx.raw.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('stowhand_jobs', ?)", (job_id,))
+    return job_id
+
+
+def _add(tx: Transaction, job: NewJob, job_id: int | None = None) -> Job:
+    with trouble.refusing():
+        return enqueue.find(tx, enqueue.add(tx, job, job_id=job_id), job)
+
+
+async def _after(heard: Awaitable[None] | None, job: Job) -> Job:
+    if heard is not None:
+        await heard
+    return job

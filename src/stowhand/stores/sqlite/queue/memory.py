@@ -1,0 +1,189 @@
+"""A store in memory, for tests and for trying out: the embedded queue on a private database of SQLite's.
+
+It has one connection, which every call uses inline, under its lock. Triggers of the connection's own note whether a
+transaction made jobs claimable, so that sleepers are woken for nothing else.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from stowhand.clock import Clock, SystemClock, wall_clock
+from stowhand.protocols.notices import Notices
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.database.sqlite_connection import SqliteConnection
+from stowhand.stores.database.sqlite_wake import DirectWake
+from stowhand.stores.sqlite.queue import moment, schema, trouble
+from stowhand.stores.sqlite.queue.after_commit import AfterCommit
+from stowhand.stores.sqlite.queue.connections import Connections, Work
+from stowhand.stores.sqlite.queue.store import EmbeddedStore
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+T = TypeVar("T")
+NAME = "memory"
+
+_WAITS = "NEW.state IN ('queued', 'errored')"
+_FREES_QUEUE = "OLD.state = 'processing' AND OLD.queue IS NOT NULL"
+_CLAIMABLE = (
+    f"INSERT ON stowhand_jobs WHEN {_WAITS}",
+    f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_WAITS} OR ({_FREES_QUEUE} AND NEW.state = 'failed')",
+    # The worker that runs the job looks for the request when it is woken.
+    "UPDATE OF cancel_requested ON stowhand_jobs WHEN NEW.cancel_requested",
+    f"DELETE ON stowhand_jobs WHEN {_FREES_QUEUE}",
+    "DELETE ON stowhand_paused",
+    "DELETE ON stowhand_pauses",
+)
+
+
+class MemoryStore(EmbeddedStore):
+    """Jobs in this process, gone with it. Behaves as every other store of ours does.
+
+    Several workers share jobs by sharing one ``MemoryStore``. Its heartbeats may be used from another thread.
+    """
+
+    def __init__(
+        self, clock: Clock | None = None, options: StoreOptions | None = None, *, hears_commits: bool = False
+    ) -> None:
+        """``hears_commits``: ``enqueue_in`` is for tests, too: see ``after_commit``."""
+        clock, options, notices = clock or SystemClock(), options or StoreOptions(), Notices()
+        if options.pinned is None and clock.pinned() is not None:
+            options = msgspec.structs.replace(options, pinned=lambda: clock.pinned() or wall_clock())
+        connections = PrivateConnections(clock, options)
+        absent = {
+            "transactions": "a memory store has no transactions; use enqueue()",
+            "connections": "a memory store has none to lend; PostgreSQL has",
+        }
+        super().__init__(connections, options, notices, description=NAME, absent=absent)
+        self.transactions = AfterCommit(connections.connection, options, notices) if hears_commits else None
+
+    async def close(self) -> None:
+        """Nothing: its jobs stay."""
+
+
+class PrivateConnections(Connections):
+    """One connection, used inline."""
+
+    retry_pauses = ()
+
+    def __init__(self, clock: Clock, options: StoreOptions) -> None:
+        super().__init__(Path(NAME), options)
+        self.wake = DirectWake(clock)
+        self.connection = PrivateConnection(self.begun, self.wake)
+
+    def create(self) -> None:
+        pass
+
+    def exists(self) -> bool:
+        return True
+
+    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+        return self.connection
+
+    @contextmanager
+    def unchecked(self, *, writes: bool = False) -> Iterator[SqliteConnection[Transaction]]:
+        yield self.connection
+        if writes:
+            self.connection.write(lambda tx: _create_triggers(tx.raw))
+
+    def probe(self) -> None:
+        return None
+
+    def hear_commits(self) -> None:
+        return None
+
+    async def open(self) -> None:
+        self.connection.read(lambda tx: schema.check(tx.raw, self.path))
+
+    async def write(self, work: Work[T], *, wakes: bool = False) -> T:
+        return self.connection.write(work)
+
+    async def read(self, work: Work[T]) -> T:
+        return self.connection.read(work)
+
+    async def read_all(self, work: Work[T]) -> T:
+        return self.connection.read(work)
+
+    async def on_writer(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def on_reader(self, call: Callable[[], T]) -> T:
+        return call()
+
+    async def close(self) -> None:
+        pass
+
+
+class PrivateConnection(SqliteConnection[Transaction]):
+    """A database in memory, which lasts as long as this object. A forked process has a copy of it."""
+
+    is_on_file = False
+    retry_pauses = ()
+
+    def __init__(self, begun: Callable[[sqlite3.Connection], Transaction], wake: DirectWake) -> None:
+        super().__init__(Path(NAME), self._made, begun, explain=trouble.explain)
+        self._wake = wake
+        self._is_news = threading.Event()
+        """The transaction has made jobs claimable."""
+
+    def write(self, work: Work[T]) -> T:
+        with self._lock:
+            self._is_news.clear()
+            result = super().write(work)
+            is_news = self._is_news.is_set()
+        if is_news:
+            self._wake.ring()
+        return result
+
+    def close(self) -> None:
+        """Nothing: the database would be gone."""
+
+    def _ready(self, patience: float | None = None) -> sqlite3.Connection:
+        if self._raw is None:
+            self._check_fork()
+            self._raw = self._dial()
+        return self._raw
+
+    def _made(self) -> sqlite3.Connection:
+        raw = _connect()
+        # SQLite's function must not lead back to this object: the garbage collector does not see through it.
+        weakref.finalize(self, raw.close)
+        raw.deserialize(_template())
+        for setting in ("trusted_schema = OFF", "temp_store = MEMORY"):
+            raw.execute(f"PRAGMA {setting}")
+        raw.create_function("stowhand_claimable", 0, self._is_news.set)
+        _create_triggers(raw)
+        return raw
+
+
+@cache
+def _template() -> bytes:
+    """An empty database with our tables."""
+    raw = _connect()
+    try:
+        raw.execute("BEGIN")
+        schema.install(Transaction(raw, moment.clock(None)(), keeps=True))
+        raw.execute("COMMIT")
+        return raw.serialize()
+    finally:
+        raw.close()
+
+
+def _connect() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=256)
+
+
+def _create_triggers(raw: sqlite3.Connection) -> None:
+    # Temporary ones belong to the connection: the schema stays that of a file.
+    for number, event in enumerate(_CLAIMABLE):
+        raw.execute(
+            f"CREATE TEMP TRIGGER IF NOT EXISTS claimable_{number} AFTER {event} BEGIN SELECT stowhand_claimable(); END"
+        )
