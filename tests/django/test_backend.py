@@ -90,11 +90,8 @@ def test_a_result_is_found_by_its_id_as_a_number_too(backend: StowhandBackend, s
 
 def test_absent_tables_are_told_with_the_database_that_is_to_be_migrated(site: None) -> None:
     database = Database("postgres", StoreOptions(schema="no_such_schema"))
-    with (
-        pytest.raises(SchemaMissing, match="migrate --database postgres"),
-        database.transaction() as jobs,
-    ):
-        jobs.enqueue(NewJob(task="t"))
+    with pytest.raises(SchemaMissing, match="migrate --database postgres"):
+        database.enqueue(NewJob(task="t"))
 
 
 def test_a_database_that_is_not_there_is_told_with_those_that_are(site: None) -> None:

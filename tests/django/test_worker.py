@@ -125,8 +125,7 @@ def test_a_call_has_a_timeout_of_its_own(backend: StowhandBackend, shop: Any) ->
 def test_a_timeout_that_is_none_counts_for_nothing(backend: StowhandBackend, shop: Any, written: str) -> None:
     """SQL may write anything there."""
     payload = f'{{"args": [0], "_timeout": {written}}}'
-    with backend.database.transaction() as jobs:
-        job = jobs.enqueue(NewJob(task=shop.nap.module_path, payload=payload))
+    job = backend.database.enqueue(NewJob(task=shop.nap.module_path, payload=payload))
     assert timeout_of(job) is None
     assert backend.get_result(str(job.id)).task.timeout == "10ms"
 
@@ -134,9 +133,8 @@ def test_a_timeout_that_is_none_counts_for_nothing(backend: StowhandBackend, sho
 def test_a_job_has_what_no_task_of_djangos_may_have(backend: StowhandBackend, shop: Any) -> None:
     """A priority that SQL, or a hand, has given; a queue that is no longer in QUEUES."""
     name = shop.add.module_path
-    with backend.database.transaction() as jobs:
-        urgent = jobs.enqueue(NewJob(task=name, payload='{"args": [1], "_timeout": "1m"}', priority=-1000))
-        orphan = jobs.enqueue(NewJob(task=f"{name}@closed", payload='{"args": [1]}', priority=-1))
+    urgent = backend.database.enqueue(NewJob(task=name, payload='{"args": [1], "_timeout": "1m"}', priority=-1000))
+    orphan = backend.database.enqueue(NewJob(task=f"{name}@closed", payload='{"args": [1]}', priority=-1))
     drain(backend)
     result = backend.get_result(str(urgent.id))
     assert (result.status, result.return_value, result.task.priority) == (Status.SUCCESSFUL, 1, shop.add.priority)
@@ -276,8 +274,7 @@ def test_a_receiver_that_raises_changes_nothing(backend: StowhandBackend, shop: 
 def test_a_job_of_a_path_that_is_no_task_waits_and_nothing_is_imported(backend: StowhandBackend, shop: Any) -> None:
     """A worker of a newer version may have it."""
     assert "this" not in sys.modules
-    with backend.database.transaction() as jobs:
-        other = jobs.enqueue(NewJob(task="this.s", payload='{"args": []}'))
+    other = backend.database.enqueue(NewJob(task="this.s", payload='{"args": []}'))
     told: list[str] = []
 
     async def work_and_ask(app: App) -> None:
@@ -300,8 +297,9 @@ def test_a_job_of_a_path_that_is_no_task_waits_and_nothing_is_imported(backend: 
 
 
 def test_a_payload_of_another_program_is_an_error_of_the_attempt(backend: StowhandBackend, shop: Any) -> None:
-    with backend.database.transaction() as jobs:
-        other = jobs.enqueue(NewJob(task=shop.add.module_path, payload='{"args": [1], "kwargs": 3}', max_attempts=1))
+    other = backend.database.enqueue(
+        NewJob(task=shop.add.module_path, payload='{"args": [1], "kwargs": 3}', max_attempts=1)
+    )
     drain(backend)
     failed = backend.database.jobs.get(other.id)
     assert failed is not None

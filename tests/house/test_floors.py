@@ -10,7 +10,7 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 # Driver -> the rooms that may import it. Every other room is given a store.
 DRIVERS = {
-    "psycopg": ("stores/database", "stores/postgres", "stores/table/opening"),
+    "psycopg": ("stores/database", "stores/callers", "stores/postgres", "stores/table/opening"),
     "psycopg_pool": ("stores/database", "stores/postgres"),
     "httpx": ("remote/client",),
     "redis": ("flows/redis",),
@@ -19,7 +19,7 @@ DRIVERS = {
     "uvicorn": ("remote/server",),
     "jinja2": ("web/board",),
     "sqlalchemy": ("stores/callers",),
-    "sqlite3": ("stores/database", "stores/sqlite", "cli/demo"),  # the demo keeps a ledger of its own
+    "sqlite3": ("stores/database", "stores/callers", "stores/sqlite", "cli/demo"),  # the demo keeps a ledger of its own
 }
 
 # Room -> what it never imports. A store and the worker meet only in the protocols.

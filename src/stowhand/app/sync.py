@@ -16,7 +16,7 @@ from stowhand.protocols.connections import Connection
 from stowhand.protocols.offered import there
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.queue_store import Administrator, Answer, Inspector, Producer, QueueStore, Schema, Timetable
-from stowhand.stores.callers.recognising import is_asynchronous
+from stowhand.stores.callers.connection_types import is_asynchronous
 from stowhand.tasks.job_handle import JobFields, JobHandle
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.task import ConfiguredTask, refuse_foreign

@@ -79,8 +79,7 @@ class StowhandBackend(BaseTaskBackend):
         """Write a job, and send ``task_enqueued``. Raises InvalidTask, InvalidJob, SchemaMissing."""
         self.validate_task(task)
         job = self.new_job(task, args, kwargs)
-        with self.database.transaction() as jobs:
-            written = jobs.enqueue(job)
+        written = self.database.enqueue(job)
         result = result_of(written, (), task, self.alias)
         task_enqueued.send(type(self), task_result=result)
         return result

@@ -13,6 +13,7 @@ from django.db import transaction as django_transaction
 from django.utils.connection import ConnectionDoesNotExist
 
 from stowhand.errors import ConfigurationError, SchemaMissing
+from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.on_connection import JobsOnConnection
 from stowhand.protocols.store import StoreOptions
 
@@ -87,6 +88,11 @@ class Database:
                 self._jobs = PostgresOnConnection(lambda: self.connection.cursor(), self._raw, self.options)
         return self._jobs
 
+    def enqueue(self, job: NewJob) -> Job:
+        """Write it in the caller's ``atomic()``, else in one of its own. Raises InvalidJob, SchemaMissing."""
+        with self.transaction() as jobs:
+            return jobs.enqueue_in(self.connection, job)
+
     @contextmanager
     def transaction(self) -> Iterator[JobsOnConnection]:
         """In the caller's ``atomic()``, else in one of its own. Raises SchemaMissing."""
@@ -103,15 +109,20 @@ class Database:
         try:
             with self.connection.wrap_database_errors:
                 yield
+        except SchemaMissing as error:
+            raise self._no_tables(error) from error
         except Error as error:
             cause: Any = error.__cause__
             state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
             if state in _ABSENT or "no such table: stowhand_" in str(error):
-                raise SchemaMissing(
-                    f"DATABASES[{self.alias!r}] holds no tables of stowhand ({str(error).splitlines()[0]}): put"
-                    f" 'stowhand.django' into INSTALLED_APPS, and run `{self._migrate}`"
-                ) from error
+                raise self._no_tables(error) from error
             raise
+
+    def _no_tables(self, error: Exception) -> SchemaMissing:
+        return SchemaMissing(
+            f"DATABASES[{self.alias!r}] holds no tables of stowhand ({str(error).splitlines()[0]}): put"
+            f" 'stowhand.django' into INSTALLED_APPS, and run `{self._migrate}`"
+        )
 
     @property
     def _migrate(self) -> str:

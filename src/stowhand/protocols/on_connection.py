@@ -22,8 +22,8 @@ class Cursor(Protocol):
 class JobsOnConnection(Protocol):
     """Nothing here begins or ends a transaction. Errors are those of the connection's library, and InvalidJob."""
 
-    def enqueue(self, job: NewJob) -> Job:
-        """The job exists if and only if the owner of the connection commits."""
+    def enqueue_in(self, connection: object, job: NewJob) -> Job:
+        """``connection``: the library's own. The job exists if and only if its owner commits."""
 
     def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""

@@ -23,7 +23,7 @@ from sqlalchemy.pool import StaticPool
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.jobs.job import Job, NewJob
-from stowhand.stores.callers import recognising
+from stowhand.stores.callers import connection_types
 from tests.conftest import Run
 from tests.support.callers import settled
 
@@ -299,7 +299,7 @@ def test_what_is_closed_or_has_failed_says_so_in_its_own_words(postgres_url: str
 
 
 def test_the_names_of_classes_are_those_of_the_libraries() -> None:
-    for name in recognising.INSTEAD:
+    for name in connection_types.INSTEAD:
         module, _, cls = name.rpartition(".")
         if module.partition(".")[0] in ("django", "flask_sqlalchemy"):
             continue

@@ -171,7 +171,7 @@ app.sync.install()
 app.enqueue_in(sqlite3.connect("{}"), NewJob(task="t"))"""
     file = tmp_path / "shop.db"
     loaded = modules_after(program.format(file, file))
-    assert "stowhand.stores.callers.recognising" in loaded
+    assert "stowhand.stores.callers.connection_types" in loaded
     assert not {"sqlalchemy", "asyncpg", "aiosqlite", "django", "stowhand.stores.callers.sqlalchemy"} & loaded
 
 

@@ -1,52 +1,49 @@
-"""What a store asks of a connection that an application holds and commits.
+"""What a store does with a connection that an application holds and commits.
 
-Everything runs through the application's own object, inside its transaction; nothing here commits. Each call is
-answered at once, or, where the object is asynchronous, by an awaitable.
+Everything runs through the application's own object, inside its transaction; nothing here commits. Each method returns
+its result, or an awaitable of it where the object is asynchronous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import sqlite3
 
 T = TypeVar("T")
 
 POSTGRES, SQLITE = "postgresql", "sqlite"
-"""Databases, as SQLAlchemy and Django call them, too."""
+"""Kinds of databases, named as in SQLAlchemy and Django."""
 
 Check = Callable[[object], None]
-"""Is given the driver's own connection, before anything is written there; raises ConfigurationError."""
+"""Called with the driver's own connection before anything is written there; raises ConfigurationError."""
+
+
+def call_of(function: str) -> str:
+    """Return the statement that calls an SQL function of one text, for drivers whose places are ``%s``."""
+    return f"select {function.replace('%', '%%')}(%s::text)"
 
 
 class PostgresCaller(Protocol):
     """A connection to PostgreSQL."""
 
     def ask(self, function: str, value: str, check: Check) -> Any:
-        """What an SQL function of one text gives, which is a text; or an awaitable of it.
+        """Call an SQL function of one text, and return the text that it returns.
 
         Raises ConfigurationError where the connection's owner could not commit.
         """
 
 
-class SqliteHost(Protocol):
-    """SQLite beneath a connection, in the thread that may use it."""
-
-    def execute(self, sql: str, values: Any = (), /) -> Any:
-        """A cursor: ``fetchone``, ``fetchall``, ``lastrowid``. Raises what sqlite3 raises."""
-
-    @property
-    def in_transaction(self) -> bool: ...
-
-    @property
-    def refusal(self) -> str | None:
-        """Why its owner could not commit a transaction that is begun here."""
-
-
 class SqliteCaller(Protocol):
     """A connection to SQLite."""
 
-    def run(self, work: Callable[[SqliteHost], T]) -> Any:
-        """What the work gives; or an awaitable of it."""
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> Any:
+        """Run the work on the driver's connection, in the thread that may use it, and return its result.
+
+        Raises ConfigurationError where the connection's owner could not commit.
+        """
 
 
 class Held(Protocol):
@@ -54,3 +51,10 @@ class Held(Protocol):
 
     def show(self) -> None:
         """It has been committed."""
+
+
+class HearingCaller(Protocol):
+    """A connection whose library reports its commit."""
+
+    def hear(self, held: Held) -> Any:
+        """Show it when the transaction is committed."""

@@ -1,25 +1,27 @@
 """SQLAlchemy 2: connections and sessions, synchronous and asynchronous, over any of its drivers.
 
 All is done on a ``Connection``: a session is asked for the one of its transaction, and an asynchronous object runs the
-work where its driver can be awaited (``run_sync``). So SQLAlchemy begins its own transaction, and its events see the
-statements.
+work where its driver can be awaited (``run_sync``). So SQLAlchemy begins its own transaction.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, MissingGreenlet, StatementError, UnboundExecutionError
+from sqlalchemy.exc import MissingGreenlet, StatementError, UnboundExecutionError
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.callers.caller import Check, Held, SqliteHost
+from stowhand.stores.callers.caller import Check, Held
 from stowhand.stores.callers.commits import commits_of
+from stowhand.stores.callers.sqlite import AiosqliteCaller, SqliteCaller
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, scoped_session
 
 T = TypeVar("T")
 Runs = Callable[[Callable[["Connection"], Any]], Any]
@@ -31,18 +33,35 @@ _AUTOCOMMIT = (
 )
 
 
-def sqlalchemy_caller(kind: str, given: Any) -> SqlAlchemyCaller:
-    """Of an object of this kind (recognising.py)."""
-    if kind.endswith("scoped_session"):
-        given, kind = given(), kind.replace("scoped_", "")
-    if kind == "session":
-        return SqlAlchemyCaller(_database(given), lambda work: _unawaited(lambda: work(given.connection())))
-    if kind == "async_session":
-        inside = given.sync_session
-        return SqlAlchemyCaller(_database(inside), lambda work: given.run_sync(lambda _: work(inside.connection())))
-    if kind == "async_connection":
-        return SqlAlchemyCaller(given.dialect.name, given.run_sync)
+def of_connection(given: Connection) -> SqlAlchemyCaller:
+    """Make the caller of a ``Connection``."""
     return SqlAlchemyCaller(given.dialect.name, lambda work: _unawaited(lambda: work(given)))
+
+
+def of_session(given: Session) -> SqlAlchemyCaller:
+    """Make the caller of a ``Session``."""
+    return SqlAlchemyCaller(_database(given), lambda work: _unawaited(lambda: work(given.connection())))
+
+
+def of_scoped_session(given: scoped_session[Session]) -> SqlAlchemyCaller:
+    """Make the caller of the session of a ``scoped_session``."""
+    return of_session(given())
+
+
+def of_async_connection(given: AsyncConnection) -> SqlAlchemyCaller:
+    """Make the caller of an ``AsyncConnection``."""
+    return SqlAlchemyCaller(given.dialect.name, given.run_sync)
+
+
+def of_async_session(given: AsyncSession) -> SqlAlchemyCaller:
+    """Make the caller of an ``AsyncSession``."""
+    inside = given.sync_session
+    return SqlAlchemyCaller(_database(inside), lambda work: given.run_sync(lambda _: work(inside.connection())))
+
+
+def of_async_scoped_session(given: async_scoped_session[AsyncSession]) -> SqlAlchemyCaller:
+    """Make the caller of the session of an ``async_scoped_session``."""
+    return of_async_session(given())
 
 
 class SqlAlchemyCaller:
@@ -55,11 +74,10 @@ class SqlAlchemyCaller:
     def ask(self, function: str, value: str, check: Check) -> Any:
         return self._runs(lambda connection: _ask(connection, function, value, check))
 
-    def run(self, work: Callable[[SqliteHost], T]) -> Any:
-        return self._runs(lambda connection: work(_Host(connection)))
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> Any:
+        return self._runs(lambda connection: _run(connection, work))
 
     def hear(self, held: Held) -> Any:
-        """Tell it of the commit; gives ``None``, or an awaitable of it."""
         return self._runs(lambda connection: commits_of(connection).add(connection, held))
 
 
@@ -102,27 +120,15 @@ def _ask(connection: Connection, function: str, value: str, check: Check) -> Any
     return connection.execute(text(f"select {escaped}(cast(:job as text))"), {"job": value}).scalar_one()
 
 
-class _Host:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def execute(self, sql: str, values: Any = (), /) -> Any:
-        try:
-            return self._connection.exec_driver_sql(sql, values or None)
-        except DBAPIError as error:
-            raise (error.orig or error) from error
-
-    @property
-    def in_transaction(self) -> bool:
-        return bool(self._driver.in_transaction)
-
-    @property
-    def refusal(self) -> str | None:
-        # An application that begins by itself (an event "begin") has begun: something has been executed already.
-        driver = self._driver
-        ends_by_itself = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
-        return _AUTOCOMMIT if ends_by_itself else None
-
-    @property
-    def _driver(self) -> Any:
-        return self._connection.connection.driver_connection
+def _run(connection: Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    # SQLAlchemy begins with its first statement, and so does an application that begins by itself (an event "begin").
+    connection.exec_driver_sql("SELECT 1")
+    beneath: Any = connection.connection.dbapi_connection
+    driver: Any = connection.connection.driver_connection
+    ends_by_itself = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+    if ends_by_itself and not driver.in_transaction:
+        raise ConfigurationError(_AUTOCOMMIT)
+    if driver is beneath:
+        return SqliteCaller(driver).run(work)
+    done: T = beneath.run_async(lambda inside: AiosqliteCaller(inside).run(work))
+    return done

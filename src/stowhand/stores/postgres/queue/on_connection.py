@@ -10,15 +10,15 @@ from typing import Any, cast
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.limits import check_options
 from stowhand.jobs.tries import Try
 from stowhand.protocols.on_connection import Cursor
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.protocols.validation import validate_id
+from stowhand.stores.callers.caller import call_of
 from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.in_transaction import InTransaction
 from stowhand.stores.postgres.queue.plan import QueuePlan
-from stowhand.stores.postgres.queue.producing import call_of
 from stowhand.stores.postgres.queue.rows import Row, read_job, read_try
 from stowhand.stores.postgres.queue.schema import Installer
 
@@ -38,10 +38,12 @@ class PostgresOnConnection:
         self._raw = raw
         self._context = PostgresContext("postgresql://", options)
         self._plan = QueuePlan(self._context)
+        self._in_transaction = InTransaction(self._context)
 
-    def enqueue(self, job: NewJob) -> Job:
-        whole = check_options(self._context.options.whole(job))
-        return read_job(self._rows(*call_of(whole, self._context.now()))[0])
+    def enqueue_in(self, connection: object, job: NewJob) -> Job:
+        made = self._in_transaction.enqueue_in(connection, job)
+        assert isinstance(made, Job)  # no library that lends its connection here is awaited
+        return made
 
     def get(self, job_id: int) -> Job | None:
         found = self._rows("get", (validate_id(job_id),))
@@ -60,7 +62,8 @@ class PostgresOnConnection:
         query = self._plan.settle([(lease, settlement)])
         written = [query.read(row)[1] for row in self._run(query.statement, query.values)]
         for job in settlement.then if written == [settlement.state] else ():
-            self.enqueue(job)
+            text = self._in_transaction.text_of(job)
+            self._run(call_of(self._in_transaction.function).encode(), (text,))
         return bool(written)
 
     def live(self) -> int:

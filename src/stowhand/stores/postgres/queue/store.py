@@ -16,9 +16,9 @@ from stowhand.stores.postgres.queue.claiming import Claims
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.flow_tables import PostgresFlowTables
 from stowhand.stores.postgres.queue.from_graphile import GraphileImport
-from stowhand.stores.postgres.queue.guest import Guest
 from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
+from stowhand.stores.postgres.queue.in_transaction import InTransaction
 from stowhand.stores.postgres.queue.inspecting import Inspector
 from stowhand.stores.postgres.queue.operations import Operator
 from stowhand.stores.postgres.queue.producing import Producer
@@ -57,7 +57,7 @@ class PostgresStore:
         passed = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
         self._claims = Claims(context, self._listener, announcement, passed)
         self.jobs = Producer(context)
-        self.transactions = Guest(context)
+        self.transactions = InTransaction(context)
         self.inspect = Inspector(context)
         self.admin = Administrator(context, self.jobs)
         self.operate = Operator(context)

@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.callers.recognising import hearing_caller, is_asyncpg
+from stowhand.stores.callers.connection_types import hearing_caller, is_asyncpg
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction

@@ -12,8 +12,10 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.tries import Try
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions, Verdict
 from stowhand.protocols.validation import validate_id
+from stowhand.stores.callers.sqlite import plain_rows
 from stowhand.stores.passed_over import PassedOver
-from stowhand.stores.sqlite.queue import claim, enqueue, moment, schema, settle, trouble
+from stowhand.stores.sqlite.queue import claim, moment, schema, settle
+from stowhand.stores.sqlite.queue.in_transaction import enqueue_in
 from stowhand.stores.sqlite.queue.producing import get
 from stowhand.stores.sqlite.queue.rows import to_try
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -27,10 +29,10 @@ class SqliteOnConnection:
         self._options = options
         self._now = moment.clock(options.pinned)
 
-    def enqueue(self, job: NewJob) -> Job:
-        with self._transaction() as tx, trouble.refusing():
-            job = self._options.whole(job)
-            return enqueue.find(tx, enqueue.add(tx, job), job)
+    def enqueue_in(self, connection: object, job: NewJob) -> Job:
+        made = enqueue_in(connection, self._options.whole(job), self._begun)
+        assert isinstance(made, Job)  # no library that lends its connection here is awaited
+        return made
 
     def get(self, job_id: int) -> Job | None:
         with self._transaction() as tx:
@@ -71,11 +73,9 @@ class SqliteOnConnection:
 
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
-        """Rows are tuples and texts ``str`` meanwhile, whatever the connection's owner has set."""
         raw = self._raw()
-        row_factory, text_factory = raw.row_factory, raw.text_factory
-        raw.row_factory, raw.text_factory = None, str
-        try:
-            yield Transaction(raw, self._now(), keeps=self._options.history is not None)
-        finally:
-            raw.row_factory, raw.text_factory = row_factory, text_factory
+        with plain_rows(raw):
+            yield self._begun(raw)
+
+    def _begun(self, raw: sqlite3.Connection) -> Transaction:
+        return Transaction(raw, self._now(), keeps=self._options.history is not None)

@@ -12,8 +12,9 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database.sqlite_trouble import is_refused
 from stowhand.stores.group_commit import Board, GroupCommit
-from stowhand.stores.sqlite.queue import enqueue, guest, trouble
+from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
+from stowhand.stores.sqlite.queue.in_transaction import enqueue_in
 from stowhand.stores.sqlite.queue.rows import to_job, to_try
 from stowhand.stores.sqlite.queue.spool import Spool
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -89,8 +90,9 @@ class Producer:
         return await self._connections.write(lambda tx: _add(tx, job, built_in=True), wakes=True)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """Enqueue inside the transaction of the caller's connection; see ``guest``."""
-        return guest.enqueue_in(self._connections, connection, self._options.whole(job))
+        """Enqueue inside the transaction of the caller's connection."""
+        job = self._options.whole(job)
+        return enqueue_in(connection, job, self._connections.begun, self._connections.path)
 
 
 def _is_divisible(error: Exception) -> bool:

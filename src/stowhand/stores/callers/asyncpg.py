@@ -1,20 +1,18 @@
-"""Connections of asyncpg and of aiosqlite, which are drivers alone: each to one kind of database, and asynchronous."""
+"""Connections of asyncpg."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.callers.caller import Check, SqliteHost
-from stowhand.stores.database.sqlite_host import plain_host
-
-T = TypeVar("T")
+from stowhand.stores.callers.caller import POSTGRES, Check
 
 
 class AsyncpgCaller:
     """A connection, of a pool or not. It has no ``commit``: its transactions are blocks."""
+
+    database = POSTGRES
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -36,21 +34,3 @@ def asyncpg_place(connection: Any) -> SimpleNamespace | None:
         return None
     host, port = address if isinstance(address, tuple) else address.rsplit("/.s.PGSQL.", 1)
     return SimpleNamespace(host=host, port=port, dbname=name)
-
-
-class AiosqliteCaller:
-    """A connection of sqlite3 in a thread of its own."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def run(self, work: Callable[[SqliteHost], T]) -> T:
-        """At once in its thread: statements of other coroutines come before or after, never between."""
-        connection = self._connection
-
-        def inside() -> T:
-            with plain_host(connection._conn) as host:  # noqa: SLF001
-                return work(host)
-
-        done: T = await connection._execute(inside)  # noqa: SLF001
-        return done

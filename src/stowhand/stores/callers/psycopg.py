@@ -1,0 +1,55 @@
+"""Connections of psycopg 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg.pq import Format, TransactionStatus
+from psycopg.rows import tuple_row
+
+from stowhand.errors import ConfigurationError
+from stowhand.stores.callers.caller import POSTGRES, Check, call_of
+
+
+class PsycopgCaller:
+    """A connection, whose own kinds of cursors and rows are left aside."""
+
+    database = POSTGRES
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def ask(self, function: str, value: str, check: Check) -> Any:
+        _refuse_autocommit(self._connection)
+        check(self._connection)
+        with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:
+            cursor.format = Format.BINARY  # loaders that an application registers are usually for texts
+            ((answer,),) = cursor.execute(call_of(function).encode(), (value,)).fetchall()
+            return answer
+
+
+class AsyncPsycopgCaller:
+    """The same, awaited."""
+
+    database = POSTGRES
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def ask(self, function: str, value: str, check: Check) -> Any:
+        _refuse_autocommit(self._connection)
+        check(self._connection)
+        async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
+            cursor.format = Format.BINARY
+            await cursor.execute(call_of(function).encode(), (value,))
+            ((answer,),) = await cursor.fetchall()
+            return answer
+
+
+def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    if connection.autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        raise ConfigurationError(
+            "this connection of psycopg's is in autocommit and in no transaction, so that each statement is"
+            " committed by itself: open one, `with connection.transaction():`"
+        )

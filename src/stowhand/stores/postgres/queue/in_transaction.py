@@ -1,0 +1,72 @@
+"""Enqueueing inside a transaction that a caller holds; never committed here.
+
+Every driver and library passes one text to the SQL function ``enqueue_text`` (functions/enqueue.sql), and one back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from stowhand.errors import ConfigurationError
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, NewJob
+from stowhand.stores.callers.asyncpg import asyncpg_place
+from stowhand.stores.callers.caller import POSTGRES
+from stowhand.stores.callers.connection_types import caller_to
+from stowhand.stores.database import trouble
+from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.producing import refused
+
+_reader = msgspec.json.Decoder(Job)
+
+
+class InTransaction:
+    """Puts jobs into the transactions of callers."""
+
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
+        self.function = f"{context.fillings['schema']}.enqueue_text"
+
+    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        """In the transaction of this connection. Raises ConfigurationError where its owner could not commit it."""
+        caller = caller_to(POSTGRES, connection)
+        with self._errors_of(job):
+            answer = caller.ask(self.function, self.text_of(job), self._check_place)
+            return _reader.decode(answer) if isinstance(answer, str) else self._awaited(answer, job)
+
+    def text_of(self, job: NewJob) -> str:
+        """The job as JSON; ``now``: the frozen time of a test."""
+        given, now = limits.check_options(self._context.options.whole(job)), self._context.now()
+        whole = given if now is None else msgspec.to_builtins(given) | {"now": now}
+        return msgspec.json.encode(whole).decode()
+
+    async def _awaited(self, answer: Awaitable[str], job: NewJob) -> Job:
+        with self._errors_of(job):
+            return _reader.decode(await answer)
+
+    def _check_place(self, connection: object) -> None:
+        """Every driver here knows where it is, without a question to the server."""
+        info: Any = getattr(connection, "info", None) or asyncpg_place(connection)
+        name = self._context.address.other_name(info) if info is not None else None
+        if name is not None:
+            raise ConfigurationError(
+                f"this connection is to the database {name!r}, and the queue is at {self._context.address}: one"
+                " transaction can only cover one database. If they are one behind a pooler, give the App this name"
+            )
+
+    @contextmanager
+    def _errors_of(self, job: NewJob) -> Iterator[None]:
+        """A cut there is not ambiguous: the caller has not committed. What is not of the job is the caller's own."""
+        try:
+            yield
+        except Exception as error:
+            own = trouble.beneath(error)
+            if isinstance(own, OverflowError) or trouble.is_about_values(own):
+                raise refused(job, own) from error
+            if trouble.is_absent(own) or trouble.is_forbidden(own):
+                raise self._context.translate(own) from error
+            raise

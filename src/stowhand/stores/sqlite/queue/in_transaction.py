@@ -1,0 +1,97 @@
+"""Enqueueing inside a transaction that a caller holds.
+
+The caller commits or rolls back; nothing here ever commits. Where no transaction is open, one is begun, so that the
+caller's ``commit()`` (or the end of ``with connection:``) decides, in every isolation level of Python's.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.jobs.job import Job, NewJob
+from stowhand.stores.callers.caller import SQLITE
+from stowhand.stores.callers.connection_types import caller_to
+from stowhand.stores.database.sqlite_trouble import is_busy
+from stowhand.stores.sqlite.queue import enqueue, schema, trouble
+from stowhand.stores.sqlite.queue.transaction import Transaction
+
+_IN_MEMORY = "a database in memory"
+Begun = Callable[[sqlite3.Connection], Transaction]
+
+
+def enqueue_in(connection: object, job: NewJob, begun: Begun, path: Path | None = None) -> Job | Awaitable[Job]:
+    """Enqueue one job in the transaction of this connection. ``path``: the file that it has to be to, if any.
+
+    Raises ConfigurationError for a connection to another file, and for one whose owner could not commit.
+    """
+
+    def work(raw: sqlite3.Connection) -> Job:
+        file = _file_of(raw)
+        if path is not None:
+            _check_file(file, path)
+        return _explained(raw, job, begun, path or Path(file or _IN_MEMORY))
+
+    made: Job | Awaitable[Job] = caller_to(SQLITE, connection).run(work)
+    return made
+
+
+def _explained(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> Job:
+    try:
+        schema.check(raw, path)
+        return _enqueue(raw, job, begun, path)
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise StoreUnreachable(
+                f"{path}: this transaction cannot begin to write, because it began as a reader and another one"
+                " wrote since, or has not ended within this connection's timeout. Begin it with BEGIN IMMEDIATE"
+            ) from error
+        raise trouble.explain(error, path) from error
+
+
+def _enqueue(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> Job:
+    began = not raw.in_transaction
+    if began:
+        _begin(raw, path)
+    raw.execute("SAVEPOINT stowhand_enqueue")
+    try:
+        with trouble.refusing():
+            tx = begun(raw)
+            written = enqueue.find(tx, enqueue.add(tx, job), job)
+    except BaseException:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK TO stowhand_enqueue")
+            raw.execute("RELEASE stowhand_enqueue")
+            if began:
+                raw.execute("ROLLBACK")
+        raise
+    raw.execute("RELEASE stowhand_enqueue")
+    return written
+
+
+def _begin(raw: sqlite3.Connection, path: Path) -> None:
+    """Another writer is waited for as long as the caller's connection waits for one."""
+    try:
+        raw.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if is_busy(error):
+            raise StoreUnreachable(
+                f"{path}: another writer has not ended within this connection's timeout; nothing is enqueued: try again"
+            ) from error
+        raise
+
+
+def _file_of(raw: sqlite3.Connection) -> str:
+    """Empty for a database in memory."""
+    named = raw.execute("PRAGMA database_list").fetchall()
+    return next((file for _, schema_name, file in named if schema_name == "main"), "")
+
+
+def _check_file(file: str, path: Path) -> None:
+    if not file or not path.exists() or not path.samefile(file):
+        raise ConfigurationError(
+            f"this connection is to {file or _IN_MEMORY}, and the queue is {path}: one transaction can only"
+            " cover one file, so enqueue without a connection, or keep the queue in the application's own file"
+        )
