@@ -1003,50 +1003,6 @@ CREATE FUNCTION stowhand.completed_within(_key text, _at timestamp with time zon
   where u.key = _key and u.until > _at and not exists (select from "stowhand".live l where l.id = u.job_id)
 $$;
 
-CREATE FUNCTION stowhand.count_states(_most integer) RETURNS TABLE(state text, jobs bigint)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-  _far constant bigint := greatest(_most, 1000000) + 1;
-  _errored bigint := (select count(*) from (
-    select from "stowhand".live l where l.state in ('errored', 'failed') and l.state = 'errored' limit _far) c);
-  _canceled bigint := (select count(*) from (select from "stowhand".history h where h.state = 'canceled' limit _far) c);
-  _rest bigint;
-begin
-  return query values
-    ('processing', (select count(*) from (select from "stowhand".live l where l.state = 'processing' limit _most + 1) c)),
-    ('failed', (select count(*) from (select from "stowhand".live l where l.state = 'failed' limit _most + 1) c)),
-    ('errored', least(_errored, _most + 1)),
-    ('canceled', least(_canceled, _most + 1));
-  if _errored < _far then
-    _rest := _most + 1 + _errored;
-    return query select 'queued', least(sum(w.jobs) - _errored, _most + 1)::bigint from (
-      select count(*) as jobs from (
-        select from "stowhand".live l
-        where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2 limit _rest) c
-      union all
-      select count(*) from (
-        select from "stowhand".live l
-        where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2 limit _rest) c
-      union all
-      select count(*) from (
-        select from "stowhand".live l where l.state in ('queued', 'errored') and l.resets >= 2 limit _rest) c) w;
-  else
-    return query select 'queued', count(*) from (
-      select from "stowhand".live l where l.state = 'queued' limit _most + 1) c;
-  end if;
-  if _canceled < _far then
-    _rest := _most + 1 + _canceled;
-    return query select 'completed', count(*) - _canceled from (select from "stowhand".history h limit _rest) c;
-  else
-    return query select 'completed', count(*) from (
-      select from "stowhand".history h where h.state = 'completed' limit _most + 1) c;
-  end if;
-end $$;
-
 CREATE FUNCTION stowhand.cron_enter(_identifiers text[], _ticks timestamp with time zone[], _specs text[], _backfilled boolean[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(mine boolean, job_id bigint, spec text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1183,53 +1139,6 @@ begin
   end if;
   return _job;
 end $$;
-
-CREATE FUNCTION stowhand.due_heads(_before timestamp with time zone) RETURNS TABLE(id bigint, queue text, task text, run_at timestamp with time zone)
-    LANGUAGE sql STABLE
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
-    AS $$
-  with recursive free as (
-    -- The state is said as in the index live_by_task.
-    (select l.task, l.priority, l.run_at, l.id from "stowhand".live l
-     where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-     order by l.task, l.priority, l.run_at, l.id limit 1)
-    union all
-    select n.task, n.priority, n.run_at, n.id from free f cross join lateral (
-      select l.task, l.priority, l.run_at, l.id from "stowhand".live l
-      where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-        and (l.task, l.priority) > (f.task, f.priority)
-      order by l.task, l.priority, l.run_at, l.id limit 1) n
-  ), serial as (
-    (select l.queue, l.task, l.priority, l.run_at, l.id from "stowhand".live l
-     where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-     order by l.queue, l.task, l.priority, l.run_at, l.id limit 1)
-    union all
-    select n.queue, n.task, n.priority, n.run_at, n.id from serial s cross join lateral (
-      select l.queue, l.task, l.priority, l.run_at, l.id from "stowhand".live l
-      where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-        and (l.queue, l.task, l.priority) > (s.queue, s.task, s.priority)
-      order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) n
-  ), suspects as (
-    select l.queue, l.task, l.run_at, l.id from "stowhand".live l
-    where l.state in ('queued', 'errored') and l.resets >= 2 order by l.priority, l.run_at, l.id limit 2000
-  )
-  select o.id, o.queue, o.task, o.run_at from (
-    select f.run_at, null::text as queue, f.task, f.id from (select * from free limit 2000) f
-    union all
-    select s.run_at, s.queue, s.task, s.id from (select * from serial limit 2000) s
-    union all
-    select s.run_at, s.queue, s.task, s.id from suspects s
-  ) o where o.run_at < _before
-    and not exists (select from "stowhand".queues q where q.name = o.queue and q.paused_at is not null)
-    and not exists (select from "stowhand".pauses p where p.task = o.task)
-  order by o.run_at, o.id
-$$;
 
 CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -2560,23 +2469,6 @@ begin
     from (select distinct u.waiter from unnest(_waiters) as u(waiter) where u.waiter is not null) w;
 end $$;
 
-CREATE FUNCTION stowhand.oldest_due(_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
-    AS $$
-declare
-  _at timestamptz := "stowhand".at(_now);
-begin
-  return coalesce((select extract(epoch from _at - h.run_at) from "stowhand".due_heads(_at) h limit 1), 0);
-end $$;
-
 CREATE FUNCTION stowhand.open_queue(_name text, _at timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
     AS $$
@@ -2601,25 +2493,6 @@ begin
   end if;
   perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
   return case when found then 'free' else 'locked' end;
-end $$;
-
-CREATE FUNCTION stowhand.overdue(_tasks text[], _seconds double precision, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
-    AS $$
-begin
-  return query
-    select h.id from "stowhand".due_heads("stowhand".at(_now) - _seconds * interval '1 second') h
-    where (_tasks is null or h.task = any(_tasks)) and not exists (
-      select from "stowhand".queues q where q.name = h.queue and "stowhand".holds(q.holder_id, q.holder_token))
-    order by h.run_at, h.id limit _limit;
 end $$;
 
 CREATE FUNCTION stowhand.pause_queue(queue_name text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
@@ -3699,87 +3572,6 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,
     _job.progress_text)::"stowhand".jobs
 $$;
-
-CREATE FUNCTION stowhand.standing(_most integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(what text, name text, part text, jobs bigint, more boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-  _at timestamptz := "stowhand".at(_now);
-begin
-  return query
-    with recursive levels as (
-      (select l.task, l.priority from "stowhand".live l
-       where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-       order by l.task, l.priority, l.run_at, l.id limit 1)
-      union all
-      select n.task, n.priority from levels v cross join lateral (
-        select l.task, l.priority from "stowhand".live l
-        where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-          and (l.task, l.priority) > (v.task, v.priority)
-        order by l.task, l.priority, l.run_at, l.id limit 1) n
-    ), counted as (
-      select v.task, c.part, sum(c.jobs) as jobs from levels v cross join lateral (
-        select 'waiting' as part, count(*) as jobs from (
-          select from "stowhand".live l
-          where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-            and l.task = v.task and l.priority = v.priority limit _most + 1) w
-        union all
-        select 'due', count(*) from (
-          select from "stowhand".live l
-          where l.state <> 'processing' and l.state <> 'failed' and l.queue is null and l.resets < 2
-            and l.task = v.task and l.priority = v.priority and l.run_at <= _at limit _most + 1) d) c
-      group by v.task, c.part
-    )
-    select 'task', c.task, c.part, least(c.jobs, _most)::bigint, c.jobs > _most from counted c;
-  return query
-    with waiting as materialized (
-      (select l.task, l.queue, l.run_at from "stowhand".live l
-       where l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2 limit 1000001)
-      union all
-      (select l.task, l.queue, l.run_at from "stowhand".live l
-       where l.state in ('queued', 'errored') and l.resets >= 2 limit _most + 1)
-    ), grouped as (
-      select w.queue, w.task, grouping(w.queue) = 0 as is_queue, count(*) as waiting,
-        count(*) filter (where w.run_at <= _at) as due
-      from waiting w group by grouping sets ((w.queue), (w.task))
-    )
-    select case when g.is_queue then 'queue' else 'task' end, coalesce(g.queue, g.task), p.part, p.jobs,
-      (select count(*) > 1000000 from waiting)
-    from grouped g cross join lateral (values ('waiting', g.waiting), ('due', g.due)) as p(part, jobs)
-    where coalesce(g.queue, g.task) is not null;
-  return query
-    with recursive groups as (
-      (select l.state, l.task from "stowhand".live l where l.state in ('errored', 'failed')
-       order by l.state, l.task limit 1)
-      union all
-      select n.state, n.task from groups g cross join lateral (
-        select l.state, l.task from "stowhand".live l
-        where l.state in ('errored', 'failed') and (l.state, l.task) > (g.state, g.task)
-        order by l.state, l.task limit 1) n
-    )
-    select 'task', g.task, g.state, least(c.jobs, _most), c.jobs > _most from groups g cross join lateral (
-      select count(*) as jobs from (
-        select from "stowhand".live l
-        where l.state in ('errored', 'failed') and l.state = g.state and l.task = g.task limit _most + 1) f) c;
-  return query
-    with failed as materialized (
-      select l.queue from "stowhand".live l where l.state = 'failed'
-      order by l.finished_at desc, l.id desc limit _most + 1
-    )
-    select 'queue', f.queue, 'failed', count(*), (select count(*) > _most from failed) from failed f
-    where f.queue is not null group by f.queue;
-  return query
-    with held as materialized (
-      select l.task, l.queue, l.worker from "stowhand".live l where l.state = 'processing' limit _most + 1
-    )
-    select case when grouping(h.task) = 0 then 'task' when grouping(h.queue) = 0 then 'queue' else 'worker' end,
-      coalesce(h.task, h.queue, h.worker), 'processing', count(*), (select count(*) > _most from held)
-    from held h group by grouping sets ((h.task), (h.queue), (h.worker))
-    having coalesce(h.task, h.queue, h.worker) is not null;
-end $$;
 
 CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]
     LANGUAGE plpgsql

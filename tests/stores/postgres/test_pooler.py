@@ -196,7 +196,7 @@ def mixed_up(program: Program, postgres_url: str) -> Iterator[str]:
         yield bouncer.url
 
 
-@pytest.mark.parametrize("command", ["doctor", "jobs list"])
+@pytest.mark.parametrize("command", ["doctor", "jobs show 1"])
 def test_a_command_that_meets_mixed_up_statements_ends_with_1_and_names_the_flag(
     mixed_up: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

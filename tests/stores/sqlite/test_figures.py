@@ -12,7 +12,9 @@ import pytest
 
 from stowhand.jobs.job import State
 from stowhand.protocols.figures import Amount, Figures
-from stowhand.stores.sqlite.queue import SqliteStore, counting
+from stowhand.stores.kernel import counts, due
+from stowhand.stores.sqlite.queue import SqliteStore
+from stowhand.stores.sqlite.queue.reader import DIALECT
 
 SECOND = 1_000_000
 
@@ -29,9 +31,8 @@ def figures_of(path: Path) -> Figures:
 
 
 @pytest.fixture
-def large(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """5,000 jobs wait, 500 have failed and 5,000 are over; of rows at most a hundred are read."""
-    monkeypatch.setattr(counting, "FEW", 100)
+def large(path: Path) -> Path:
+    """5,000 jobs wait, 500 have failed and 5,000 are over."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         (now,) = connection.execute("SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000").fetchone()
         numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)"
@@ -71,11 +72,17 @@ def test_what_waits_is_counted_however_much_it_is(large: Path) -> None:
     }
 
 
-def test_of_many_failed_jobs_the_newest_have_a_task_and_there_are_more(large: Path) -> None:
+def test_failed_jobs_are_counted_by_task_up_to_a_number(large: Path) -> None:
+    with closing(sqlite3.connect(large, isolation_level=None)) as connection:
+        connection.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000)"
+            " INSERT INTO stowhand_jobs (task, payload, state, priority, run_at, max_attempts, finished_at, created_at,"
+            " updated_at) SELECT 't2', '{}', 'failed', 0, 0, 25, 4000000000000000 + i, 0, 0 FROM n"
+        )
     figures = figures_of(large)
-    assert figures.states[State.FAILED] == Amount(500)
-    (failed,) = (one for one in figures.tasks if one.failed.number)
-    assert (failed.name, failed.failed) == ("t1", Amount(100, least=True))
+    assert figures.states[State.FAILED] == Amount(10_000, least=True)
+    failed = {one.name: one.failed for one in figures.tasks if one.failed.number}
+    assert failed == {"t1": Amount(500), "t2": Amount(10_000, least=True)}
 
 
 def test_a_history_is_counted_by_state(large: Path) -> None:
@@ -90,23 +97,26 @@ def test_a_short_history_is_counted(path: Path) -> None:
 def test_what_waits_is_the_same_whether_it_is_read_whole_or_up_to_a_bound(
     large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file with more ids than the bound is read by the bounded questions."""
+    """What is beyond the bound is not read."""
     whole = figures_of(large)
-    monkeypatch.setattr(counting, "MOST", 5_400)  # of 5,500 ids
+    monkeypatch.setattr(counts, "FAR", 999)  # of 1,000 in a queue
     bounded = figures_of(large)
-    assert (whole.queues, whole.states) == (bounded.queues, bounded.states)
-    assert [one.waiting for one in whole.tasks] == [one.waiting for one in bounded.tasks]
+    assert (whole.states[State.QUEUED], whole.states[State.ERRORED]) == (
+        bounded.states[State.QUEUED],
+        bounded.states[State.ERRORED],
+    )
+    assert [one.waiting for one in bounded.queues] == [Amount(999, least=True)]
+    waiting = [sum(one.waiting.number for one in figures.tasks) for figures in (whole, bounded)]
+    assert waiting == [5_000, 4_999]
 
 
 def test_the_oldest_due_job_is_found_without_reading_what_waits_behind_others(large: Path) -> None:
     """Of (a, b) > (x, y) SQLite searches by the first column alone: each of five tasks and queues was read whole."""
     looks: list[None] = []
-    text = (Path(counting.__file__).parent / "sql" / "figures.sql").read_text()
-    query = text.split("-- name: due_heads\n")[1].split("\n-- name")[0]
+    query = DIALECT.statement(f"{due.HEADS} ORDER BY run_at LIMIT 1")
     with closing(sqlite3.connect(large)) as connection:
         connection.set_progress_handler(lambda: looks.append(None), 100)
         now = int(time.time() * SECOND)
-        given = {"before": now, "tasks": None, "held": True, "limit": 1}
-        ((_, oldest),) = connection.execute(query, given).fetchall()
+        ((_, oldest),) = connection.execute(query, {"before": now}).fetchall()
     assert (now - oldest) / SECOND == pytest.approx(3600, abs=60)
     assert len(looks) < 50, "hundreds of steps of SQLite's machine"

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 FILLINGS = (
-    *("live_jobs", "past_jobs", "live", "past", "workers", "app_versions"),
-    *("ready", "serial", "suspects", "running", "failed", "errored", "canceled"),
-    *("find", "has_flag"),
+    *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions", "throughput"),
+    *("pauses", "paused_queues"),
+    *("ready", "ready_by_place", "serial", "suspects", "running", "failed", "troubled", "canceled"),
+    *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task"),
 )
 _TEXTS = 500
 """Statements that are kept: those of a filter differ by what is asked."""

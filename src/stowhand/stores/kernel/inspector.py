@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.jobs.job import Job
-from stowhand.protocols.operating import HELD_SHOWN, AppVersion, Held, WorkerRow
-from stowhand.protocols.queue_store import NEWEST, JobFilter
+from stowhand.jobs.job import Job, State
+from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
+from stowhand.protocols.operating import (
+    HELD_SHOWN,
+    OVERDUE_SECONDS,
+    AppVersion,
+    Explanation,
+    Held,
+    QueueRow,
+    TaskRow,
+    WorkerRow,
+)
+from stowhand.protocols.queue_store import NEWEST, Failures, JobFilter
 from stowhand.protocols.searching import ANY, NOTHING, Found, Search
-from stowhand.protocols.validation import validate_filter, validate_search
+from stowhand.protocols.validation import validate_filter, validate_id, validate_search
+from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_tasks, read_figures
+from stowhand.stores.kernel.due import find_overdue, oldest_due
+from stowhand.stores.kernel.explanation import explain_job
+from stowhand.stores.kernel.failures import group_failures
 from stowhand.stores.kernel.lists import list_jobs
 from stowhand.stores.kernel.question import Engine
+from stowhand.stores.kernel.queues import list_queues
 from stowhand.stores.kernel.search import search
 from stowhand.stores.kernel.workers import list_app_versions, list_held, list_workers
 
@@ -32,6 +47,48 @@ class Inspector:
         if valid is None:
             return NOTHING
         return await self._engine.answer(lambda: search(self._engine, valid), is_long=True)
+
+    async def failures(self) -> Sequence[Failures]:
+        """By the last entry of each."""
+        return await self._engine.answer(lambda: group_failures(self._engine), is_long=True)
+
+    async def counts(self) -> dict[State, int]:
+        """Every state is a key."""
+        amounts = await self._engine.answer(lambda: count_states(EVERY), is_long=True)
+        return {state: amount.number for state, amount in amounts.items()}
+
+    async def amounts(self) -> dict[State, Amount]:
+        """Every state is a key."""
+        return await self._engine.answer(count_states, is_long=True)
+
+    async def oldest_due(self) -> float:
+        """Seconds for which the job that is due longest could have run."""
+        return await self._engine.answer(lambda: oldest_due(self._engine))
+
+    async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
+        """Ids, the oldest first."""
+        return await self._engine.answer(lambda: find_overdue(self._engine, tasks, seconds))
+
+    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
+        """By name."""
+        return await self._engine.answer(lambda: list_queues(self._engine, is_paused=paused), is_long=True)
+
+    async def figures(self, most: int = COUNTED) -> Figures:
+        """By indexes."""
+        return await self._engine.answer(lambda: read_figures(self._engine, most), is_long=True)
+
+    async def pauses(self) -> Pauses:
+        """By name."""
+        return await self._engine.answer(lambda: list_pauses(self._engine))
+
+    async def tasks(self) -> Sequence[TaskRow]:
+        """By name."""
+        return await self._engine.answer(lambda: list_tasks(self._engine), is_long=True)
+
+    async def explain(self, job_id: int) -> Explanation | None:
+        """Why it is not running."""
+        valid = validate_id(job_id)
+        return await self._engine.answer(lambda: explain_job(self._engine, valid))
 
     async def workers(self) -> Sequence[WorkerRow]:
         """By name."""

@@ -16,6 +16,7 @@ from stowhand.jobs.job import Job
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+_SOME = "SELECT count(*) FROM (SELECT 1 FROM %s LIMIT :most) AS counted"
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -48,3 +49,15 @@ class Engine(Protocol):
 
     def read_names(self, value: Any) -> tuple[str, ...] | None:
         """A value of a column of lists of texts."""
+
+
+def read_now(engine: Engine) -> Question[datetime]:
+    """The store's time."""
+    ((now,),) = yield Query("SELECT :now")
+    return engine.read_moment(now)
+
+
+def count_some(source: str, most: int) -> Question[int]:
+    """Count the rows of a FROM clause, up to one more than ``most``."""
+    ((number,),) = yield Query(_SOME % source, {"most": most + 1})
+    return int(number)

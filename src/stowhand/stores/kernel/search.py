@@ -12,7 +12,7 @@ from stowhand.protocols.figures import COUNTED, Amount
 from stowhand.protocols.searching import ABOVE_ALL, FIRST_PIECE, Found, Place, Search, micros_of, moment_of, title
 from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.lists import TABLES, conditions, values_of
-from stowhand.stores.kernel.question import Engine, Query, Question, Row
+from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some
 from stowhand.stores.searching import Part, SearchProgress
 
 LONGEST_PIECE = 50_000
@@ -20,7 +20,6 @@ LONGEST_PIECE = 50_000
 SHARE = 6
 """A piece takes as much of the time that is left, about."""
 _PIECE = "SELECT count(*), min(id) FROM (SELECT id FROM {%s} WHERE id < :below ORDER BY id DESC LIMIT :rows) AS piece"
-_SOME = "SELECT count(*) FROM (SELECT 1 FROM {%s} LIMIT :most) AS counted"
 # Those that wait, and among suspects, running and failed jobs those of the queue.
 _OF_QUEUE = " UNION ALL ".join(
     f"SELECT * FROM (SELECT id, queue FROM {{{index}}}{condition} LIMIT :most) AS {index}"
@@ -85,8 +84,7 @@ class _Searcher:
             names = [name for name, states in TABLES.items() if self._wanted.wanted & set(states)]
         number = 0
         for name in names:
-            ((some,),) = yield Query(_SOME % name, {"most": COUNTED + 1})
-            number += some
+            number += yield from count_some(f"{{{name}}}", COUNTED)
         return Amount.up_to(COUNTED, number)
 
     def _few_ids(self) -> Question[list[int] | None]:

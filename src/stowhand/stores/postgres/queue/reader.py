@@ -18,15 +18,16 @@ T = TypeVar("T")
 SETTINGS = b"""
     select pg_catalog.set_config('enable_seqscan', 'off', true),
            pg_catalog.set_config('enable_bitmapscan', 'off', true),
+           pg_catalog.set_config('enable_sort', 'off', true),
            pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
            pg_catalog.set_config('jit', 'off', true)
 """
 _TYPES = {
-    **dict.fromkeys(("task", "queue", "key", "flag", "worker", "error"), "text"),
-    **dict.fromkeys(("after", "below", "first"), "bigint"),
-    **dict.fromkeys(("limit", "rows", "most", "each"), "int"),
-    **dict.fromkeys(("since", "until", "at"), "timestamptz"),
-    "states": "text[]",
+    **dict.fromkeys(("task", "queue", "key", "flag", "worker", "error", "state"), "text"),
+    **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "most", "each"), "bigint"),
+    **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
+    **dict.fromkeys(("states", "tasks", "queues"), "text[]"),
+    "priority": "int",
     "ids": "bigint[]",
 }
 _NOW = "coalesce(%(now)s::timestamptz, now())"
@@ -37,16 +38,24 @@ _FILLINGS = {
     "past_jobs": "{schema}.past_jobs",
     "workers": "{schema}.workers",
     "app_versions": "{schema}.app_versions",
+    "throughput": "{schema}.throughput",
+    "tries": "{schema}.tries",
+    "pauses": "{schema}.pauses",
+    "paused_queues": "(select name as queue, paused_at as since from {schema}.queues where paused_at is not null)",
     # As in the index live_by_task.
     "ready": "{schema}.live where state <> 'processing' and state <> 'failed' and queue is null and resets < 2",
+    "ready_by_place": "{schema}.live where state in ('queued', 'errored') and queue is null and resets < 2",
     "serial": "{schema}.live where state in ('queued', 'errored') and queue is not null and resets < 2",
     "suspects": "{schema}.live where state in ('queued', 'errored') and resets >= 2",
     "running": "{schema}.live where state = 'processing'",
     "failed": "{schema}.live where state = 'failed'",
-    "errored": "{schema}.live where state in ('errored', 'failed') and state = 'errored'",
+    "troubled": "{schema}.live where state in ('errored', 'failed')",
     "canceled": "{schema}.history where state = 'canceled'",
     "find": "strpos",
     "has_flag": "%(flag)s::text = any(flags)",
+    "is_forbidden": "coalesce(flags && %(forbidden)s::text[], false)",
+    "lease_until": "lease_until",
+    "on_failure_task": "on_failure->>'task'",
 }
 
 

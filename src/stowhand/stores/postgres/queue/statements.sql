@@ -164,40 +164,6 @@ from {schema}.everything where id = %s::bigint
 select number, round, worker, started_at, ended_at, outcome, error_class, error
 from {schema}.tries where job_id = %s::bigint order by place
 
--- name: count_states
-select state, jobs from {schema}.count_states(%s::int)
-
--- name: counted_tasks
-select distinct task from {schema}.throughput
-where seconds = 60 and begins > coalesce(%s::timestamptz, now()) - %s::float8 * interval '1 second'
-
--- name: failures
-select g.task, g.error_class, g.jobs, g.latest, g.at,
-  (select l.last_error from {schema}.live l where l.id = g.latest), g.since, g.every > %(most)s::int
-from (
-  select f.task, t.error_class, count(*)::int as jobs, max(f.finished_at) as at, min(f.finished_at) as since,
-    (array_agg(f.id order by f.finished_at desc, f.id desc))[1] as latest, f.every
-  from (
-    select l.id, l.task, l.finished_at, (
-      select count(*) from (select from {schema}.live e where e.state = 'failed' limit %(most)s::int + 1) c) as every
-    from {schema}.live l
-    where l.state = 'failed' order by l.finished_at desc, l.id desc limit %(most)s::int) f
-    left join lateral (
-      select e.error_class from {schema}.tries e where e.job_id = f.id order by e.place desc limit 1) t on true
-  group by f.task, t.error_class, f.every) g
-order by g.jobs desc, g.at desc, g.latest desc
-
--- name: counts
-select state, count(*) from {schema}.live group by state
-union all
-select state, count(*) from {schema}.history group by state
-
--- name: oldest_due
-select {schema}.oldest_due(%s::timestamptz)
-
--- name: overdue
-select {schema}.overdue(%s::text[], %s::float8, %s::int, %s::timestamptz)
-
 -- name: retry
 select done, why from {schema}.retry(%s::bigint, %s::timestamptz)
 
@@ -397,72 +363,6 @@ select {schema}.pause_task(%s, %s::timestamptz)
 -- name: resume_task
 select {schema}.resume_task(%s, %s::timestamptz)
 
--- name: pauses
-select task, since from {schema}.pauses order by task collate "C"
-
--- Each part from its index, which alone says what is asked of a million that wait; so the newest failed ones are enough.
--- Nothing runs in parallel with set_config: starting two processes costs three times what they count.
--- name: queues
-select coalesce(j.name, q.name), q.paused_at, nullif(q.holder_id, -1), coalesce(j.waiting, 0), coalesce(j.due, 0),
-  coalesce(j.running, 0), coalesce(j.failed, 0), j.due_since
-from (
-  select p.name, sum(p.waiting)::bigint as waiting, sum(p.due)::bigint as due, sum(p.running)::bigint as running,
-    sum(p.failed)::bigint as failed, min(p.due_since) as due_since
-  from (
-    select coalesce(%(now)s::timestamptz, now()) as at, set_config('max_parallel_workers_per_gather', '0', true) as alone
-  ) v cross join lateral (
-    select w.queue as name, count(*) as waiting, count(*) filter (where w.run_at <= v.at) as due, 0 as running, 0 as failed,
-      min(w.run_at) filter (where w.run_at <= v.at) as due_since
-    from {schema}.live w
-    where w.state in ('queued', 'errored') and w.queue is not null and w.resets < 2 group by w.queue
-    union all
-    select s.queue, count(*), count(*) filter (where s.run_at <= v.at), 0, 0,
-      min(s.run_at) filter (where s.run_at <= v.at) from {schema}.live s
-    where s.state in ('queued', 'errored') and s.resets >= 2 and s.queue is not null group by s.queue
-    union all
-    select r.queue, 0, 0, count(*), 0, null from {schema}.live r
-    where r.state = 'processing' and r.queue is not null group by r.queue
-    union all
-    select f.queue, 0, 0, 0, count(*), null from (
-      select l.queue from {schema}.live l where l.state = 'failed'
-      order by l.finished_at desc, l.id desc limit %(most)s::int) f
-    where f.queue is not null group by f.queue) p
-  group by p.name
-) j full join {schema}.queues q on q.name = j.name
-where j.name is not null or q.paused_at is not null
-order by coalesce(j.name, q.name) collate "C"
-
--- The same of the paused ones, of which there are few: nothing is read of the others.
--- name: queues_paused
-with others as materialized (
-  select r.queue, count(*) as running, 0 as failed from {schema}.live r
-  where r.state = 'processing' and r.queue is not null group by r.queue
-  union all
-  select f.queue, 0, count(*) from (
-    select l.queue from {schema}.live l where l.state = 'failed'
-    order by l.finished_at desc, l.id desc limit %(most)s::int) f
-  where f.queue is not null group by f.queue)
-select q.name, q.paused_at, nullif(q.holder_id, -1), w.waiting, w.due,
-  coalesce((select sum(o.running) from others o where o.queue = q.name), 0)::bigint,
-  coalesce((select sum(o.failed) from others o where o.queue = q.name), 0)::bigint, w.due_since
-from {schema}.queues q cross join (values (coalesce(%(now)s::timestamptz, now()))) as v(at) cross join lateral (
-  select sum(p.waiting)::bigint as waiting, sum(p.due)::bigint as due, min(p.due_since) as due_since from (
-    select count(*) as waiting, count(*) filter (where l.run_at <= v.at) as due,
-      min(l.run_at) filter (where l.run_at <= v.at) as due_since
-    from {schema}.live l
-    where l.queue = q.name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-    union all
-    select count(*), count(*) filter (where s.run_at <= v.at), min(s.run_at) filter (where s.run_at <= v.at)
-    from {schema}.live s where s.queue = q.name and s.state in ('queued', 'errored') and s.resets >= 2) p) w
-where q.paused_at is not null
-order by q.name collate "C"
-
--- name: live_counts
-select what, name, part, jobs, more from {schema}.standing(%s::int, %s::timestamptz)
-
--- name: paused_queues
-select name, paused_at from {schema}.queues where paused_at is not null order by name collate "C"
-
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
   %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[], %(app_version)s, %(abandoned_threads)s::int,
@@ -492,41 +392,6 @@ select seconds, extract(epoch from begins)::bigint, '', tally::text from {schema
 where seconds = 60 and begins < %(until)s::timestamptz
   and begins > greatest(%(since)s::timestamptz - interval '1 minute', (
     select coalesce(max(t.begins), '-infinity') from {schema}.throughput t where t.seconds = -60))
-
--- What explain needs of a live job beside the job: its queue, and who holds that.
--- name: circumstances
-select v.at, j.lease_until, q.paused_at, h.id, h.worker, h.started_at, h.lease_until, j.expires_at,
-  j.on_failure->>'task'
-from {schema}.live j
-  cross join (values (coalesce(%s::timestamptz, clock_timestamp()))) as v(at)
-  left join {schema}.queues q on q.name = j.queue
-  left join {schema}.live h on h.id = q.holder_id and h.id <> j.id
-where j.id = %s::bigint
-
--- How many are taken before it by workers with these tasks (NULL: any) that leave these flags alone. `is not distinct`
--- would use no index, so each of the two kinds of queue has its own count.
--- name: ahead
-select case when %(queue)s::text is null then (
-    select count(*) from (
-      select from {schema}.live a
-      where a.state in ('queued', 'errored') and a.queue is null and a.resets < 2 and a.run_at <= %(at)s::timestamptz
-        and (a.priority, a.run_at, a.id) < (%(priority)s::int, %(run_at)s::timestamptz, %(id)s::bigint)
-        and (%(tasks)s::text[] is null or a.task = any(%(tasks)s::text[]))
-        and (a.flags is null or not a.flags && %(forbidden)s::text[]) limit %(most)s) c)
-  else (
-    select count(*) from (
-      select from {schema}.live a
-      where a.state in ('queued', 'errored') and a.queue = %(queue)s::text and a.resets < 2
-        and a.run_at <= %(at)s::timestamptz
-        and (a.priority, a.run_at, a.id) < (%(priority)s::int, %(run_at)s::timestamptz, %(id)s::bigint)
-        and (%(tasks)s::text[] is null or a.task = any(%(tasks)s::text[]))
-        and (a.flags is null or not a.flags && %(forbidden)s::text[]) limit %(most)s) c) end
-
--- Of each worker how many it holds, and the one that it has held longest.
--- name: busy
-select j.worker, count(*)::int, (array_agg(j.id order by j.started_at, j.id))[1],
-  (array_agg(j.task order by j.started_at, j.id))[1], min(j.started_at)
-from {schema}.live j where j.state = 'processing' group by j.worker
 
 -- name: purge_history
 select completed, canceled, _next

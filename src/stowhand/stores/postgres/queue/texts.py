@@ -20,7 +20,7 @@ _FUNCTION = re.compile(
 FUNCTIONS = (
     *("views", "time", "tries", "waiters", "uniques", "enqueue", "queues", "claim", "idle", "on_failure", "settle"),
     *("expire", "leases", "inspect", "jobs"),
-    *("add_job", "administer", "cron", "flows", "operate", "figures", "throughput", "maintain"),
+    *("add_job", "administer", "cron", "flows", "operate", "throughput", "maintain"),
     *("shared_name",),
     *("finish", "grants"),
 )

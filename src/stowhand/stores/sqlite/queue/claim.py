@@ -127,7 +127,7 @@ def _candidates(tx: Transaction, request: ClaimRequest) -> Generator[Candidate, 
 
 
 def _paused_tasks(tx: Transaction) -> set[str]:
-    return {task for task, _ in tx.run("pauses")}
+    return {*tx.column("pauses")}
 
 
 def _tasks(tx: Transaction, wanted: tuple[str, ...] | None, step: str, paused: set[str]) -> list[str]:

@@ -19,6 +19,7 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 T = TypeVar("T")
 _names = msgspec.json.Decoder(tuple[str, ...])
 _JOBS = "stowhand_jobs INDEXED BY stowhand_jobs"
+_FLAGS = "json_each(CASE WHEN json_valid(flags) THEN flags END)"
 _WAITS = "state IN ('queued', 'errored')"
 DIALECT = Dialect(
     {
@@ -28,15 +29,26 @@ DIALECT = Dialect(
         "past_jobs": "stowhand_past",
         "workers": "stowhand_workers",
         "app_versions": "stowhand_app_versions",
+        "throughput": "stowhand_throughput",
+        "tries": "stowhand_tries",
+        "pauses": "stowhand_pauses",
+        "paused_queues": "stowhand_paused",
         "ready": f"{_JOBS}_ready WHERE {_WAITS} AND queue IS NULL AND resets < 2",
+        "ready_by_place": f"{_JOBS}_ready WHERE {_WAITS} AND queue IS NULL AND resets < 2",
         "serial": f"{_JOBS}_serial WHERE {_WAITS} AND queue IS NOT NULL AND resets < 2",
         "suspects": f"{_JOBS}_suspect WHERE {_WAITS} AND resets >= 2",
         "running": f"{_JOBS}_running WHERE state = 'processing'",
         "failed": f"{_JOBS}_failed WHERE state = 'failed'",
-        "errored": f"{_JOBS}_errored WHERE state = 'errored'",
+        "troubled": f"{_JOBS}_troubled WHERE state IN ('errored', 'failed')",
         "canceled": "stowhand_history INDEXED BY stowhand_history_canceled WHERE state = 'canceled'",
         "find": "instr",
-        "has_flag": ":flag IN (SELECT value FROM json_each(CASE WHEN json_valid(flags) THEN flags END))",
+        "has_flag": f":flag IN (SELECT value FROM {_FLAGS})",
+        "is_forbidden": f"EXISTS (SELECT 1 FROM {_FLAGS} WHERE value IN (SELECT value FROM json_each(:forbidden)))",
+        # A lease of another boot ended with that boot, at an unknown time.
+        "lease_until": (
+            "CASE WHEN lease_boot = :boot THEN :now + lease_until - :ticks WHEN lease_boot IS NOT NULL THEN 0 END"
+        ),
+        "on_failure_task": "json_extract(on_failure, '$.task')",
     },
     value=lambda name: f":{name}",
     is_one_of=lambda column, name: f"{column} IN (SELECT value FROM json_each(:{name}))",
@@ -65,7 +77,7 @@ class Reader:
 
 
 def _answer(tx: Transaction, question: Question[T]) -> T:
-    times = {"now": tx.now.wall}
+    times = {"now": tx.now.wall, "boot": tx.now.boot, "ticks": tx.now.ticks}
     try:
         query = next(question)
         while True:

@@ -109,7 +109,7 @@ CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_
 
 -- For people. A job that does not fail is in neither.
 CREATE INDEX stowhand_jobs_failed ON stowhand_jobs (finished_at) WHERE state = 'failed';
-CREATE INDEX stowhand_jobs_errored ON stowhand_jobs (task, queue) WHERE state = 'errored';
+CREATE INDEX stowhand_jobs_troubled ON stowhand_jobs (state, task) WHERE state IN ('errored', 'failed');
 
 -- Paused queues.
 CREATE TABLE stowhand_paused (

@@ -121,3 +121,6 @@ WHERE recheck_at = -62135596800000000 AND queue NOT IN (SELECT queue FROM stowha
 SELECT min(run_at) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
 WHERE state IN ('queued', 'errored') AND resets >= 2 AND task NOT IN (SELECT task FROM stowhand_pauses)
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+
+-- name: pauses
+SELECT task FROM stowhand_pauses

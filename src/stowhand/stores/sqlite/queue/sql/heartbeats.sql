@@ -94,3 +94,10 @@ DELETE FROM stowhand_ticks WHERE (identifier, tick) IN (
     SELECT identifier, tick FROM stowhand_ticks INDEXED BY stowhand_ticks_by_time
     WHERE tick < :before ORDER BY tick LIMIT :limit
 )
+
+-- name: app_version_seen
+UPDATE stowhand_app_versions SET seen_at = :now WHERE version = :version AND seen_at >= :now - :gone
+
+-- name: app_version_new
+INSERT INTO stowhand_app_versions (version, since, seen_at) VALUES (:version, :now, :now)
+ON CONFLICT (version, since) DO NOTHING

@@ -3,11 +3,6 @@ SELECT * FROM stowhand_live WHERE id = :id
 UNION ALL
 SELECT * FROM stowhand_past WHERE id = :id
 
--- name: counts
-SELECT state, count(*) FROM stowhand_jobs GROUP BY state
-UNION ALL
-SELECT state, count(*) FROM stowhand_history GROUP BY state
-
 -- name: state
 SELECT state FROM stowhand_jobs WHERE id = :id
 UNION ALL

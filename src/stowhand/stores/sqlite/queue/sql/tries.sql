@@ -18,20 +18,6 @@ DELETE FROM stowhand_tries WHERE job_id IN (SELECT value FROM json_each(:ids))
 SELECT number, round, worker, started_at, ended_at, outcome, error_class, error
 FROM stowhand_tries WHERE job_id = :id ORDER BY place
 
--- name: failures
--- Bare columns go with the only max: of the newest, of several the one with the highest id.
-SELECT task, error_class, count(*), id, finished_at, (SELECT last_error FROM stowhand_jobs AS newest WHERE newest.id = job.id),
-    min(finished_at), max(place)
-FROM (
-    SELECT id, task, finished_at, row_number() OVER (ORDER BY finished_at, id) AS place, (
-        SELECT error_class FROM stowhand_tries WHERE job_id = id ORDER BY stowhand_tries.place DESC LIMIT 1
-    ) AS error_class
-    FROM stowhand_jobs WHERE id IN (
-        SELECT id FROM stowhand_jobs INDEXED BY stowhand_jobs_failed
-        WHERE state = 'failed' ORDER BY finished_at DESC LIMIT :most
-    )
-) AS job GROUP BY task, error_class ORDER BY count(*) DESC, finished_at DESC, id DESC
-
 -- name: failed_by_numbers
 -- Of `ids`, those that `reschedule` fails.
 SELECT id FROM stowhand_jobs

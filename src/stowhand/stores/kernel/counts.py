@@ -1,0 +1,195 @@
+"""How many jobs there are: counted by indexes, exact up to a limit, and beyond it only that there are more."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from stowhand.jobs.job import State
+from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount, Figures, Pauses, Tallies
+from stowhand.protocols.operating import TaskRow
+from stowhand.protocols.throughput import MOST_TASKS
+from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
+from stowhand.stores.kernel.workers import list_workers
+from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
+
+EVERY = 2**62
+"""More jobs than there can be."""
+FAR = COUNTED_FOR_METRICS
+"""Entries of an index that are read to tell apart what it holds."""
+_DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
+# Tasks and priorities are visited one by one: what is not due, and of other tasks, costs one step. Each step compares
+# one column: of (a, b) > (x, y) SQLite's search uses the first alone, and reads all that has the same one.
+_READY = """
+WITH RECURSIVE levels (task, priority) AS (
+    SELECT * FROM (SELECT task, priority FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
+    UNION ALL
+    SELECT job.task, job.priority FROM levels JOIN {live} AS job ON job.id = coalesce((
+        SELECT id FROM {ready} AND task = levels.task AND priority > levels.priority ORDER BY priority, run_at LIMIT 1
+    ), (
+        SELECT id FROM {ready} AND task > levels.task ORDER BY task, priority, run_at LIMIT 1
+    ))
+)
+SELECT task, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {ready} AND task = levels.task AND priority = levels.priority LIMIT :most
+    ) AS waiting
+), (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {ready} AND task = levels.task AND priority = levels.priority AND run_at <= :now LIMIT :most
+    ) AS due
+)
+FROM levels
+"""
+# Groups of all are read in the order of the index, which takes a third of the time.
+_SERIAL = {
+    "task": f"""
+        SELECT task, CAST(sum(jobs) AS bigint), CAST(sum(due) AS bigint) FROM (
+            SELECT task, count(*) AS jobs, {_DUE} FROM {{serial}} GROUP BY queue, task
+        ) AS queues GROUP BY task
+    """,
+    "queue": f"SELECT queue, count(*), {_DUE} FROM {{serial}} GROUP BY queue",
+}
+_FIRST_SERIAL = f"""
+SELECT %s, count(*), {_DUE} FROM (SELECT task, queue, run_at FROM {{serial}} LIMIT :most) AS first GROUP BY 1
+"""
+_SUSPECTS = f"""
+SELECT task, queue, count(*), {_DUE} FROM (SELECT task, queue, run_at FROM {{suspects}} LIMIT :most) AS first
+GROUP BY task, queue
+"""
+_TROUBLED = """
+SELECT task, count(*) FROM (SELECT task FROM {troubled} AND state = :state LIMIT :most) AS first GROUP BY task
+"""
+NEWEST_FAILED = """
+SELECT queue, count(*) FROM (
+    SELECT queue FROM {failed} ORDER BY finished_at DESC, id DESC LIMIT :most
+) AS newest GROUP BY queue
+"""
+_RUNNING = """
+SELECT task, queue, worker, count(*) FROM (SELECT task, queue, worker FROM {running} LIMIT :most) AS first
+GROUP BY task, queue, worker
+"""
+
+
+def count_states(most: int = COUNTED) -> Question[dict[State, Amount]]:
+    """Jobs by state, exact up to ``most``."""
+    errored, canceled = "{troubled} AND state = 'errored'", "{canceled}"
+    counts = {
+        State.PROCESSING: (yield from count_some("{running}", most)),
+        State.FAILED: (yield from count_some("{failed}", most)),
+    }
+    for few, many, some_of, all_of, table in (
+        (State.ERRORED, State.QUEUED, errored, ("{ready}", "{serial}", "{suspects}"), "{live}"),
+        (State.CANCELED, State.COMPLETED, canceled, ("{past}",), "{past}"),
+    ):
+        far = max(most, FAR)
+        counts[few] = number = yield from count_some(some_of, far)
+        if number > far:
+            counts[many] = yield from count_some(f"{table} WHERE state = '{many}'", most)
+            continue
+        # What has no index of its own is all but the few that have one.
+        counts[many] = -number
+        for source in all_of:
+            counts[many] += yield from count_some(source, most + number)
+    return {state: Amount.up_to(most, counts[state]) for state in State}
+
+
+def read_figures(engine: Engine, most: int) -> Question[Figures]:
+    """By indexes."""
+    live = yield from _count_live(most)
+    return Figures(
+        states=(yield from count_states(most)),
+        tasks=live["task"].live(),
+        queues=live["queue"].live(),
+        workers=live["worker"].live(),
+        paused=(yield from list_paused(engine)),
+        pauses=(yield from list_pauses(engine)),
+    )
+
+
+def list_tasks(engine: Engine) -> Question[Sequence[TaskRow]]:
+    """By name."""
+    live = yield from _count_live(COUNTED, of_queues=False)
+    since = (yield from read_now(engine)) - timedelta(seconds=COUNTED_FOR)
+    text = "SELECT DISTINCT task FROM {throughput} WHERE seconds = 60 AND begins > :since"
+    counted = [task for (task,) in (yield Query(text, {"since": since}))]
+    workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
+    return known_tasks(live["task"].live(MOST_TASKS), counted, workers, pauses)
+
+
+def list_pauses(engine: Engine) -> Question[Pauses]:
+    """Tasks by name."""
+    rows = yield Query("SELECT task, since FROM {pauses}")
+    return Pauses(tasks={task: engine.read_moment(since) for task, since in sorted(rows)})
+
+
+def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
+    """Queues by name."""
+    rows = yield Query("SELECT queue, since FROM {paused_queues} AS paused")
+    return {queue: engine.read_moment(since) for queue, since in sorted(rows)}
+
+
+def _count_live(most: int, *, of_queues: bool = True) -> Question[dict[str, Tallies]]:
+    """Live jobs by task, queue and worker. ``of_queues`` false: what waits or failed is not asked by queue."""
+    tallies = {name: Tallies() for name in ("task", "queue", "worker")}
+    yield from _add_ready(tallies["task"], most)
+    yield from _add_serial(tallies, ("task", "queue") if of_queues else ("task",))
+    yield from _add_suspects(tallies, most)
+    yield from _add_troubled(tallies["task"], most)
+    if of_queues:
+        failed = yield Query(NEWEST_FAILED, {"most": most + 1})
+        _add(tallies["queue"], "failed", failed, is_cut=_total(failed) > most)
+    running = yield Query(_RUNNING, {"most": most + 1})
+    is_cut = _total(running) > most
+    for place, name in enumerate(tallies):
+        _add(tallies[name], "processing", [(row[place], row[-1]) for row in running], is_cut=is_cut)
+    return tallies
+
+
+def _add_ready(tasks: Tallies, most: int) -> Question[None]:
+    """What waits without a queue: up to ``most`` of each task."""
+    waiting, due = defaultdict[str, int](int), defaultdict[str, int](int)
+    for task, some, some_due in (yield Query(_READY, {"most": most + 1})):
+        waiting[task] += some
+        due[task] += some_due
+    for part, counts in (("waiting", waiting), ("due", due)):
+        for task, number in counts.items():
+            tasks.add(task, part, Amount.up_to(most, number))
+
+
+def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Question[None]:
+    """What waits in queues, of which there may be as many as jobs: up to a million in all."""
+    is_cut = (yield from count_some("{serial}", FAR)) > FAR
+    for column in columns:
+        rows = yield Query(_FIRST_SERIAL % column if is_cut else _SERIAL[column], {"most": FAR})
+        _add(tallies[column], "waiting", [(name, number) for name, number, _ in rows], is_cut=is_cut)
+        _add(tallies[column], "due", [(name, number) for name, _, number in rows], is_cut=is_cut)
+
+
+def _add_suspects(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
+    rows = yield Query(_SUSPECTS, {"most": most + 1})
+    is_cut = sum(number for *_, number, _ in rows) > most
+    for place, name in enumerate(("task", "queue")):
+        _add(tallies[name], "waiting", [(row[place], row[2]) for row in rows], is_cut=is_cut)
+        _add(tallies[name], "due", [(row[place], row[3]) for row in rows], is_cut=is_cut)
+
+
+def _add_troubled(tasks: Tallies, most: int) -> Question[None]:
+    """What waits for another attempt, and what has failed."""
+    for state in (State.ERRORED, State.FAILED):
+        rows = yield Query(_TROUBLED, {"state": state.value, "most": FAR + 1})
+        is_cut = _total(rows) > FAR
+        for task, number in rows:
+            tasks.add(task, state.value, Amount(min(number, most), is_cut or number > most))
+
+
+def _add(tallies: Tallies, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
+    """``is_cut``: there are more."""
+    for name, number in rows:
+        if name is not None:
+            tallies.add(name, part, Amount(number, is_cut))
+
+
+def _total(rows: Iterable[Row]) -> int:
+    return sum(row[-1] for row in rows)

@@ -1,0 +1,86 @@
+"""What is known of a job and its surroundings: why it does not run."""
+
+from __future__ import annotations
+
+from stowhand.jobs.job import Job
+from stowhand.protocols.operating import MOST_AHEAD, Explanation
+from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
+from stowhand.stores.kernel.columns import JOB
+from stowhand.stores.kernel.counts import list_pauses
+from stowhand.stores.kernel.question import Engine, Query, Question, read_now
+from stowhand.stores.kernel.workers import list_workers
+
+_JOB = f"SELECT {JOB} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB} FROM {{past_jobs}} WHERE id = :id"
+_LEASE = "SELECT {lease_until}, expires_at, {on_failure_task} FROM {live} WHERE id = :id"
+_PAUSED = "SELECT since FROM {paused_queues} AS paused WHERE queue = :queue"
+_HOLDER = "SELECT id, worker, started_at, {lease_until} FROM {running} AND queue = :queue AND id <> :id LIMIT 1"
+# The priority is said twice: SQLite's search uses the first column alone.
+_AHEAD = """
+SELECT count(*) FROM (
+    SELECT 1 FROM {%s} AND priority <= :priority AND (priority, run_at, id) < (:priority, :run_at, :id)
+        AND run_at <= :now%s LIMIT :most
+) AS counted
+"""
+# Of each worker how many it holds, and the one that it has held longest.
+_BUSY = """
+SELECT worker, jobs, id, task, started_at FROM (
+    SELECT worker, id, task, started_at, count(*) OVER (PARTITION BY worker) AS jobs,
+        row_number() OVER (PARTITION BY worker ORDER BY started_at, id) AS place
+    FROM {running}
+) AS held WHERE place = 1
+"""
+
+
+def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
+    """From several statements, a moment apart: for people, who need no snapshot."""
+    rows = yield Query(_JOB, {"id": job_id})
+    if not rows:
+        return None
+    job = engine.read_job(rows[0])
+    now = yield from read_now(engine)
+    leases = yield Query(_LEASE, {"id": job.id})
+    if not leases:  # it is over
+        return explain(Facts(job=job, now=now))
+    ((lease_until, expires_at, on_failure),) = leases
+    paused = yield Query(_PAUSED, {"queue": job.queue})
+    workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
+    busy = yield Query(_BUSY)
+    return explain(
+        Facts(
+            job=job,
+            now=now,
+            lease_until=None if lease_until is None else engine.read_moment(lease_until),
+            paused_since=engine.read_moment(paused[0][0]) if paused else None,
+            pauses=pauses,
+            holder=(yield from _holder(engine, job)),
+            ahead=(yield from _count_ahead(job, claim_scope(job, workers, pauses))),
+            workers=workers,
+            busy={name: Busy(jobs, oldest, task, engine.read_moment(at)) for name, jobs, oldest, task, at in busy},
+            expires_at=None if expires_at is None else engine.read_moment(expires_at),
+            on_failure=on_failure,
+        )
+    )
+
+
+def _holder(engine: Engine, job: Job) -> Question[Holder | None]:
+    if job.queue is None:
+        return None
+    rows = yield Query(_HOLDER, {"queue": job.queue, "id": job.id})
+    for job_id, worker, since, until in rows:
+        return Holder(job_id, worker, engine.read_moment(since), None if until is None else engine.read_moment(until))
+    return None
+
+
+def _count_ahead(job: Job, scope: ClaimScope | None) -> Question[int]:
+    """How many are taken before it by workers with these tasks that leave these flags alone."""
+    if scope is None:
+        return 0
+    name, asked = ("ready_by_place", "") if job.queue is None else ("serial", " AND queue = :queue")
+    if scope.tasks is not None:
+        asked += " AND task IN :tasks"
+    if scope.forbidden:
+        asked += " AND NOT {is_forbidden}"
+    values = {name: getattr(job, name) for name in ("queue", "priority", "run_at", "id")}
+    values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "most": MOST_AHEAD + 1}
+    ((ahead,),) = yield Query(_AHEAD % (name, asked), values)
+    return int(ahead)

@@ -1,0 +1,38 @@
+"""Failed jobs by task and class of error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.protocols.queue_store import FAILURES_MOST, Failures
+from stowhand.stores.kernel.question import Engine, Query, Question, count_some
+
+_GROUPS = """
+SELECT task, error_class, jobs, id, finished_at, since FROM (
+    SELECT task, error_class, id, finished_at, count(*) OVER same AS jobs, min(finished_at) OVER same AS since,
+        row_number() OVER (PARTITION BY task, error_class ORDER BY finished_at DESC, id DESC) AS place
+    FROM (
+        SELECT id, task, finished_at, (
+            SELECT error_class FROM {tries} WHERE job_id = id ORDER BY place DESC LIMIT 1
+        ) AS error_class
+        FROM {failed} ORDER BY finished_at DESC, id DESC LIMIT :most
+    ) AS newest
+    WINDOW same AS (PARTITION BY task, error_class)
+) AS numbered WHERE place = 1
+"""
+
+
+def group_failures(engine: Engine) -> Question[Sequence[Failures]]:
+    """Of the newest, by the last entry of each; the largest groups first."""
+    rows = yield Query(_GROUPS, {"most": FAILURES_MOST})
+    text = "SELECT id, last_error FROM {live_jobs} WHERE id IN :ids"
+    errors: dict[int, str | None] = dict((yield Query(text, {"ids": [row[3] for row in rows]})))
+    is_cut = (yield from count_some("{failed}", FAILURES_MOST)) > FAILURES_MOST
+    found = [
+        Failures(
+            *(task, error_class, jobs, latest, engine.read_moment(at), errors.get(latest)),
+            *(engine.read_moment(since), is_cut),
+        )
+        for task, error_class, jobs, latest, at, since in rows
+    ]
+    return sorted(found, key=lambda one: (one.jobs, one.latest_at, one.latest), reverse=True)

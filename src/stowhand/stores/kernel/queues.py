@@ -1,0 +1,47 @@
+"""Named queues: what waits, runs and has failed in each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stowhand.protocols.operating import QueueRow
+from stowhand.protocols.queue_store import FAILURES_MOST
+from stowhand.stores.kernel.counts import NEWEST_FAILED, list_paused
+from stowhand.stores.kernel.question import Engine, Query, Question
+
+_WAITING = """
+SELECT queue, count(*), count(*) FILTER (WHERE run_at <= :now), min(run_at) FILTER (WHERE run_at <= :now)
+FROM {%s} AND queue IS NOT NULL%s GROUP BY queue
+"""
+_RUNNING = "SELECT queue, count(*), max(id) FROM {running} AND queue IS NOT NULL GROUP BY queue"
+
+
+def list_queues(engine: Engine, *, is_paused: bool) -> Question[Sequence[QueueRow]]:
+    """By name. ``is_paused``: only those, of which there are few: what waits is not read of the others."""
+    paused = yield from list_paused(engine)
+    if is_paused and not paused:
+        return []
+    found = {name: QueueRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items()}
+
+    def change(name: str, **numbers: object) -> None:
+        if name in found or not is_paused:
+            row = found.get(name) or QueueRow(name, None, None, 0, 0, 0, 0)
+            found[name] = msgspec.structs.replace(row, **numbers)
+
+    of_paused = " AND queue IN :queues" if is_paused else ""
+    for index in ("serial", "suspects"):
+        for name, waiting, due, since in (yield Query(_WAITING % (index, of_paused), {"queues": [*paused]})):
+            before = found.get(name)
+            moments = [] if since is None else [engine.read_moment(since)]
+            if before is not None:
+                waiting, due = waiting + before.waiting, due + before.due
+                moments += [] if before.due_since is None else [before.due_since]
+            change(name, waiting=waiting, due=due, due_since=min(moments, default=None))
+    for name, running, held_by in (yield Query(_RUNNING)):
+        change(name, running=running, held_by=held_by)
+    for name, failed in (yield Query(NEWEST_FAILED, {"most": FAILURES_MOST})):
+        if name is not None:
+            change(name, failed=failed)
+    return [found[name] for name in sorted(found)]
