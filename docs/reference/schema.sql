@@ -172,7 +172,6 @@ CREATE TABLE stowhand.live (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     last_worker text,
     round integer,
-    waiter uuid,
     replaced integer,
     on_failure json,
     progress double precision,
@@ -455,55 +454,6 @@ CREATE FUNCTION stowhand.at(_now timestamp with time zone) RETURNS timestamp wit
   select case when _now is null then clock_timestamp() else "stowhand".pinned(_now) end
 $$;
 
-CREATE FUNCTION stowhand.await_jobs(_ids bigint[], _waiter uuid) RETURNS TABLE(id bigint, state text, attempts integer, resets integer, last_error text, result text, started_at timestamp with time zone, finished_at timestamp with time zone, revision integer, replaced integer)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-  _nil constant uuid := '00000000-0000-0000-0000-000000000000';
-  _mine bigint[];
-begin
-  if _waiter is not null then
-    perform set_config('synchronous_commit', 'off', true);  -- a mark that a crash loses costs a poll
-    _mine := array(
-      select j.id from (select u.id from unnest(_ids) as u(id) order by u.id) f cross join lateral (
-        select l.id from "stowhand".live l where l.id = f.id and l.state <> 'failed' offset 0 for update skip locked) j);
-    update "stowhand".live j set waiter = case when j.waiter is null then _waiter else _nil end
-      where j.id = any(_mine) and (j.waiter is null or j.waiter not in (_waiter, _nil));
-  end if;
-  return query
-    select f.id,
-      case when h.state is not null then h.state
-           when l.state is null then
-             case when f.id > coalesce(pg_sequence_last_value('"stowhand".live_id_seq'), 0) then 'unknown' else 'gone' end
-           when l.state <> 'failed' and _waiter is not null and not l.id = any(_mine) then 'locked'
-           else l.state end,
-      coalesce(l.attempts, h.attempts), coalesce(l.resets, h.resets),
-      case when l.id is null then h.last_error else l.last_error end, h.result,
-      case when l.id is null then h.started_at else l.started_at end,
-      case when l.id is null then h.finished_at else l.finished_at end,
-      coalesce(l.revision, h.revision), case when l.id is null then h.replaced else l.replaced end
-    from unnest(_ids) as f(id)
-      left join lateral (
-        select j.id, j.state, j.attempts, j.resets, j.last_error, j.started_at, j.finished_at, j.revision,
-          j.replaced
-        from "stowhand".live j where j.id = f.id offset 0) l on true
-      left join lateral (
-        select p.state, p.attempts, p.resets, p.last_error, p.result::text, p.started_at, p.finished_at, p.revision,
-          p.replaced
-        from "stowhand".history p where p.id = f.id and l.id is null order by p.finished_at desc limit 1) h on true
-    where l.id is null or l.state = 'failed' or l.replaced is not null
-      or _waiter is not null and not l.id = any(_mine);
-end $$;
-
 CREATE FUNCTION stowhand.beat(_ids bigint[], _tokens uuid[], _lease double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, token uuid, found text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -544,18 +494,16 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
     delete from "stowhand".live j
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
-  ), kept as (
-    insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-      max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-      updated_at, cancel_requested, result, replaced, on_failure)
-    select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
-      g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
-      coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-      g.cancel_requested, v.result::json, g.replaced, g.on_failure
-    from unnest(_verdicts) as v join gone g on g.id = v.id
-    where _keep
   )
-  select "stowhand".notify_waiters(array_agg(g.waiter)) from gone g where g.waiter is not null having count(*) > 0
+  insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+    updated_at, cancel_requested, result, replaced, on_failure)
+  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
+    g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
+    coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+    g.cancel_requested, v.result::json, g.replaced, g.on_failure
+  from unnest(_verdicts) as v join gone g on g.id = v.id
+  where _keep
 $$;
 
 CREATE FUNCTION stowhand.cancel(_id bigint, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
@@ -634,7 +582,6 @@ CREATE FUNCTION stowhand.carry_out(_verdicts stowhand.verdict[], _keep boolean, 
     AS $$
 declare
   _one "stowhand".verdict;
-  _waiter uuid;
 begin
   if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
     perform "stowhand".keep_tries(_verdicts, _at);
@@ -658,9 +605,8 @@ begin
           scout = j.queue is not null and _one.state <> 'failed',
           -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
-      where j.id = _one.id returning j.waiter into _waiter;
+      where j.id = _one.id;
     if not found then perform "stowhand".check_written(0, 1); end if;
-    if _waiter is not null and _one.state = 'failed' then perform "stowhand".notify_waiters(array[_waiter]); end if;
   end loop;
   if _tells and exists (select from unnest(_verdicts) as v where v.state = 'failed') then
     perform "stowhand".tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
@@ -926,20 +872,17 @@ declare
   _closed text[];
   _places tid[];
   _gone bigint;
-  _waiters uuid[];
 begin
-  select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null),
-      array_agg(j.waiter) filter (where j.waiter is not null)
-    into mine, _places, names, _waiters
+  select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null)
+    into mine, _places, names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.queue, l.waiter from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.queue from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
     _closed := "stowhand".closed_queues(names);
     if cardinality(_closed) > 0 then
-      select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null),
-          array_agg(l.waiter) filter (where l.waiter is not null)
-        into mine, _places, names, _waiters
+      select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null)
+        into mine, _places, names
         from "stowhand".live l where l.ctid = any(_places) and (l.queue = any(_closed)) is not true;
     end if;
   end if;
@@ -959,7 +902,6 @@ begin
   end if;
   get diagnostics _gone = row_count;
   if _gone < cardinality(mine) then perform "stowhand".check_written(_gone, cardinality(mine)); end if;
-  if _waiters is not null then perform "stowhand".notify_waiters(_waiters); end if;
 end $$;
 
 CREATE FUNCTION stowhand.complete_all(_ids bigint[], _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
@@ -1135,7 +1077,6 @@ begin
   else
     delete from "stowhand".live j where j.id = _job.id;
     delete from "stowhand".tries t where t.job_id = _job.id;
-    if _job.waiter is not null then perform "stowhand".notify_waiters(array[_job.waiter]); end if;
   end if;
   return _job;
 end $$;
@@ -1365,7 +1306,6 @@ begin
         delete from "stowhand".live l where l.id = _job.id;
         continue;
       end if;
-      if _job.waiter is not null then perform "stowhand".notify_waiters(array[_job.waiter]); end if;
       return _job;
     end if;
     if _mode <> 'unique' then
@@ -1485,8 +1425,6 @@ begin
         finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
         progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
     where j.id = any(_locked);
-  perform "stowhand".notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
-    having count(*) > 0;
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
   perform "stowhand".free_queues(array_agg(j.queue), _at)
@@ -2165,6 +2103,42 @@ CREATE FUNCTION stowhand.is_usual(_task text, _payload text, _queue text, _max_a
     and _task <> all(array['jobs:purge_completed']) and _flags is null
 $$;
 
+CREATE FUNCTION stowhand.job_ends(_ids bigint[]) RETURNS TABLE(id bigint, state text, attempts integer, resets integer, last_error text, result text, started_at timestamp with time zone, finished_at timestamp with time zone, revision integer, replaced integer)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_sort TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+begin
+  return query
+    select f.id,
+      case when h.state is not null then h.state
+           when l.state is not null then l.state
+           when f.id > coalesce(pg_sequence_last_value('"stowhand".live_id_seq'), 0) then 'unknown'
+           else 'gone' end,
+      coalesce(l.attempts, h.attempts), coalesce(l.resets, h.resets),
+      case when l.id is null then h.last_error else l.last_error end, h.result,
+      case when l.id is null then h.started_at else l.started_at end,
+      case when l.id is null then h.finished_at else l.finished_at end,
+      coalesce(l.revision, h.revision), case when l.id is null then h.replaced else l.replaced end
+    from unnest(_ids) as f(id)
+      left join lateral (
+        select j.id, j.state, j.attempts, j.resets, j.last_error, j.started_at, j.finished_at, j.revision,
+          j.replaced
+        from "stowhand".live j where j.id = f.id offset 0) l on true
+      left join lateral (
+        select p.state, p.attempts, p.resets, p.last_error, p.result::text, p.started_at, p.finished_at, p.revision,
+          p.replaced
+        from "stowhand".history p where p.id = f.id and l.id is null order by p.finished_at desc limit 1) h on true
+    where l.id is null or l.state = 'failed' or l.replaced is not null;
+end $$;
+
 CREATE FUNCTION stowhand.judge_reset(_resets integer, _max_resets integer, _max_attempts integer, OUT state text, OUT error text) RETURNS record
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2460,14 +2434,6 @@ CREATE FUNCTION stowhand.note_expiry(_ids bigint[]) RETURNS void
   select j.expires_at, j.id from "stowhand".live j where j.id = any(_ids) and j.expires_at is not null
   on conflict do nothing
 $$;
-
-CREATE FUNCTION stowhand.notify_waiters(_waiters uuid[]) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform pg_catalog.pg_notify("stowhand".waiter_channel(w.waiter), '')
-    from (select distinct u.waiter from unnest(_waiters) as u(waiter) where u.waiter is not null) w;
-end $$;
 
 CREATE FUNCTION stowhand.open_queue(_name text, _at timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
@@ -3166,17 +3132,15 @@ CREATE FUNCTION stowhand.remove(_id bigint, OUT done text, OUT why text) RETURNS
     AS $$
 declare
   _state text;
-  _waiter uuid;
 begin
   why := '';
-  select j.state, j.waiter into _state, _waiter from "stowhand".live j where j.id = _id for update;
+  select j.state into _state from "stowhand".live j where j.id = _id for update;
   if _state = 'processing' then
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
     delete from "stowhand".live j where j.id = _id;
     delete from "stowhand".tries t where t.job_id = _id;
     perform "stowhand".forget_periods(array[_id]);
-    if _waiter is not null then perform "stowhand".notify_waiters(array[_waiter]); end if;
     done := 'done';
   else
     select h.state into _state from "stowhand".history h where h.id = _id;
@@ -3270,8 +3234,6 @@ begin
                         least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts
                      ) m) n)
     where j.id = any(_locked);
-  perform "stowhand".notify_waiters(array_agg(j.waiter)) from "stowhand".live j
-    where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
   perform "stowhand".note_expiry(_locked);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from "stowhand".live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
@@ -3786,12 +3748,6 @@ begin
   return array(select t.task from unnest(_tasks) with ordinality as t(task, place)
                where not exists (select from "stowhand".pauses p where p.task = t.task) order by t.place);
 end $$;
-
-CREATE FUNCTION stowhand.waiter_channel(_waiter uuid) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case _waiter when '00000000-0000-0000-0000-000000000000' then 'stowhand:ended' else 'stowhand:ended' || ':' || _waiter::text end
-$$;
 
 CREATE FUNCTION stowhand.wake() RETURNS void
     LANGUAGE sql

@@ -41,7 +41,6 @@ NARROW = {
     "NewJob.delay": "read where it is enqueued",
     "NewJob.expires": "read where it is enqueued",
     "NewJob.unique_period": "read where it is enqueued",
-    "NewJob.waiter": "no duration",
     "Settlement.delay": "made by a worker",
     "TableStore.records.after": "an id",
     "Terms": "made by a store, read by a worker",

@@ -6,7 +6,6 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -72,8 +71,6 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str | None = None
     key_mode: KeyMode = KeyMode.REPLACE
     flags: tuple[str, ...] = ()
-    waiter: UUID | None = None
-    """The process that waits for its end: for ``enqueue_and_wait``, where the store has named one."""
     on_failure: NewJob | None = None
     """Enqueued when this job has failed for good, with a ``Failure`` as its payload: so it has no payload of its own
     here, no key, and no ``on_failure``."""

@@ -21,12 +21,8 @@ class Bulk:
         self._jobs = jobs
 
     def values(self, now: datetime | None) -> tuple[object, ...]:
-        """The values of the statement ``enqueue_many``."""
+        """The values of the statements ``enqueue_many`` and ``enqueue_group``."""
         return (*self._arrays(), now)
-
-    def values_of_group(self, now: datetime | None) -> tuple[object, ...]:
-        """The values of the statement ``enqueue_group``."""
-        return (*self._arrays(), _unless_default([job.waiter for job in self._jobs], None, plain_array), now)
 
     def values_of_each(self, now: datetime | None) -> tuple[object, ...]:
         """The values of the statement ``enqueue_each``."""

@@ -204,14 +204,6 @@ def channel_of(schema: str) -> str:
     return channel
 
 
-def ends_of(schema: str) -> str:
-    """The channel on which all hear that wait for a job's end; one process's own has its uuid besides."""
-    channel = f"{schema}:ended"
-    if len(channel.encode()) + 37 > NAME_LIMIT:
-        channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:16]}"
-    return channel
-
-
 def fillings_of(schema: str) -> dict[str, str]:
     """What the {braces} of all texts are filled with, for a schema of this name."""
     channel = channel_of(schema)
@@ -225,7 +217,6 @@ def fillings_of(schema: str) -> dict[str, str]:
         "history_text": quote_text(f"{quoted}.history"),
         "tries_text": quote_text(f"{quoted}.tries"),
         "channel": quote_text(channel),
-        "ends": quote_text(ends_of(schema)),
         "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
         "expired": quote_text(EXPIRED),
         "definer": _DEFINER,

@@ -86,10 +86,6 @@ class Producer:
         self._wake_late()
         return new_job(job, row)
 
-    def marks(self, job: NewJob) -> bool:
-        """Whether the statement that makes it can write its waiter, too."""
-        return self._inserts and is_plain(job)
-
     async def _together(self, board: Board) -> Sequence[Job]:
         """The plain jobs on board, by one statement, all or none; in this order. Raises what psycopg raises."""
         plain = self._inserts
@@ -101,7 +97,7 @@ class Producer:
                 if plain and len(jobs) == 1:
                     name, values = "enqueue_plain", plain_values_of(jobs[0], self._context.now())
                 elif plain:
-                    name, values = "enqueue_group", Bulk(jobs).values_of_group(self._context.now())
+                    name, values = "enqueue_group", Bulk(jobs).values(self._context.now())
                 else:
                     name, values = call_of_each(jobs, self._context.now())
                 found = await self.run(connection, name, values)
@@ -308,7 +304,6 @@ def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
         job.priority,
         list(dict.fromkeys(job.flags)) if job.flags else None,
         job.max_resets,
-        job.waiter,
         now,
     )
 

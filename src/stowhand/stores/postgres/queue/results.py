@@ -29,7 +29,7 @@ class Results:
     async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
         """One statement."""
         with self._context.translated():
-            rows = await self._context.ask("inspect", "await_jobs", (plain_array(job_ids), None))
+            rows = await self._context.ask("inspect", "job_ends", (plain_array(job_ids),))
         return [_standing(row) for row in rows]
 
 

@@ -101,13 +101,13 @@ select pg_catalog.set_config('synchronous_commit', 'off', true), {wake_sleepers}
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
 -- name: enqueue_plain
 insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                           created_at, updated_at, waiter)
+                           created_at, updated_at)
 select v.task, v.payload, v.queue, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
   coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.flags, v.max_resets,
-  v.queue is not null, v.at, v.at, v.waiter
+  v.queue is not null, v.at, v.at
 from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::text[], %s::int,
-              %s::uuid, coalesce(%s::timestamptz, now())))
-  as v(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, waiter, at)
+              coalesce(%s::timestamptz, now())))
+  as v(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, at)
 returning id, nullif(run_at, created_at), created_at, max_attempts,
   case when {in_commit} then {wake_sleepers} end
 
@@ -116,14 +116,14 @@ returning id, nullif(run_at, created_at), created_at, max_attempts,
 -- name: enqueue_group
 with added as (
   insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                             created_at, updated_at, waiter)
+                             created_at, updated_at)
   select j.task, j.payload, j.queue, coalesce(j.run_at, v.at + j.delay * interval '1 second', v.at),
     coalesce(j.max_attempts, (select s.max_attempts from {schema}.settings s)), coalesce(j.priority, 0),
     case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-    j.max_resets, j.queue is not null, v.at, v.at, j.waiter
+    j.max_resets, j.queue is not null, v.at, v.at
   from unnest(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::int[], %s::json[],
-              %s::int[], %s::uuid[])
-      as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, waiter),
+              %s::int[])
+      as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets),
     (values (coalesce(%s::timestamptz, now()))) as v(at)
   returning id, run_at, created_at, max_attempts
 )
@@ -153,8 +153,8 @@ select pg_catalog.pg_advisory_unlock_shared(pg_catalog.hashtextextended({channel
 -- name: wake
 select pg_catalog.pg_notify({channel}, '')
 
--- name: await_jobs
-select * from {schema}.await_jobs(%s::bigint[], %s::uuid)
+-- name: job_ends
+select * from {schema}.job_ends(%s::bigint[])
 
 -- name: get
 select {any_job}

@@ -122,8 +122,6 @@ begin
         finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
         progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
     where j.id = any(_locked);
-  perform {schema}.notify_waiters(array_agg(j.waiter)) from unnest(_jobs) as j where j.waiter is not null
-    having count(*) > 0;
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
   perform {schema}.free_queues(array_agg(j.queue), _at)
@@ -190,8 +188,6 @@ begin
                         least(coalesce(_attempts, j.attempts), coalesce(_max_attempts, j.max_attempts)) as attempts
                      ) m) n)
     where j.id = any(_locked);
-  perform {schema}.notify_waiters(array_agg(j.waiter)) from {schema}.live j
-    where j.id = any(_locked) and j.state = 'failed' and j.waiter is not null having count(*) > 0;
   perform {schema}.note_expiry(_locked);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from {schema}.live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;

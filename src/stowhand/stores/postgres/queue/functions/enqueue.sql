@@ -250,7 +250,6 @@ begin
         delete from {schema}.live l where l.id = _job.id;
         continue;
       end if;
-      if _job.waiter is not null then perform {schema}.notify_waiters(array[_job.waiter]); end if;
       return _job;
     end if;
     if _mode <> 'unique' then

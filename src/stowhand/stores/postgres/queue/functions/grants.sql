@@ -31,7 +31,6 @@ begin
       and c.relname in ('live', 'history', 'queues', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
         'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'expiring', 'throughput', 'tries', 'uniques')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
-      and a.attname <> 'waiter'
     group by c.relname
   loop
     execute pg_catalog.format('grant select (%s) on %I.%I to %I, %I, %I', _one.columns, {schema_text}, _one.relname,
@@ -69,7 +68,7 @@ begin
       ('find_stalled', 'worker'),
       ('reset', 'worker'),
       ('maintain', 'worker'),
-      ('await_jobs', 'worker reader admin'),
+      ('job_ends', 'worker reader admin'),
       ('worker_seen', 'worker'),
       ('worker_gone', 'worker'),
       ('write_throughput', 'worker'),

@@ -93,17 +93,15 @@ create or replace function {schema}.remove(_id bigint, out done text, out why te
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _state text;
-  _waiter uuid;
 begin
   why := '';
-  select j.state, j.waiter into _state, _waiter from {schema}.live j where j.id = _id for update;
+  select j.state into _state from {schema}.live j where j.id = _id for update;
   if _state = 'processing' then
     done := 'refused'; why := 'it is running; cancel it instead';
   elsif _state is not null then
     delete from {schema}.live j where j.id = _id;
     delete from {schema}.tries t where t.job_id = _id;
     perform {schema}.forget_periods(array[_id]);
-    if _waiter is not null then perform {schema}.notify_waiters(array[_waiter]); end if;
     done := 'done';
   else
     select h.state into _state from {schema}.history h where h.id = _id;
@@ -133,7 +131,6 @@ begin
   else
     delete from {schema}.live j where j.id = _job.id;
     delete from {schema}.tries t where t.job_id = _job.id;
-    if _job.waiter is not null then perform {schema}.notify_waiters(array[_job.waiter]); end if;
   end if;
   return _job;
 end $$;

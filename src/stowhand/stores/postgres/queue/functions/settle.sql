@@ -110,20 +110,17 @@ declare
   _closed text[];
   _places tid[];
   _gone bigint;
-  _waiters uuid[];
 begin
-  select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null),
-      array_agg(j.waiter) filter (where j.waiter is not null)
-    into mine, _places, names, _waiters
+  select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null)
+    into mine, _places, names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.queue, l.waiter from {schema}.live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.queue from {schema}.live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
     _closed := {schema}.closed_queues(names);
     if cardinality(_closed) > 0 then
-      select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null),
-          array_agg(l.waiter) filter (where l.waiter is not null)
-        into mine, _places, names, _waiters
+      select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null)
+        into mine, _places, names
         from {schema}.live l where l.ctid = any(_places) and (l.queue = any(_closed)) is not true;
     end if;
   end if;
@@ -143,7 +140,6 @@ begin
   end if;
   get diagnostics _gone = row_count;
   if _gone < cardinality(mine) then perform {schema}.check_written(_gone, cardinality(mine)); end if;
-  if _waiters is not null then perform {schema}.notify_waiters(_waiters); end if;
 end $$;
 
 create or replace function {schema}.settle_completed(_ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null)
@@ -281,18 +277,16 @@ language sql set enable_hashjoin = on as $$
     delete from {schema}.live j
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
-  ), kept as (
-    insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-      max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-      updated_at, cancel_requested, result, replaced, on_failure)
-    select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
-      g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
-      coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-      g.cancel_requested, v.result::json, g.replaced, g.on_failure
-    from unnest(_verdicts) as v join gone g on g.id = v.id
-    where _keep
   )
-  select {schema}.notify_waiters(array_agg(g.waiter)) from gone g where g.waiter is not null having count(*) > 0
+  insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
+    updated_at, cancel_requested, result, replaced, on_failure)
+  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
+    g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
+    coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
+    g.cancel_requested, v.result::json, g.replaced, g.on_failure
+  from unnest(_verdicts) as v join gone g on g.id = v.id
+  where _keep
 $$;
 
 -- Carry verdicts out: back to waiting or to failed, or out of the table; then their queues are free. `_tells`: of what has
@@ -303,7 +297,6 @@ create or replace function {schema}.carry_out(
 language plpgsql as $$
 declare
   _one {schema}.verdict;
-  _waiter uuid;
 begin
   if exists (select from unnest(_verdicts) as v where v.outcome is not null) then
     perform {schema}.keep_tries(_verdicts, _at);
@@ -327,9 +320,8 @@ begin
           scout = j.queue is not null and _one.state <> 'failed',
           -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
-      where j.id = _one.id returning j.waiter into _waiter;
+      where j.id = _one.id;
     if not found then perform {schema}.check_written(0, 1); end if;
-    if _waiter is not null and _one.state = 'failed' then perform {schema}.notify_waiters(array[_waiter]); end if;
   end loop;
   if _tells and exists (select from unnest(_verdicts) as v where v.state = 'failed') then
     perform {schema}.tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at)
