@@ -359,16 +359,16 @@ begin
     raise exception 'The job key % is given twice in one call.', to_json(_twice) using errcode = '21000';
   end if;
   return query
-    select ("stowhand".shown(e)).* from (
-      select array_agg(s.identifier order by n) as tasks, array_agg(s.payload order by n) as payloads,
-        array_agg(s.queue_name order by n) as queues, array_agg(s.run_at order by n) as run_ats,
-        array_agg(s.max_attempts order by n) as max_attempts, array_agg(s.job_key order by n) as keys,
-        array_agg(s.priority order by n) as priorities, array_agg(to_json(s.flags) order by n) as flags,
-        array_agg(case when job_key_preserve_run_at then 'preserve_run_at' end order by n) as modes
-      from unnest(specs) with ordinality
-        as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, n)
-    ) a cross join lateral "stowhand".enqueue_each(
-      a.tasks, a.payloads, a.queues, a.run_ats, null, a.max_attempts, a.keys, a.priorities, a.flags, a.modes, null) e;
+    select ("stowhand".shown(added.job)).* from (
+      select j.n, "stowhand".enqueue(
+        j.identifier, j.payload, j.queue_name, j.run_at, null, j.max_attempts, j.job_key, j.priority, j.flags,
+        case when job_key_preserve_run_at then 'preserve_run_at' end) as job
+      from (
+        select * from unnest(specs) with ordinality
+          as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, n)
+        order by s.job_key collate "C" nulls first, s.n offset 0
+      ) j offset 0
+    ) added order by added.n;
 end $$;
 
 CREATE FUNCTION stowhand.aftermath(_jobs stowhand.live[], _verdicts stowhand.verdict[], _at timestamp with time zone) RETURNS SETOF stowhand.live
@@ -670,6 +670,20 @@ begin
     raise exception '% is one line of text (this one has a control character: %).', _what, to_json(left(_name, 200))
       using errcode = _code;
   end if;
+end $$;
+
+CREATE FUNCTION stowhand.check_rules(_on_failure json, _expires double precision, _unique_period double precision, _mode text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if _expires <= 0 or _expires > 3155760000 then
+    raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
+  end if;
+  if _unique_period <= 0 or _unique_period > 3155760000 or _unique_period is not null and _mode <> 'unique' then
+    raise exception 'unique_period is more than 0 seconds, at most 100 years, and of the job_key_mode unique.'
+      using errcode = '22023';
+  end if;
+  if _on_failure is not null then perform "stowhand".check_handler(_on_failure); end if;
 end $$;
 
 CREATE FUNCTION stowhand.check_size(_payload json) RETURNS json
@@ -1089,7 +1103,7 @@ CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
     when _state in ('errored', 'failed') then case _error_class when 'TimedOut' then 'timeout' else 'error' end end
 $$;
 
-CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _on_failure json DEFAULT NULL::json, _expires double precision DEFAULT NULL::double precision, _unique_period double precision DEFAULT NULL::double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1118,19 +1132,23 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
+  if (_on_failure is null and _expires is null and _unique_period is null) is not true then
+    perform "stowhand".check_rules(_on_failure, _expires, _unique_period, _mode);
+  end if;
   if _key is null then
-    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                               created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _at, _at)
+    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
+                               expires_at, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null, _on_failure,
+            _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
     _job := "stowhand".enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, null, null, null, _at);
-  end if;
-  if _key is not null then
+                                   _max_resets, _on_failure, _expires, _unique_period, _at);
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
+  end if;
+  if _job.expires_at is not null then
+    insert into "stowhand".expiring (expires_at, id) values (_job.expires_at, _job.id) on conflict do nothing;
   end if;
   _notified := pg_notify('stowhand:wake', '');  -- PERFORM would be a statement, which costs ten times as much
   return _job;
@@ -1162,7 +1180,7 @@ begin
   return _job;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_each(_tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _keys text[], _priorities integer[], _flags json[], _modes text[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+CREATE FUNCTION stowhand.enqueue_jobs(_jobs json, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1170,72 +1188,19 @@ begin
   return query
   select (added.job).* from (
     select j.place, "stowhand".enqueue(
-      j.task, j.payload, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+      j.task, j.payload::json, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
       case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-      j.mode, j.max_resets, _now) as job
+      j.mode, j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
     from (
-      select * from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
-                           _modes, _max_resets) with ordinality
-        as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+      select * from rows from (json_to_recordset(_jobs) as (
+        task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+        priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
+        unique_period double precision
+      )) with ordinality as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
+                              on_failure, expires, unique_period, place)
       order by u.key collate "C" nulls first, u.place offset 0
     ) j offset 0
   ) added order by added.place;
-end $$;
-
-CREATE FUNCTION stowhand.enqueue_jobs(_jobs json, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
-  _new record;
-  _payload json;
-  _flags text[];
-  _job "stowhand".live;
-  _made "stowhand".live[];
-begin
-  for _new in
-    select * from rows from (json_to_recordset(_jobs) as (
-      task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
-      priority int, flags json, key_mode text, max_resets int, on_failure json,
-      expires double precision, unique_period double precision
-    )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
-                            on_failure, expires, unique_period, place)
-    order by j.key collate "C" nulls first, j.place
-  loop
-    if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
-      raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _new.mode
-        using errcode = 'GWBKM';
-    end if;
-    _payload := coalesce(_new.payload, '{}')::json;
-    _flags := case when _new.flags is not null then
-      array(select f.flag from json_array_elements_text(_new.flags) with ordinality as f(flag, n)
-            group by f.flag order by min(f.n)) end;
-    perform "stowhand".refuse_reserved(_new.task);
-    perform "stowhand".check_job(
-      _new.task, _payload, "stowhand".is_suspicious(_payload::text), _new.queue, _new.max_attempts, _new.key, _flags,
-      _new.max_resets);
-    if _new.expires <= 0 or _new.expires > 3155760000 then
-      raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
-    end if;
-    if _new.unique_period <= 0 or _new.unique_period > 3155760000 or _new.unique_period is not null and (_new.mode = 'unique') is not true then
-      raise exception 'unique_period is more than 0 seconds, at most 100 years, and of the job_key_mode unique.'
-        using errcode = '22023';
-    end if;
-    if _new.on_failure is not null then perform "stowhand".check_handler(_new.on_failure); end if;
-    _job := "stowhand".enqueue_keyed(
-      _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
-      coalesce(_new.max_attempts, 25), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
-      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _at);
-    _job.token := null; _job.settled_token := null;
-    _made[_new.place] := _job;
-  end loop;
-  if _made is not null then
-    perform "stowhand".note_expiry(array_agg(m.id)) from unnest(_made) as m where m.expires_at is not null
-      having count(*) > 0;
-    perform "stowhand".wake();
-  end if;
-  return query select * from unnest(_made);
 end $$;
 
 CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone) RETURNS stowhand.live
@@ -1360,14 +1325,10 @@ begin
     task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
     priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
     unique_period double precision, now timestamptz);
-  if _new.on_failure is null and _new.expires is null and _new.unique_period is null then
-    _live := "stowhand".enqueue(
-      _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
-      case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
-      _new.max_resets, _new.now);
-  else
-    select * into _live from "stowhand".enqueue_jobs(json_build_array(_job::json), _new.now);
-  end if;
+  _live := "stowhand".enqueue(
+    _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
+    case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
+    _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _new.now);
   -- A run time may be infinite, or in a year that its reader does not know.
   return row_to_json(j) from (
     select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.queue, _live.priority,
@@ -1509,8 +1470,15 @@ begin
   insert into "stowhand".flow_lookups (flow, attribute, value, id)
     select distinct _flow, u.attribute, u.value, u.id from unnest(_found_ids, _attributes, _values)
       as u(id, attribute, value);
-  perform from "stowhand".enqueue_each(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities,
-                                     _flags, _modes, _max_resets, _now);
+  -- In the order of enqueue_jobs.
+  perform "stowhand".enqueue(
+    j.task, j.payload, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+    case when j.flags is not null then array(select json_array_elements_text(j.flags)) end, j.mode, j.max_resets, _now => _now)
+    from (
+      select * from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
+                           _modes, _max_resets) with ordinality
+        as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+      order by u.key collate "C" nulls first, u.place offset 0) j;
   return true;
 end $$;
 

@@ -243,8 +243,7 @@ def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: 
             ).fetchall()
             assert found == [(lease.job_id, None, None)]
             found = connection.execute(
-                "select token from stowhand.enqueue_each('{t}', '{\"{}\"}', null, null, null, null, '{k}', null, null,"
-                " '{unsafe_dedupe}', null)"
+                'select token from stowhand.enqueue_jobs(\'[{"task": "t", "key": "k", "key_mode": "unsafe_dedupe"}]\')'
             ).fetchall()
             assert found == [(None,)]
         assert (
@@ -363,8 +362,6 @@ REFUSED_BUILT_IN = {
     "enqueue_jobs": 'select {s}.enqueue_jobs(\'[{{"task": "jobs:purge_completed"}}]\')',
     "enqueue_text": 'select {s}.enqueue_text(\'{{"task": "jobs:purge_completed"}}\')',
     "on_failure": 'select {s}.enqueue_jobs(\'[{{"task": "t", "on_failure": {{"task": "jobs:purge_completed"}}}}]\')',
-    "enqueue_each": "select {s}.enqueue_each(array['jobs:purge_completed'],"
-    "null,null,null,null,null,null,null,null,null,null)",
     "flow_create": "select {s}.flow_create('f', '{{i}}', '{{}}', '{{}}', '{{}}', array['jobs:purge_completed'],"
     " null,null,null,null,null,null,null,null,null,null)",
 }

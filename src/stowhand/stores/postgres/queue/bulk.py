@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Bulk:
-    """Jobs on their way to the functions ``enqueue_many`` (none of them has a key) or ``enqueue_each``."""
+    """Jobs on their way to the functions ``enqueue_many`` (none of them has a key) or ``flow_create``."""
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self._jobs = jobs
@@ -25,7 +25,7 @@ class Bulk:
         return (*self._arrays(), now)
 
     def values_of_each(self, now: datetime | None) -> tuple[object, ...]:
-        """The values of the statement ``enqueue_each``."""
+        """The last values of the statement ``flow_create``."""
         tasks, payloads, queues, run_ats, delays, max_attempts, priorities, flags, max_resets = self._arrays()
         keys = _unless_default([job.key for job in self._jobs], None, text_array)
         modes = _unless_default([job.key_mode for job in self._jobs], KeyMode.REPLACE, text_array)

@@ -177,7 +177,7 @@ class Producer:
 
     async def add_built_in(self, job: NewJob) -> Job:
         """Commit one job of a built-in task: by a function that administrators and workers may call."""
-        values = values_of(limits.check_built_in(job), self._context.now())
+        values = (*_values_of(limits.check_built_in(job)), self._context.now())
         statement = self._context.statements["enqueue_built_in"]
         try:
             (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
@@ -187,7 +187,7 @@ class Producer:
 
     async def write(self, connection: Session, chunk: Sequence[NewJob]) -> list[int]:
         """Enqueue in this transaction; ids in the order given. Keyed ones in the order of their keys (see the function
-        ``enqueue_each``), so that two calls do not deadlock."""
+        ``enqueue_jobs``), so that two calls do not deadlock."""
         if self._context.options.max_attempts is not None:
             chunk = [self._context.options.whole(job) for job in chunk]
         places = [place for place, job in enumerate(chunk) if job.key is None and not has_rules(job)]
@@ -209,9 +209,8 @@ class Producer:
         ids = dict(zip(usual, await self.write(connection, [jobs[place] for place in usual]), strict=True))
         for place, job in enumerate(jobs):
             if place not in ids:
-                ((ids[place], *_),) = await self.run(
-                    connection, "enqueue_built_in", values_of(job, self._context.now())
-                )
+                values = (*_values_of(job), self._context.now())
+                ((ids[place], *_),) = await self.run(connection, "enqueue_built_in", values)
         return [ids[place] for place in range(len(jobs))]
 
     async def run(self, connection: Session, name: str, values: Sequence[object]) -> list[Row]:
@@ -270,26 +269,21 @@ def _are_short(flags: tuple[str, ...]) -> bool:
 
 def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
     """The statement for any job, and its values."""
-    if not has_rules(job):
-        return "enqueue", values_of(job, now)
-    return _call_of_jobs([job], now)
+    if has_rules(job):
+        job = limits.check_options(job)
+    on_failure = None if job.on_failure is None else msgspec.json.encode(job.on_failure).decode()
+    return "enqueue", (*_values_of(job), on_failure, job.expires, job.unique_period, now)
 
 
 def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
     """The same for several, in the order given."""
-    if not any(map(has_rules, jobs)):
-        return "enqueue_each", Bulk(jobs).values_of_each(now)
-    return _call_of_jobs(jobs, now)
+    checked = [limits.check_options(job) for job in jobs]
+    return "enqueue_jobs", (msgspec.json.encode(checked).decode(), now)
 
 
 def has_rules(job: NewJob) -> bool:
-    """There is something about it that only the function ``enqueue_jobs`` takes."""
+    """There is something about it that ``enqueue_many`` does not take, beside a key."""
     return job.on_failure is not None or job.expires is not None or job.unique_period is not None
-
-
-def _call_of_jobs(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
-    checked = [limits.check_options(job) for job in jobs]
-    return "enqueue_jobs", (msgspec.json.encode(checked).decode(), now)
 
 
 def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
@@ -308,8 +302,8 @@ def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
     )
 
 
-def values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
-    """The values of the statement ``enqueue``."""
+def _values_of(job: NewJob) -> tuple[object, ...]:
+    """What the statements ``enqueue`` and ``enqueue_built_in`` begin with."""
     return (
         job.task,
         job.payload,
@@ -322,7 +316,6 @@ def values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
         list(job.flags) or None,
         job.key_mode.value,
         job.max_resets,
-        now,
     )
 
 

@@ -79,7 +79,7 @@ select {schema}.next_due(%s::text[], %s::timestamptz),
 -- name: enqueue
 select {live_job}
 from {schema}.enqueue(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s, %s::int,
-  %s::timestamptz)
+  %s::json, %s::float8, %s::float8, %s::timestamptz)
 
 -- name: enqueue_built_in
 select {live_job}
@@ -134,11 +134,6 @@ from added window everyone as (rows between unbounded preceding and unbounded fo
 -- name: enqueue_many
 select * from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],
   %s::int[], %s::json[], %s::int[], %s::timestamptz)
-
--- name: enqueue_each
-select {live_job}
-from {schema}.enqueue_each(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::text[],
-  %s::int[], %s::json[], %s::text[], %s::int[], %s::timestamptz)
 
 -- name: enqueue_jobs
 select {live_job} from {schema}.enqueue_jobs(%s::json, %s::timestamptz)

@@ -1,4 +1,5 @@
--- Enqueueing. One algorithm for every caller: `add_job` for triggers and people, `enqueue` for this package.
+-- Enqueueing. Plain jobs, one or many: `enqueue_many`. Any job: `enqueue`, which the others below call for each of theirs, but
+-- `add_job`, whose body is its own (functions/add_job.sql).
 -- Backslashes stand in E'' only: what they mean in '' is a setting of the session (standard_conforming_strings).
 
 create or replace function {schema}.wake() returns void
@@ -123,10 +124,27 @@ language sql immutable as $$
     and _task <> all({reserved}) and _flags is null
 $$;
 
+create or replace function {schema}.check_rules(
+  _on_failure json, _expires double precision, _unique_period double precision, _mode text
+) returns void
+language plpgsql immutable as $$
+begin
+  if _expires <= 0 or _expires > 3155760000 then
+    raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
+  end if;
+  if _unique_period <= 0 or _unique_period > 3155760000 or _unique_period is not null and _mode <> 'unique' then
+    raise exception 'unique_period is more than 0 seconds, at most 100 years, and of the job_key_mode unique.'
+      using errcode = '22023';
+  end if;
+  if _on_failure is not null then perform {schema}.check_handler(_on_failure); end if;
+end $$;
+
+-- `_expires` and `_unique_period` are in seconds. `_on_failure`: as jobs/job.py: NewJob has it, in JSON.
 create or replace function {schema}.enqueue(
   _task text, _payload json default null, _queue text default null, _run_at timestamptz default null,
   _delay double precision default null, _max_attempts int default null, _key text default null,
   _priority int default null, _flags text[] default null, _mode text default null, _max_resets int default null,
+  _on_failure json default null, _expires double precision default null, _unique_period double precision default null,
   _now timestamptz default null
 ) returns {schema}.live
 language plpgsql {definer} as $$
@@ -155,19 +173,23 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
+  if (_on_failure is null and _expires is null and _unique_period is null) is not true then
+    perform {schema}.check_rules(_on_failure, _expires, _unique_period, _mode);
+  end if;
   if _key is null then
-    insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                               created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
-            _at, _at)
+    insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
+                               expires_at, created_at, updated_at)
+    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null, _on_failure,
+            _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
     _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, null, null, null, _at);
-  end if;
-  if _key is not null then
+                                   _max_resets, _on_failure, _expires, _unique_period, _at);
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
+  end if;
+  if _job.expires_at is not null then
+    insert into {schema}.expiring (expires_at, id) values (_job.expires_at, _job.id) on conflict do nothing;
   end if;
   _notified := pg_notify({channel}, '');  -- PERFORM would be a statement, which costs ten times as much
   return _job;
@@ -314,85 +336,28 @@ begin
   returning id;
 end $$;
 
--- Any jobs, one by one, in the order (key, place): two calls with the same keys then never wait for each other in a
--- circle. A key that comes twice updates the job of its first time. `place` counts from 1, in the order given. The
--- fences (`offset 0`) keep the planner from moving a call out of the sorted list.
-create or replace function {schema}.enqueue_each(
-  _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
-  _max_attempts int[], _keys text[], _priorities int[], _flags json[], _modes text[], _max_resets int[],
-  _now timestamptz default null
-) returns setof {schema}.live
+-- Any jobs, in JSON as jobs/job.py: NewJob has them, one by one in the order (key, place): two calls with the same keys then never
+-- wait for each other in a circle. A key that comes twice updates the job of its first time. `place` counts from 1, in the order
+-- given. The fences (`offset 0`) keep the planner from moving a call out of the sorted list.
+create or replace function {schema}.enqueue_jobs(_jobs json, _now timestamptz default null) returns setof {schema}.live
 language plpgsql {definer} as $$
 begin
   return query
   select (added.job).* from (
     select j.place, {schema}.enqueue(
-      j.task, j.payload, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+      j.task, j.payload::json, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
       case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-      j.mode, j.max_resets, _now) as job
+      j.mode, j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
     from (
-      select * from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
-                           _modes, _max_resets) with ordinality
-        as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+      select * from rows from (json_to_recordset(_jobs) as (
+        task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+        priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
+        unique_period double precision
+      )) with ordinality as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
+                              on_failure, expires, unique_period, place)
       order by u.key collate "C" nulls first, u.place offset 0
     ) j offset 0
   ) added order by added.place;
-end $$;
-
--- Jobs with rules that the functions above have no arguments for, as jobs/job.py: NewJob has them in
--- JSON. One by one, in the order (key, place), as `enqueue_each`.
-create or replace function {schema}.enqueue_jobs(_jobs json, _now timestamptz default null) returns setof {schema}.live
-language plpgsql {definer} as $$
-declare
-  _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
-  _new record;
-  _payload json;
-  _flags text[];
-  _job {schema}.live;
-  _made {schema}.live[];
-begin
-  for _new in
-    select * from rows from (json_to_recordset(_jobs) as (
-      task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
-      priority int, flags json, key_mode text, max_resets int, on_failure json,
-      expires double precision, unique_period double precision
-    )) with ordinality as j(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
-                            on_failure, expires, unique_period, place)
-    order by j.key collate "C" nulls first, j.place
-  loop
-    if _new.mode not in ('replace', 'preserve_run_at', 'unsafe_dedupe', 'unique') then
-      raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _new.mode
-        using errcode = 'GWBKM';
-    end if;
-    _payload := coalesce(_new.payload, '{}')::json;
-    _flags := case when _new.flags is not null then
-      array(select f.flag from json_array_elements_text(_new.flags) with ordinality as f(flag, n)
-            group by f.flag order by min(f.n)) end;
-    perform {schema}.refuse_reserved(_new.task);
-    perform {schema}.check_job(
-      _new.task, _payload, {schema}.is_suspicious(_payload::text), _new.queue, _new.max_attempts, _new.key, _flags,
-      _new.max_resets);
-    if _new.expires <= 0 or _new.expires > 3155760000 then
-      raise exception 'expires is more than 0 seconds, and at most 100 years.' using errcode = '22023';
-    end if;
-    if _new.unique_period <= 0 or _new.unique_period > 3155760000 or _new.unique_period is not null and (_new.mode = 'unique') is not true then
-      raise exception 'unique_period is more than 0 seconds, at most 100 years, and of the job_key_mode unique.'
-        using errcode = '22023';
-    end if;
-    if _new.on_failure is not null then perform {schema}.check_handler(_new.on_failure); end if;
-    _job := {schema}.enqueue_keyed(
-      _new.task, _payload, _new.queue, coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at),
-      coalesce(_new.max_attempts, {max_attempts}), _new.key, coalesce(_new.priority, 0), nullif(_flags, '{}'),
-      coalesce(_new.mode, 'replace'), _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _at);
-    _job.token := null; _job.settled_token := null;
-    _made[_new.place] := _job;
-  end loop;
-  if _made is not null then
-    perform {schema}.note_expiry(array_agg(m.id)) from unnest(_made) as m where m.expires_at is not null
-      having count(*) > 0;
-    perform {schema}.wake();
-  end if;
-  return query select * from unnest(_made);
 end $$;
 
 -- One job, for callers of any driver: one text in, and one out, for neither depends on what a driver makes of json, of
@@ -417,14 +382,10 @@ begin
     task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
     priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
     unique_period double precision, now timestamptz);
-  if _new.on_failure is null and _new.expires is null and _new.unique_period is null then
-    _live := {schema}.enqueue(
-      _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
-      case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
-      _new.max_resets, _new.now);
-  else
-    select * into _live from {schema}.enqueue_jobs(json_build_array(_job::json), _new.now);
-  end if;
+  _live := {schema}.enqueue(
+    _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
+    case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
+    _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _new.now);
   -- A run time may be infinite, or in a year that its reader does not know.
   return row_to_json(j) from (
     select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.queue, _live.priority,

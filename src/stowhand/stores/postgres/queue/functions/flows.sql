@@ -23,8 +23,15 @@ begin
   insert into {schema}.flow_lookups (flow, attribute, value, id)
     select distinct _flow, u.attribute, u.value, u.id from unnest(_found_ids, _attributes, _values)
       as u(id, attribute, value);
-  perform from {schema}.enqueue_each(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities,
-                                     _flags, _modes, _max_resets, _now);
+  -- In the order of enqueue_jobs.
+  perform {schema}.enqueue(
+    j.task, j.payload, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+    case when j.flags is not null then array(select json_array_elements_text(j.flags)) end, j.mode, j.max_resets, _now => _now)
+    from (
+      select * from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
+                           _modes, _max_resets) with ordinality
+        as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+      order by u.key collate "C" nulls first, u.place offset 0) j;
   return true;
 end $$;
 

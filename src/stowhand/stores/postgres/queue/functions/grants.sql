@@ -46,7 +46,6 @@ begin
       ('add_jobs', 'enqueuer worker admin'),
       ('enqueue', 'enqueuer worker admin'),
       ('enqueue_many', 'enqueuer worker admin'),
-      ('enqueue_each', 'enqueuer worker admin'),
       ('enqueue_jobs', 'enqueuer worker admin'),
       ('enqueue_text', 'enqueuer worker admin'),
       ('enqueue_built_in', 'worker admin'),

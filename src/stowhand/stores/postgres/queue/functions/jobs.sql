@@ -25,16 +25,16 @@ begin
     raise exception 'The job key % is given twice in one call.', to_json(_twice) using errcode = '21000';
   end if;
   return query
-    select ({schema}.shown(e)).* from (
-      select array_agg(s.identifier order by n) as tasks, array_agg(s.payload order by n) as payloads,
-        array_agg(s.queue_name order by n) as queues, array_agg(s.run_at order by n) as run_ats,
-        array_agg(s.max_attempts order by n) as max_attempts, array_agg(s.job_key order by n) as keys,
-        array_agg(s.priority order by n) as priorities, array_agg(to_json(s.flags) order by n) as flags,
-        array_agg(case when job_key_preserve_run_at then 'preserve_run_at' end order by n) as modes
-      from unnest(specs) with ordinality
-        as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, n)
-    ) a cross join lateral {schema}.enqueue_each(
-      a.tasks, a.payloads, a.queues, a.run_ats, null, a.max_attempts, a.keys, a.priorities, a.flags, a.modes, null) e;
+    select ({schema}.shown(added.job)).* from (
+      select j.n, {schema}.enqueue(
+        j.identifier, j.payload, j.queue_name, j.run_at, null, j.max_attempts, j.job_key, j.priority, j.flags,
+        case when job_key_preserve_run_at then 'preserve_run_at' end) as job
+      from (
+        select * from unnest(specs) with ordinality
+          as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, n)
+        order by s.job_key collate "C" nulls first, s.n offset 0
+      ) j offset 0
+    ) added order by added.n;
 end $$;
 
 -- A waiting or failed job is deleted, a running one loses its key: it ends, and will not run again. NULL: there is none.
