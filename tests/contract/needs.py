@@ -39,7 +39,7 @@ TABLE = {
     "forgiving": "num_resets is never taken back, as in the founding system",
     "follow_ups": "nothing can be enqueued along with a settlement: a clear refusal",
     "retry": "an UPDATE of the application's",
-    "tokens": "nowhere to remember a token: what such a claim took comes back when it is stalled",
+    "tokens": "only the process that claims remembers a token",
     "leases": "a lease lasts stalled_max_age, whatever a worker asks for",
     "marks": "what waits again bears no mark: lost",
     "tries": "a record has its execution log",

@@ -49,7 +49,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class ClaimAsked(Message, frozen=True):
     worker: str
     token: str
-    """A uuid, new for every claim. Repeating one returns the records of the first answer that are still held."""
+    """A uuid, new for every claim: one that was used is refused (``used``). Where the reply to a claim is lost, release
+    its token (``Release.token``), and claim with another one."""
     limit: int
     """An answer has 500 records at most."""
     lease: float
@@ -274,6 +275,8 @@ class Kind(StrEnum):
     """409"""
     LOG_REFUSED = "log refused"
     """409: LogRefused: no such entry, or the attempt is over."""
+    USED = "used"
+    """409: the claim token was used before. Release it, and claim with a new one."""
     TOO_LARGE = "too large"
     """413"""
     TOO_MANY = "too many"

@@ -18,10 +18,9 @@ import pytest
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.events import LentChanged, StoreTrouble
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.lease import Lease
 from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import ClaimRequest, Terms
-from stowhand.remote.server.answers import Holdings
+from stowhand.remote.server.claims import UsedTokens
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
 from stowhand.testing import FakeClock, MemoryStore
 from tests.remote.server.conftest import Lend
@@ -81,14 +80,25 @@ def test_whoever_saw_a_worker_die_takes_back_what_was_lent_to_it_under_the_same_
     (second,) = lending.client(mine).claim(worker="lives")
     (third,) = lending.client(theirs).claim(worker="dies")
     assert [one["lease"]["job_id"] for one in (first, second, third)] == ids
-    parent = lending.client(mine)
+    parent, token_id = lending.client(mine), mine.split("_")[1]
     assert [job["job_id"] for job in parent.post("reset", worker="dies").body["jobs"]] == [ids[0]]
     assert parent.post("reset", worker="dies").body == {"jobs": []}
     assert [lending.state(job_id) for job_id in ids] == ["queued", "processing", "processing"]
     assert parent.post("reset", leases=[proof(third)]).body == {"jobs": []}, "that was lent to others"
     (job,) = parent.post("reset", leases=[proof(second)]).body["jobs"]
-    assert (job["job_id"], job["state"], job["worker"]) == (ids[1], "queued", "lives")
+    assert (job["job_id"], job["state"], job["worker"]) == (ids[1], "queued", f"lives@{token_id}")
     assert lending.client(mine).settle(first, second) == ["lost", "lost"]
+
+
+def test_after_a_restart_the_server_knows_who_holds_what(lend: Lend, tokens: Path) -> None:
+    store, token = MemoryStore(), token_of(tokens)
+    first = lend(store)
+    job_id = first.add()
+    first.client(token).claim(worker="dies")
+    first.stop()
+    second = lend(store)
+    (job,) = second.client(token).post("reset", worker="dies").body["jobs"]
+    assert (job["job_id"], second.state(job_id)) == (job_id, "queued")
 
 
 def test_what_has_settled_is_held_by_nobody(lend: Lend) -> None:
@@ -97,16 +107,6 @@ def test_what_has_settled_is_held_by_nobody(lend: Lend) -> None:
     (claim,) = lending.client().claim(worker="w")
     assert lending.client().settle(claim) == ["settled"]
     assert lending.client().post("reset", worker="w").body == {"jobs": []}
-
-
-def test_what_is_known_of_who_holds_what_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.remote.server.answers.MOST_LEASES", 2)
-    known = Holdings()
-    leases = [Lease(n, "t", 1) for n in range(3)]
-    known.lent(("", "w"), leases)
-    assert (known.of(("", "w")), len(known)) == (leases[1:], 2)
-    known.over(leases)
-    assert (known.of(("", "w")), len(known)) == ([], 0)
 
 
 def test_a_canceled_and_a_lost_job_are_told_by_the_heartbeat(lend: Lend) -> None:
@@ -136,28 +136,40 @@ def test_a_released_lease_is_due_again_with_its_attempt(lend: Lend) -> None:
     assert client.settle(claim) == ["lost"]
 
 
-def test_a_repeated_claim_gives_what_the_first_answer_lent_and_is_still_held(lend: Lend) -> None:
+def test_a_claim_token_that_was_used_is_refused(lend: Lend) -> None:
     lending = lend()
-    for _ in range(4):
+    for _ in range(3):
         lending.add()
     client, token = lending.client(), str(uuid.uuid4())
-    first = client.claim(3, token)
-    assert client.claim(3, token) == first
-    client.settle(first[0])
-    client.post("release", leases=[proof(first[1])])
-    assert client.claim(3, token) == [first[2]]
+    (claim,) = client.claim(1, token)
+    assert "used" in client.post("claim", **claiming(1, token)).refused(409, "used")
+    assert client.settle(claim) == ["settled"]
+    client.post("claim", **claiming(1, token)).refused(409, "used")
+    assert len(client.claim(5)) == 2
 
 
-def test_a_repeated_claim_does_not_give_what_was_taken_away(lend: Lend) -> None:
-    store = MemoryStore()
-    lending = lend(store)
-    lending.add()
-    client, token = lending.client(), str(uuid.uuid4())
-    assert len(client.claim(1, token)) == 1
-    lending.do(store.admin.force_unlock_workers(["w"]))
-    (other,) = client.claim()
-    assert other["attempts"] == 1
-    assert client.claim(1, token) == []
+def test_of_two_equal_claims_at_once_one_is_answered(lend: Lend) -> None:
+    lending = lend()
+    for _ in range(10):
+        lending.add()
+    body, replies = claiming(2), []
+    clients = [lending.client() for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda client=client: replies.append(client.post("claim", **body)))
+        for client in clients
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(reply.status for reply in replies) == [200, 409, 409, 409]
+    assert len(clients[0].claim(10)) == 8
+
+
+def test_the_used_tokens_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowhand.remote.server.claims.MAX_USED_TOKENS", 2)
+    used = UsedTokens()
+    assert [used.add(token) for token in "abcbca"] == [True, True, True, False, False, True]
 
 
 def test_a_released_token_claims_nothing_more(lend: Lend) -> None:
@@ -204,10 +216,8 @@ def test_records_that_would_make_an_answer_too_large_go_back_unspent(
     monkeypatch.setattr("stowhand.remote.server.claims.ANSWER_BYTES", 2500)
     lending = lend()
     ids = [lending.add(payload=json.dumps("x" * size)) for size in (100, 100, 5000)]
-    client, token = lending.client(), str(uuid.uuid4())
-    claims = client.claim(3, token)
-    assert [claim["lease"]["job_id"] for claim in claims] == ids[:2]
-    assert client.claim(3, token) == claims
+    client = lending.client()
+    assert [claim["lease"]["job_id"] for claim in client.claim(3)] == ids[:2]
     store: Any = lending.store
     left = lending.do(store.jobs.get(ids[2]))
     assert (left.state, left.attempts) == ("queued", 0)
@@ -221,28 +231,6 @@ def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatc
     (claim,) = client.claim()
     monkeypatch.setattr("stowhand.worker.heartbeat_thread.CROWD", 0)
     client.post("heartbeat", leases=[proof(claim)], lease=30.0).refused(503, "unreachable")
-
-
-class Forgetful(MemoryStore):
-    """Forgets which tokens were given up, as a user's table does, which has no place for them."""
-
-    def heartbeats(self) -> Any:
-        heartbeats = super().heartbeats()
-
-        async def abandon(token: str) -> bool:
-            return True
-
-        heartbeats.abandon = abandon  # type: ignore[method-assign]
-        return heartbeats
-
-
-def test_a_released_token_claims_nothing_although_the_store_forgets_it(lend: Lend) -> None:
-    lending = lend(Forgetful())
-    lending.add()
-    client, token = lending.client(), str(uuid.uuid4())
-    client.post("release", token=token)
-    assert client.claim(1, token) == []
-    assert len(client.claim()) == 1
 
 
 def test_suspects_flags_and_tasks_go_to_the_store(lend: Lend) -> None:

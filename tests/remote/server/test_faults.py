@@ -113,17 +113,24 @@ def test_a_claim_that_arrives_after_it_was_abandoned_takes_nothing(shared_server
     run(go())
 
 
-def test_a_claim_that_arrives_twice_lends_its_jobs_once(shared_server: SharedServer, run: Run) -> None:
+def test_a_claim_that_arrives_twice_is_refused_and_abandoned_so_that_its_jobs_come_back(
+    shared_server: SharedServer, run: Run
+) -> None:
     async def go() -> None:
         async with scene(shared_server) as on:
             store = await on.client()
-            for _ in range(4):
-                await on.lent.jobs.enqueue(NewJob(task="t"))
+            ids = [(await on.lent.jobs.enqueue(NewJob(task="t"))).id for _ in range(4)]
             on.proxy.next("/v1/claim", Fault.TWICE)
-            claims = await on.claim(store, limit=2)
-            assert len(claims) == 2
+            token = str(uuid.uuid4())
+            with pytest.raises(StoreUnreachable, match="was used"):
+                await on.claim(store, token, limit=2)
             assert (await on.lent.inspect.counts())[State.PROCESSING] == 2
-            assert await store.settle([(one.lease, COMPLETED) for one in claims]) == [Verdict.SETTLED] * 2
+            heartbeats = store.heartbeats()
+            assert await heartbeats.abandon(token)
+            await heartbeats.close()
+            assert [await on.state(job_id) for job_id in ids] == [(State.QUEUED, 0)] * 4
+            claims = await on.claim(store, limit=4)
+            assert await store.settle([(one.lease, COMPLETED) for one in claims]) == [Verdict.SETTLED] * 4
 
     run(go())
 

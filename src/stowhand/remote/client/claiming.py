@@ -18,7 +18,7 @@ from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verd
 from stowhand.remote.client.bodies import ROOM, parts
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.proofs import HeldProofs
-from stowhand.remote.client.troubles import CallRefused
+from stowhand.remote.client.troubles import CallRefused, NoReply
 from stowhand.remote.wire import ClaimAsked, Claimed, Difference, Kind, Lent, SettlementSent, Verdicts
 
 REASON_LIMIT = 2048
@@ -53,6 +53,8 @@ class Claiming:
         except CallRefused as refused:
             if refused.kind == Kind.REFUSED:
                 raise ConfigurationError(str(refused)) from None
+            if refused.kind == Kind.USED:
+                raise NoReply(f"{refused}: the request arrived twice, so the reply to the first is lost") from None
             raise
         if any(one.lease.token != request.token for one in lent):
             raise StoreError(f"{self._http.base} answers a claim with leases of another one")

@@ -82,7 +82,7 @@ class HttpHeartbeats:
         return ()
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Take back what was lent to this worker under the same worker token, since the server started."""
+        """Take back what was lent to this worker under the same worker token."""
         return (await self._http.post("/v1/reset", Reset(worker=worker), ResetDone)).jobs
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:

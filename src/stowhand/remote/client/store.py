@@ -1,9 +1,8 @@
 """The store that a server lends: each call is one request.
 
 An idle worker waits in one long poll (``POST /v1/due``) that claims nothing. It returns the server's count of wake-ups,
-so that none between two polls is missed. A *claim* that waits would be worse: it would fix the number of free slots at
-its beginning and let its leases run while it waits; and one that is cut off, because the worker stops, would have taken
-jobs that must be handed back.
+so that none between two polls, or between a poll and a claim, is missed. A claim never waits at the server: it would
+fix the number of free slots at its beginning, and one that is cut off, because the worker stops, would have taken jobs.
 """
 
 from __future__ import annotations

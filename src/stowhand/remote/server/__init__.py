@@ -5,7 +5,7 @@
     authenticator  who calls, by worker token (``token_file``), and what the token allows (``grants``)
     proofs         prove in every later call that a lease was lent to this worker token
     claims         claims, which do not wait, and polls, which do; ``wake_broadcast`` waits at the store for all of
-                   them; ``answers`` remembers what was answered, since a reply may be lost
+                   them
     slow_requests  limits of time and connections
     proxies        the address that asked, where a proxy stands between
 

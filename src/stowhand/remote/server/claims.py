@@ -15,12 +15,11 @@ import msgspec
 
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreUnreachable
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.limits import check_name, read_forbidden
+from stowhand.jobs.limits import read_forbidden
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.remote.server.answers import Answer, Answers, Sent
 from stowhand.remote.server.grants import Grant, Scope
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.records import lent
+from stowhand.remote.server.records import Sent, lent
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
@@ -36,10 +35,36 @@ ANSWER_BYTES = 4 * 1024 * 1024
 LONGEST_LEASE = 86_400.0
 POLLS_OF_A_TOKEN = 256
 """Requests that may wait at a time."""
-NAME_LIMIT = 255
+MAX_USED_TOKENS = 50_000
+"""Claim tokens that are remembered. A proxy repeats a request within seconds."""
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client has disconnected."""
+
+
+class UsedTokens:
+    """Claim tokens, as the store knows them, that have claimed. The oldest are forgotten first.
+
+    They are not kept in the store: that would be a write for each claim, and a user's table has no place for them.
+    After a restart a request that is repeated may claim twice; what its client does not know of comes back when its
+    lease ends.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, None] = {}
+
+    def add(self, token: str) -> bool:
+        """Returns False where it is known already."""
+        if token in self._tokens:
+            return False
+        self._tokens[token] = None
+        if len(self._tokens) > MAX_USED_TOKENS:
+            del self._tokens[next(iter(self._tokens))]
+        return True
+
+    def forget(self, token: str) -> None:
+        """It was abandoned: from now on the store gives it nothing."""
+        self._tokens.pop(token, None)
 
 
 class Claims:
@@ -51,7 +76,6 @@ class Claims:
         wake_broadcast: WakeBroadcast,
         heartbeats: HeartbeatThread,
         proofs: Proofs,
-        answers: Answers,
         still: Callable[[Grant], bool],
         on_lent: Callable[[Sequence[Claim[Any]]], None],
     ) -> None:
@@ -60,7 +84,7 @@ class Claims:
         self._heartbeats = heartbeats
         self._store = shared_store.store
         self._proofs = proofs
-        self._answers = answers
+        self._used = UsedTokens()
         self._still = still
         self._on_lent = on_lent
         self._polls: Counter[str] = Counter()
@@ -68,14 +92,36 @@ class Claims:
         """As many records as fit into one answer, if they are as large as those of the last."""
 
     async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
-        """What is lent now; for a repeated claim token what it was lent before and still holds. Raises Refused."""
+        """What is lent now. Raises Refused, also for a claim token that was used."""
         request = self._request(grant, asked)
-        answer = self._answers.of(request.token)
-        try:
-            async with answer.turn:
-                return await self._answer(grant, asked, request, answer)
-        finally:
-            self._answers.drop_if_empty(request.token)
+        if not self._used.add(request.token):
+            raise Refused(
+                Kind.USED, "this claim token was used", "release it (POST /v1/release), and claim with a new one"
+            )
+        claims = await self._claim(request) if request.limit and request.tasks != () else []
+        sent = [
+            Sent(
+                claim.lease,
+                msgspec.json.encode(lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
+            )
+            for claim in claims
+        ]
+        if sent:
+            size = sum(len(one.body) for one in sent)
+            self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
+        fits = _fitting(sent)
+        self._on_lent(claims[:fits])
+        if fits < len(sent):
+            await self._hand_back([one.lease for one in sent[fits:]])
+        return sent[:fits]
+
+    async def abandon(self, grant: Grant, token: str) -> bool:
+        """Hand back what a claim without a reply has taken; its token claims nothing more. False: try again."""
+        of_store = self._proofs.store_token(grant, token)
+        done = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(of_store))
+        if done:
+            self._used.forget(of_store)
+        return done
 
     async def until_news(self, grant: Grant, wake_count: str, wait: float, gone: Gone) -> None:
         """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds."""
@@ -103,7 +149,7 @@ class Claims:
         if asked.limit < 0:
             raise malformed(f"limit: {asked.limit}; 0 or more")
         return ClaimRequest(
-            worker=check_name("worker", asked.worker, NAME_LIMIT),
+            worker=grant.worker_in_store(asked.worker),
             token=self._proofs.store_token(grant, asked.token),
             limit=min(asked.limit, self._most),
             lease=asked.lease,
@@ -112,30 +158,6 @@ class Claims:
             suspects=asked.suspects,
             conditions=asked.conditions,
         )
-
-    async def _answer(self, grant: Grant, asked: ClaimAsked, request: ClaimRequest, answer: Answer) -> list[Sent]:
-        if answer.released:
-            return []
-        if answer.sent:
-            return await self._again(answer, request.lease)
-        claims = await self._claim(request) if request.limit and request.tasks != () else []
-        sent = [
-            Sent(
-                claim.lease,
-                msgspec.json.encode(lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
-            )
-            for claim in claims
-        ]
-        if sent:
-            size = sum(len(one.body) for one in sent)
-            self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
-        fits = _fitting(sent)
-        self._answers.remember(request.token, sent[:fits])
-        self._on_lent(claims[:fits])
-        self._answers.holdings.lent((grant.id, request.worker), [one.lease for one in sent[:fits]])
-        if fits < len(sent):
-            await self._hand_back([one.lease for one in sent[fits:]])
-        return sent[:fits]
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         try:
@@ -156,14 +178,6 @@ class Claims:
         """Raises Refused for a token that was revoked, or expired, during the wait."""
         if not self._still(grant):
             raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
-
-    async def _again(self, answer: Answer, lease: float) -> list[Sent]:
-        """What an earlier answer lent and is still held, by a heartbeat that renews it."""
-        before = list(answer.sent.values())
-        pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat([one.lease for one in before], lease))
-        lost = [one.lease for one in before if one.lease.pair in pulse.lost]
-        self._answers.over(lost)
-        return list(answer.sent.values())
 
     async def _hand_back(self, leases: Sequence[Lease]) -> None:
         """Without using an attempt. What is busy, or cannot be handed back now, comes back when its lease ends."""

@@ -30,6 +30,8 @@ class Scope(StrEnum):
     """Enqueue jobs from the dashboard."""
 
 
+NAME_LIMIT = 255
+"""Characters of a worker's name."""
 OF_DASHBOARD = frozenset({Scope.ACT, Scope.ADD})
 
 
@@ -50,6 +52,14 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         """Raises Refused unless the token has it."""
         if scope not in self.scopes:
             raise lacking(scope, self.name)
+
+    def worker_in_store(self, worker: str) -> str:
+        """The store's name for a worker of this token: the row of a job then tells under which token it was lent.
+
+        Raises InvalidJob.
+        """
+        limits.check_name("worker", worker, NAME_LIMIT)
+        return f"{worker}@{self.id}" if self.id else worker
 
     def tasks_of_claim(self, asked: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The tasks whose jobs a claim for these tasks (``None``: any) may return. Raises InvalidJob, Refused."""

@@ -19,12 +19,13 @@ from stowhand.events import Events, JobsReset
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.store import Claim, Recorded, Verdict
 from stowhand.protocols.throughput import OTHERS
-from stowhand.remote.server.answers import MOST_LEASES
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.minute_book import MinuteBook
 from stowhand.worker.throughput_writer import EVERY, ThroughputWriter
 
+MOST_LEASES = 100_000
+"""Leases whose tasks and times are remembered."""
 LAST_WRITE = 1.0
 """Seconds that the last write may take."""
 

@@ -16,6 +16,15 @@ from stowhand.protocols.store import Claim
 from stowhand.remote.wire import Lent
 
 
+class Sent(msgspec.Struct, frozen=True):
+    """One record that is lent."""
+
+    lease: Lease
+    """As the store knows it."""
+    body: bytes
+    """An encoded ``wire.Lent``."""
+
+
 def lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
     """``token``: the client's claim token. ``prove`` makes the authorization of the lease."""
     lease = Lease(claim.lease.job_id, token, claim.lease.epoch)

@@ -14,6 +14,7 @@ STATUS = {
     Kind.METHOD: 405,
     Kind.LEASE_LOST: 409,
     Kind.LOG_REFUSED: 409,
+    Kind.USED: 409,
     Kind.TOO_LARGE: 413,
     Kind.TOO_MANY: 429,
     Kind.OUTCOME_UNKNOWN: 503,

@@ -24,12 +24,12 @@ from stowhand.jobs.tries import Try
 from stowhand.protocols.progress import ProgressKeeper, read_progress
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
-from stowhand.remote.server.answers import Answers, Sent
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
 from stowhand.remote.server.ends import LentEnds
 from stowhand.remote.server.grants import Grant, Scope
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.records import Sent
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.settlements import checked
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
@@ -95,14 +95,11 @@ class StoreServer:
         self._declared = declared
         self._store = shared_store.store
         self._heartbeats = HeartbeatThread("stowhand lending heartbeats", shared_store.store.heartbeats)
-        self._answers = Answers(clock)
         self._on_lease = on_lease
         self.throughput = LentThroughput(
             self._heartbeats, clock, events or Events(), is_kept=shared_store.kind == QUEUE
         )
-        self._claims = Claims(
-            shared_store, wake_broadcast, self._heartbeats, proofs, self._answers, still, self.throughput.lent
-        )
+        self._claims = Claims(shared_store, wake_broadcast, self._heartbeats, proofs, still, self.throughput.lent)
         self._ends = LentEnds(shared_store)
 
     async def close(self) -> None:
@@ -111,7 +108,7 @@ class StoreServer:
         await self._heartbeats.close()
 
     async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
-        """Records under leases; a repeated claim token returns those of the first answer that are still held."""
+        """Records under leases. Raises Refused for a claim token that was used."""
         sent = await self._claims.claim(grant, asked)
         if sent:
             self._on_lease(self._shared_store.lease(asked.lease))
@@ -134,7 +131,6 @@ class StoreServer:
         self._on_lease(lease)
         # A lease that the database refuses to renew will end soon: reported as lost, the client stops its attempt.
         lost = pulse.lost | pulse.refused
-        self._answers.over(lease for lease in leases if lease.pair in lost)
         return Beaten(
             lost=(*unproved, *(given[pair] for pair in lost)),
             canceled=tuple(given[pair] for pair in pulse.canceled),
@@ -197,8 +193,6 @@ class StoreServer:
                 found[place] = Recorded.of(settlement, reply)
         leases = {place: lease for place, (lease, _) in batch.items()}
         self.throughput.settled(leases.values(), [found[place] for place in leases])
-        still_held = (Verdict.BUSY, Verdict.UNWRITTEN)
-        self._answers.over(lease for place, lease in leases.items() if found[place].verdict not in still_held)
         return found
 
     async def release(self, grant: Grant, release: Release) -> Released:
@@ -211,35 +205,22 @@ class StoreServer:
             left = await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
             kept = {lease.pair for lease in left}
             busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if lease.pair in kept]
-            self._answers.over(lease for lease in leases if lease.pair not in kept)
-        done = True if release.token is None else await self._abandon(self._proofs.store_token(grant, release.token))
+        done = True if release.token is None else await self._claims.abandon(grant, release.token)
         return Released(busy=tuple(busy), lost=tuple(unproved), abandoned=done)
-
-    async def _abandon(self, token: str) -> bool:
-        """A claim that is being answered with this token ends first; a later one finds the token released."""
-        answer = self._answers.of(token)
-        answer.released = True
-        async with answer.turn:
-            done = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(token))
-        if done:
-            self._answers.over([one.lease for one in answer.sent.values()])
-        return done
 
     async def reset(self, grant: Grant, reset: Reset) -> ResetDone:
         """Take back what dead workers held: proved leases, and those of a worker under the same worker token."""
         grant.need(Scope.CLAIM)
         proved, _ = self._sort(grant, reset.leases)
-        leases = [lease for _, lease in proved]
-        if reset.worker is not None:
-            leases += self._answers.holdings.of((grant.id, reset.worker))[: MOST - len(leases)]
-        if not leases:
-            return ResetDone()
+        worker = None if reset.worker is None else grant.worker_in_store(reset.worker)
 
         async def reset_all(heartbeats: Heartbeats) -> list[ResetJob]:
-            return [job for lease in leases for job in await heartbeats.reset_lease(lease)]
+            jobs = [job for _, lease in proved for job in await heartbeats.reset_lease(lease)]
+            if worker is not None:
+                jobs += await heartbeats.reset_worker(worker)
+            return jobs
 
         found = await self._heartbeats.call(reset_all)
-        self._answers.over(leases)
         self.throughput.reset(found)
         return ResetDone(jobs=tuple(found))
 

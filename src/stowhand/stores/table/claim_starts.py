@@ -1,4 +1,7 @@
-"""When the claims of a store began: a record with an old claim's token may have been claimed anew since."""
+"""What a store of a user's table remembers of claims: when they began, and whose tokens were abandoned.
+
+The table has no place for it, and only this process claims with these tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ from stowhand.clock import stopwatch
 
 REMEMBERED = 10_000
 """Claims; one is abandoned soon after it, if at all."""
+
+
+ABANDONED = 10_000
+"""Tokens; a claim is asked for by this very process, and ends long before so many others."""
 
 
 class Begun:
@@ -30,3 +37,24 @@ class Begun:
         """Records with this token are still this claim's. True for an unknown claim: another process's."""
         began = self._at.get(token)
         return began is None or stopwatch() - began < self._lease
+
+
+class Abandoned:
+    """Tokens that may claim nothing more.
+
+    A token is added, and looked for by its claim, while nothing can come between that and the end of the claim: in a
+    write transaction of SQLite; before and under the claim's lock on PostgreSQL.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self._tokens: dict[str, None] = {}
+        self.begun = Begun(lease)
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._tokens
+
+    def add(self, token: str) -> None:
+        """From any thread."""
+        self._tokens[token] = None
+        if len(self._tokens) > ABANDONED:
+            del self._tokens[next(iter(self._tokens))]

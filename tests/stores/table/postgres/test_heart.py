@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -189,6 +190,28 @@ async def test_a_claim_that_is_still_under_way_is_not_abandoned_yet(jobs: Jobs) 
             assert not await served.heartbeats.abandon(token)
             claiming.rollback()
         assert await served.heartbeats.abandon(token)
+
+
+async def test_an_abandoned_token_claims_nothing_more(jobs: Jobs) -> None:
+    jobs.add()
+    token = new_token()
+    async with jobs.served() as served:
+        assert await served.heartbeats.abandon(token)
+        assert not await served.claim(1, token=token)
+        assert jobs.states() == ["queued"]
+        assert await served.claim(1)
+
+
+async def test_a_claim_whose_token_is_abandoned_while_it_marks_takes_nothing(jobs: Jobs) -> None:
+    jobs.add()
+    token = new_token()
+    async with jobs.served() as served:
+        for _ in range(10):
+            _, done = await asyncio.gather(served.claim(1, token=token), served.heartbeats.abandon(token))
+            while not done:
+                done = await served.heartbeats.abandon(token)
+            assert jobs.states() == ["queued"]
+            token = new_token()
 
 
 async def test_waiting_records_that_were_canceled_are_canceled_before_their_turn(jobs: Jobs) -> None:

@@ -49,6 +49,10 @@ class _Unseen(Exception):
     """The view does not show, or shows twice, what was claimed."""
 
 
+class _Abandoned(Exception):
+    """Somebody has abandoned the claim's token: the transaction is undone."""
+
+
 class TableClaims:
     """Claims due records."""
 
@@ -65,13 +69,16 @@ class TableClaims:
         """In order, now processing under the request's token. Raises TableUnsuitable where the view is at fault."""
         context = self._context
         context.worker = request.worker
-        context.begun.note(request.token)
+        context.abandoned.begun.note(request.token)
         if request.limit < 1 or (request.suspects and self._clock.monotonic() < self._suspects_not_before):
             return []
         taken: list[Taken] = []
         with context.translated():
             for number in range(1, ROUNDS + 1):
-                more, again, canceled = await self._claim(request, request.limit - len(taken))
+                try:
+                    more, again, canceled = await self._claim(request, request.limit - len(taken))
+                except _Abandoned:
+                    break
                 taken += more
                 if taken and apart(request.conditions)[1]:
                     break  # only the caller knows what is left of the bound
@@ -132,6 +139,7 @@ class TableClaims:
             await marking.execute(statement, given, prepare=False)  # planned for its values: how many, until when
             # A view may have shown one twice.
             marked = {row[1]: row for row in sorted(await marking.fetchall(), key=lambda row: row[0])}
+            self._check_abandoned(request)
             if any(row[6] is False for row in marked.values()):
                 raise mark_changed(self._context.shape)
             rows = [row[1:6] for row in marked.values() if row[2] is False]
@@ -154,6 +162,7 @@ class TableClaims:
         pick, values = self._composed("pick", request)
         async with asyncio.timeout(DEADLINE), connection.transaction():
             await self._begin(connection, request)
+            self._check_abandoned(request)
             sifter = Sifter(self._context, connection, pick, values, self._marking(request))
             await self._end_walk(connection, request)
             # One fits by itself; how much several are together is not summed here.
@@ -170,6 +179,11 @@ class TableClaims:
         await connection.reader().execute(b"set transaction isolation level read committed")
         begin = "begin_walk" if self._walks_for(request) else "begin_claim"
         await connection.reader().execute(self._context.statement(begin), {"token": request.token})
+
+    def _check_abandoned(self, request: ClaimRequest) -> None:
+        """Under the lock of ``_begin``: from here to the commit, whoever abandons the token is told to repeat it."""
+        if request.token in self._context.abandoned:
+            raise _Abandoned
 
     def _walks_for(self, request: ClaimRequest) -> bool:
         """Suspects are few, and found by their resets."""

@@ -18,7 +18,7 @@ from stowhand.stores.database.link import Dialer, Pool
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
 from stowhand.stores.postgres.table.composing import Composer
-from stowhand.stores.table.claim_starts import Begun
+from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
@@ -58,7 +58,7 @@ class TableContext:
         self._key = Key.TEXT
         self.names: tuple[str, ...] = ()
         """Of the columns that a record is made of."""
-        self.begun = Begun(options.stalled)
+        self.abandoned = Abandoned(options.stalled)
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""
         self.moved = CHANGES_CLAIM.format(column=shape.columns["started_at"])

@@ -29,13 +29,14 @@ class TableHeartbeats(Leaser[TableContext]):
         """Give back what it holds. False: its claim is still under way, or some of it is locked.
 
         A claim commits only after its answer was read; so one whose answer was lost and that is not under way any more
-        brings nothing later.
+        brings nothing later. One that begins later finds its token abandoned.
         """
+        self._context.abandoned.add(token)
         with self._context.translated():
             ((over,),) = await self._ask("claim_is_over", token=token)
             if not over:
                 return False
-            if not self._context.begun.may_hold(token):
+            if not self._context.abandoned.begun.may_hold(token):
                 return True
             found = await self._ask("held_by_token", token=token)
         return not await self.release([Lease(self._context.job_id(key), token, epoch) for key, epoch in found])

@@ -28,8 +28,9 @@ from stowhand.stores.sqlite.table.claiming import Claiming, RolledBack, is_due
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.reading import check, read_table
-from stowhand.stores.sqlite.table.table import Abandoned, TableTransaction
+from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.backend import Finding, Taken
+from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices

@@ -24,7 +24,8 @@ from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import SECOND, after
-from stowhand.stores.sqlite.table.table import Abandoned, Table, TableTransaction
+from stowhand.stores.sqlite.table.table import Table, TableTransaction
+from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 PAGE = 1000

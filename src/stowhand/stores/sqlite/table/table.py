@@ -11,13 +11,9 @@ import msgspec
 from stowhand.stores.sqlite.table.moments import parameters
 from stowhand.stores.sqlite.table.selecting import Query, Selecting
 from stowhand.stores.sqlite.table.statements import Kinds
-from stowhand.stores.table.claim_starts import Begun
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
-
-ABANDONED = 10_000
-"""Tokens remembered: a claim is asked for by this very process, and ends long before so many others."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -66,20 +62,3 @@ class TableTransaction:
     def select(self, query: Query, **values: Any) -> sqlite3.Cursor:
         """Run one that the user's own expressions or conditions are part of."""
         return self.raw.execute(query.text, {**query.values, **values})
-
-
-class Abandoned:
-    """Tokens that may claim nothing more. In memory: only this process claims with them."""
-
-    def __init__(self, lease: float) -> None:
-        self._tokens: dict[str, None] = {}
-        self.begun = Begun(lease)
-
-    def __contains__(self, token: str) -> bool:
-        return token in self._tokens
-
-    def add(self, token: str) -> None:
-        """Called inside a write transaction, as claims are."""
-        self._tokens[token] = None
-        if len(self._tokens) > ABANDONED:
-            del self._tokens[next(iter(self._tokens))]
