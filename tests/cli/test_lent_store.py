@@ -11,7 +11,6 @@ import pytest
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.testing import MemoryStore
 from tests.cli.conftest import Ended, Stowhand
-from tests.remote.client.canned import Canned, reply, trouble
 from tests.remote.server.tokens import make_token
 from tests.support.lent import SharedServer
 
@@ -112,14 +111,6 @@ def test_what_failed_is_grouped_for_the_tasks_of_the_token(lent: Lent, call: Sto
         refused = call("jobs", "failures", "-c", lent.url, "--token", token)
         assert (refused.code, refused.out) == (1, "")
         assert "scope" in refused.err
-
-
-def test_an_older_server_that_cannot_group_what_failed_is_named(call: Stowhand) -> None:
-    terms, unknown = {"name": "shop", "kind": "queue"}, trouble("unknown", "there is no such call", "404 Not Found")
-    with Canned(reply(terms), unknown) as older:
-        refused = call("jobs", "failures", "-c", older.url)
-    assert (refused.code, refused.out) == (2, "")
-    assert "the server is older and cannot group its failed jobs: update Stowhand there" in refused.err
 
 
 def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: Lent, call: Stowhand) -> None:

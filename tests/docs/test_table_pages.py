@@ -16,7 +16,6 @@ from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import wire
 from stowhand.remote.server import authenticator, bodies, claims, refusals, slow_requests, store_server, token_file
-from stowhand.remote.server.http_app import CALLS
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.names import COLUMNS, TOKEN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
@@ -99,8 +98,14 @@ def test_the_page_of_tables_names_options_of_a_worker_that_exist() -> None:
 
 def test_the_page_of_http_has_every_call_error_and_verdict() -> None:
     page = read("http.md")
-    called = set(re.findall(r"^\| `(?:POST|GET) /(?:v1/)?(\w+)", page, re.MULTILINE))
-    assert called == set(CALLS)
+    table = page.partition("## Calls")[2].partition("\n## ")[0]
+    calls = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith(("| `POST /v1", "| `GET /v1"))]
+    for verb, (call, scopes, request, response) in zip(wire.VERBS, calls, strict=True):
+        assert call.strip() == f"`{verb.method} {verb.path}`"
+        assert re.findall(r"`(\w+)`", scopes) == [scope.value for scope in verb.scopes], verb.path
+        for message, cell in ((verb.request, request), (verb.response, response)):
+            if isinstance(message, type) and issubclass(message, wire.Message):
+                assert set(message.__struct_encode_fields__) <= set(re.findall(r"`(\w+)`", cell)), verb.path
     shown = rows(page)
     for kind in wire.Kind:
         assert str(refusals.STATUS[kind]) in shown[kind.value][2 - 1], kind

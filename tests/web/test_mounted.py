@@ -25,7 +25,7 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.remote.server.grants import Scope
+from stowhand.remote.wire import Scope
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
 from stowhand.web.asked import Right, Who

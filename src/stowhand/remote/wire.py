@@ -1,19 +1,6 @@
 """The messages of the HTTP store, in both directions: JSON over HTTP/1.1, ``Authorization: Bearer <token>``.
 
-    POST /v1/claim      ClaimAsked   -> Claimed
-    POST /v1/heartbeat  Held         -> Beaten
-    POST /v1/progress   ProgressSaid -> ProgressHeard  how far running jobs are; a queue only
-    POST /v1/settle     Settlements  -> Verdicts
-    POST /v1/release    Release      -> Released
-    POST /v1/logs       LogChange    -> LogNumbers
-    POST /v1/enqueue    Enqueue      -> Enqueued
-    GET  /v1/terms                   -> TermsOffered      the lent store's terms (``store.Terms``) and its name
-    POST /v1/due        DueAsked     -> Due               waits for a wake-up, claims nothing
-    POST /v1/ends       EndsAsked    -> Ends              how jobs ended
-    GET  /v1/jobs/{id}               -> Job               payload and result only with that scope, else "" and null
-    GET  /v1/jobs/{id}/tries         -> [Try]             what its last attempts left that did not complete
-    GET  /v1/failures                -> [Failures]        failed jobs by task and class of error
-    GET  /healthz, /readyz
+The calls are the table ``VERBS``, at the end. Beside them: ``GET /healthz``, ``/readyz`` and ``/metrics``.
 
 Errors are ``Trouble`` with 400 malformed, 401 no or wrong token, 403 out of scope, 404 unknown, 405 method, 408 too
 slow, 409 lease lost, 413 too large, 429 too many, 431 headers too large, 503 the lent store does not answer. Batches
@@ -27,7 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -36,10 +23,16 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.tries import Try
+from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.results import Standing
 
 LONGEST_WAIT = 30.0
 """Seconds that a poll may wait."""
+
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -294,3 +287,60 @@ class Trouble(Message, frozen=True):
     """One of ``Kind``; a later version may add more."""
     message: str
     fix: str = ""
+
+
+class Scope(StrEnum):
+    """What a token can allow."""
+
+    CLAIM = "claim"
+    """Claim, renew, log and settle: what a worker does."""
+    ENQUEUE = "enqueue"
+    """Enqueue jobs, including those that a settlement enqueues."""
+    READ = "read"
+    """Read jobs and metrics."""
+    PAYLOAD = "payload"
+    """Read payload and result of jobs that were not claimed with it."""
+    ACT = "act"
+    """Change jobs and queues on the dashboard."""
+    ADD = "add"
+    """Enqueue jobs from the dashboard."""
+
+
+class Verb(msgspec.Struct, Generic[Q, A], frozen=True, eq=False):
+    """One call."""
+
+    name: str
+    """For metrics, the log and the audit."""
+    path: str
+    request: type[Q] | None
+    """The body; ``None`` of a GET."""
+    response: type[A]
+    scopes: tuple[Scope, ...] = ()
+    """All of them are needed."""
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return "GET" if self.request is None else "POST"
+
+
+CLAIM = Verb("claim", "/v1/claim", ClaimAsked, Claimed, (Scope.CLAIM,))
+HEARTBEAT = Verb("heartbeat", "/v1/heartbeat", Held, Beaten, (Scope.CLAIM,))
+PROGRESS = Verb("progress", "/v1/progress", ProgressSaid, ProgressHeard, (Scope.CLAIM,))
+SETTLE = Verb("settle", "/v1/settle", Settlements, Verdicts, (Scope.CLAIM,))
+RESET = Verb("reset", "/v1/reset", Reset, ResetDone, (Scope.CLAIM,))
+RELEASE = Verb("release", "/v1/release", Release, Released, (Scope.CLAIM,))
+LOGS = Verb("logs", "/v1/logs", LogChange, LogNumbers, (Scope.CLAIM,))
+ENQUEUE = Verb("enqueue", "/v1/enqueue", Enqueue, Enqueued, (Scope.ENQUEUE,))
+DUE = Verb("due", "/v1/due", DueAsked, Due, (Scope.CLAIM,))
+ENDS = Verb("ends", "/v1/ends", EndsAsked, Ends, (Scope.READ, Scope.PAYLOAD))
+JOB: Verb[None, Job] = Verb("jobs", "/v1/jobs/{id}", None, Job, (Scope.READ,))
+TRIES: Verb[None, list[Try]] = Verb("tries", "/v1/jobs/{id}/tries", None, list[Try], (Scope.READ,))
+FAILURES: Verb[None, list[Failures]] = Verb("failures", "/v1/failures", None, list[Failures], (Scope.READ,))
+TERMS: Verb[None, TermsOffered] = Verb("terms", "/v1/terms", None, TermsOffered)
+
+VERBS: tuple[Verb[Any, Any], ...] = (
+    *(CLAIM, HEARTBEAT, PROGRESS, SETTLE, RESET, RELEASE, LOGS),
+    *(ENQUEUE, DUE, ENDS, JOB, TRIES, FAILURES, TERMS),
+)
+"""Every call of a lent store, in the order of the page docs/reference/http.md."""

@@ -13,11 +13,10 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from stowhand.remote.server.browsers import HEADERS, check_form, check_site
-from stowhand.remote.server.grants import Scope
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.sessions import SESSION_LIFE
 from stowhand.remote.server.visitors import Entrance, Visitors
-from stowhand.remote.wire import Kind
+from stowhand.remote.wire import Kind, Scope
 from stowhand.web.asked import Ask, Asked, Reply, Right, View, Who, redirect
 
 SESSION, VISIT, SAID = "session", "visit", "said"

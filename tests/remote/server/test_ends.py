@@ -19,7 +19,7 @@ from stowhand.remote.server import ends
 from stowhand.stores.kernel.results import ResultPoll
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
-from tests.remote.client.canned import Canned, reply, trouble
+from tests.remote.client.canned import Canned, reply
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Lending, claiming, token_of
 from tests.support.memory_rows import rows_of
@@ -128,21 +128,6 @@ def test_a_job_outside_the_token_is_one_that_never_was(lend: Lend, tokens: Path)
         (other, None, False),
         (own, "canceled", True),
     ]
-
-
-def test_an_older_server_is_named(run: Run) -> None:
-    async def refusal(store: HttpStore) -> str:
-        poll = ResultPoll(store.results, SystemClock())
-        with pytest.raises(ConfigurationError) as caught:
-            await poll.end(1, 0)
-        with pytest.raises(ConfigurationError):
-            await store.results.retention()
-        await poll.close()
-        await store.close()
-        return str(caught.value)
-
-    with Canned(trouble("unknown", "there is no such call", "404 Not Found", "see")) as older:
-        assert "the server is older and cannot tell" in run(refusal(HttpStore(older.url)))
 
 
 def test_what_is_no_job_is_malformed(lend: Lend) -> None:

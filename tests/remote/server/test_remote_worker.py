@@ -29,6 +29,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.remote.client import HttpOptions, HttpStore
 from stowhand.remote.server.http_server import ServerOptions, running
+from stowhand.remote.wire import Verb
 from stowhand.retry import wait
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
@@ -293,11 +294,11 @@ def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
             remote = HttpStore(server.url)
             ask = remote._http.get
 
-            async def late(path: str, answer: type[Any]) -> Any:
-                tried.append(path)
+            async def late(verb: Verb[Any, Any]) -> Any:
+                tried.append(verb.path)
                 if len(tried) < 3:
                     raise StoreUnreachable("connection refused")
-                return await ask(path, answer)
+                return await ask(verb)
 
             monkeypatch.setattr(remote._http, "get", late)
             await remote.open()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from stowhand.remote.server.grants import Scope
 from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
+from stowhand.remote.wire import Scope
 
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from stowhand.protocols.queue_store import Answer, Done
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.client.troubles import CallRefused
-from stowhand.remote.wire import Kind, LogChange, LogNumbers
+from stowhand.remote.wire import LOGS, Kind, LogChange
 
 _REFUSALS = (Kind.LOG_REFUSED, Kind.LEASE_LOST, Kind.UNKNOWN, Kind.TOO_LARGE, Kind.MALFORMED)
 
@@ -68,7 +68,7 @@ class RemoteAttempt:
 
     async def _change(self, change: LogChange) -> tuple[int, ...]:
         try:
-            return (await self._http.post("/v1/logs", change, LogNumbers)).numbers
+            return (await self._http.post(LOGS, change)).numbers
         except CallRefused as refused:
             if refused.kind in _REFUSALS:
                 raise LogRefused(str(refused)) from None

@@ -19,7 +19,7 @@ from stowhand.remote.client.bodies import ROOM, parts
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.client.troubles import CallRefused, NoReply
-from stowhand.remote.wire import ClaimAsked, Claimed, Difference, Kind, Lent, SettlementSent, Verdicts
+from stowhand.remote.wire import CLAIM, SETTLE, ClaimAsked, Difference, Kind, Lent, SettlementSent
 
 REASON_LIMIT = 2048
 _CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
@@ -49,7 +49,7 @@ class Claiming:
             )
         message = msgspec.convert(request, ClaimAsked, from_attributes=True)
         try:
-            lent = (await self._http.post("/v1/claim", message, Claimed)).claims
+            lent = (await self._http.post(CLAIM, message)).claims
         except CallRefused as refused:
             if refused.kind == Kind.REFUSED:
                 raise ConfigurationError(str(refused)) from None
@@ -85,7 +85,7 @@ class Claiming:
         # As Settlements is encoded: each was, to know how long it is.
         body = b'{"batch":[' + b",".join(batch) + b'],"repeat":' + (b"true}" if repeat else b"false}")
         try:
-            reply = await self._http.post("/v1/settle", body, Verdicts)
+            reply = await self._http.post(SETTLE, body)
         except CallRefused as refused:
             if refused.kind not in _CAUSED_BY_ONE:
                 raise

@@ -19,15 +19,15 @@ from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.wire import (
-    Beaten,
+    HEARTBEAT,
+    PROGRESS,
+    RELEASE,
+    RESET,
     Held,
     Note,
-    ProgressHeard,
     ProgressSaid,
     Release,
-    Released,
     Reset,
-    ResetDone,
 )
 
 NOTES = 500
@@ -48,7 +48,7 @@ class HttpHeartbeats:
         busy: set[Pair] = set()
         for start in range(0, len(leases), ITEMS):
             held = Held(leases=tuple(self._proofs.of(one) for one in leases[start : start + ITEMS]), lease=lease)
-            beaten = await self._http.post("/v1/heartbeat", held, Beaten)
+            beaten = await self._http.post(HEARTBEAT, held)
             lost.update(beaten.lost)
             canceled.update(beaten.canceled)
             busy.update(beaten.busy)
@@ -61,14 +61,14 @@ class HttpHeartbeats:
         for start in range(0, len(leases), ITEMS):
             page = leases[start : start + ITEMS]
             release = Release(leases=tuple(self._proofs.of(one) for one in page))
-            busy = frozenset((await self._http.post("/v1/release", release, Released)).busy)
+            busy = frozenset((await self._http.post(RELEASE, release)).busy)
             left += [one for one in page if one.pair in busy]
             self._proofs.end(one.pair for one in page if one.pair not in busy)
         return left
 
     async def abandon(self, token: str) -> bool:
         """Hand back what a claim without a reply took. Only the worker token that made the claim may do this."""
-        abandoned = (await self._http.post("/v1/release", Release(token=token), Released)).abandoned
+        abandoned = (await self._http.post(RELEASE, Release(token=token))).abandoned
         if abandoned:
             self._proofs.end_token(token)
         return abandoned
@@ -83,11 +83,11 @@ class HttpHeartbeats:
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back what was lent to this worker under the same worker token."""
-        return (await self._http.post("/v1/reset", Reset(worker=worker), ResetDone)).jobs
+        return (await self._http.post(RESET, Reset(worker=worker))).jobs
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back the job of this lease."""
-        done = await self._http.post("/v1/reset", Reset(leases=(self._proofs.of(lease),)), ResetDone)
+        done = await self._http.post(RESET, Reset(leases=(self._proofs.of(lease),)))
         self._proofs.end([lease.pair])
         return done.jobs
 
@@ -121,7 +121,7 @@ class QueueHeartbeats(HttpHeartbeats):
         canceled: set[Pair] = set()
         for start in range(0, len(leases), ITEMS):
             held = Held(leases=tuple(self._proofs.of(one) for one in leases[start : start + ITEMS]))
-            canceled.update((await self._http.post("/v1/heartbeat", held, Beaten)).canceled)
+            canceled.update((await self._http.post(HEARTBEAT, held)).canceled)
         return frozenset(canceled)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
@@ -131,6 +131,6 @@ class QueueHeartbeats(HttpHeartbeats):
                 for start in range(0, len(notes), NOTES):
                     page = notes[start : start + NOTES]
                     said = [Note(proof=self._proofs.of(one.lease), done=one.done, text=one.text) for one in page]
-                    await self._http.post("/v1/progress", ProgressSaid(notes=tuple(said)), ProgressHeard)
+                    await self._http.post(PROGRESS, ProgressSaid(notes=tuple(said)))
         except TimeoutError:
             raise StoreUnreachable(f"{self._base}: no answer within {within:g} s") from None

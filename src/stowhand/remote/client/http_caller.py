@@ -21,9 +21,10 @@ from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.protocols.forking import lead_nowhere, tell_in_children
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.client.troubles import CallRefused, NoReply, trouble_of
-from stowhand.remote.wire import Message
+from stowhand.remote.wire import Verb
 
-T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 CONNECT_TIMEOUT = 5.0
 KEPT = 30.0
@@ -57,18 +58,18 @@ class HttpCaller:
         self._refusal: tuple[float, CallRefused] | None = None
         tell_in_children(self)
 
-    async def get(self, path: str, answer: type[T]) -> T:
-        """The answer to a GET."""
-        return await self._ask("GET", path, None, answer, 0.0)
+    async def get(self, verb: Verb[Any, A], job_id: int | None = None) -> A:
+        """The answer to a call without a message; ``job_id``: the place in its path. Raises as ``post``."""
+        return await self._ask(verb, verb.path.format(id=job_id), None, 0.0)
 
-    async def post(self, path: str, message: Message | bytes, answer: type[T], *, waits: float = 0.0) -> T:
+    async def post(self, verb: Verb[Q, A], message: Q | bytes, *, waits: float = 0.0) -> A:
         """The answer to a message, or to one that is encoded. ``waits``: seconds that the server may wait, on top of
         the timeout.
 
         Raises CallRefused, StoreUnreachable (NoReply where it may have been done), StoreError.
         """
         body = message if isinstance(message, bytes) else msgspec.json.encode(message)
-        return await self._ask("POST", path, body, answer, waits)
+        return await self._ask(verb, verb.path, body, waits)
 
     async def close(self) -> None:
         """Close every connection. Harmless when repeated; the next call opens a new one."""
@@ -82,7 +83,7 @@ class HttpCaller:
         if transport is not None:
             lead_nowhere([*_sockets(transport)])
 
-    async def _ask(self, method: str, path: str, body: bytes | None, answer: type[T], waits: float) -> T:
+    async def _ask(self, verb: Verb[Any, A], path: str, body: bytes | None, waits: float) -> A:
         if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
             refused = self._refusal[1]
             raise CallRefused(str(refused), refused.kind, refused.server_message)
@@ -90,7 +91,7 @@ class HttpCaller:
             await self._clock.sleep(left)
         try:
             async with asyncio.timeout(self._options.timeout + waits):
-                status, headers, reply = await self._exchange(method, path, body)
+                status, headers, reply = await self._exchange(verb.method, path, body)
         except TimeoutError:
             raise NoReply(f"{self.base}: no answer within {self._options.timeout + waits:g} s") from None
         except _NOT_SENT as error:
@@ -100,7 +101,7 @@ class HttpCaller:
         if status != 200:
             raise self._troubled(status, headers, reply)
         try:
-            return msgspec.json.decode(reply, type=answer)
+            return msgspec.json.decode(reply, type=verb.response)
         except (msgspec.MsgspecError, ConfigurationError, RecursionError) as error:
             raise StoreError(
                 f"{self.base} answers {path} in words that this version does not know: {error};"

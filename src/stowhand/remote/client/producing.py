@@ -21,7 +21,7 @@ from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.troubles import CallRefused, NoReply
-from stowhand.remote.wire import Enqueue, Enqueued, Kind
+from stowhand.remote.wire import ENQUEUE, FAILURES, JOB, TRIES, Enqueue, Enqueued, Kind
 
 
 class Producing:
@@ -34,7 +34,7 @@ class Producing:
     async def get(self, job_id: int) -> Job | None:
         """Without payload and result, unless the token has the scope payload."""
         try:
-            return await self._http.get(f"/v1/jobs/{validate_id(job_id)}", Job)
+            return await self._http.get(JOB, validate_id(job_id))
         except CallRefused as refused:
             if refused.kind == Kind.UNKNOWN:
                 return None
@@ -43,23 +43,20 @@ class Producing:
     async def tries(self, job_id: int) -> Sequence[Try]:
         """Those of the attempts of a job; none where there is no such job."""
         try:
-            return await self._http.get(f"/v1/jobs/{validate_id(job_id)}/tries", list[Try])
+            return await self._http.get(TRIES, validate_id(job_id))
         except CallRefused as refused:
             if refused.kind == Kind.UNKNOWN:
                 return []
             raise
 
     async def failures(self) -> Sequence[Failures]:
-        """Of the token's tasks. Raises ConfigurationError where what is lent has no jobs, or the server is older."""
+        """Of the token's tasks. Raises ConfigurationError where what is lent has no jobs."""
         try:
-            return await self._http.get("/v1/failures", list[Failures])
+            return await self._http.get(FAILURES)
         except CallRefused as refused:
             if refused.kind != Kind.UNKNOWN:
                 raise
-            raise ConfigurationError(
-                f"{refused}: where a queue is lent, the server is older and cannot group its failed jobs: update"
-                " Stowhand there, or do it on a machine that reaches the store itself, with that store's own URL"
-            ) from None
+            raise ConfigurationError(str(refused)) from None
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable, and StoreError where out of scope."""
@@ -99,7 +96,7 @@ class Producing:
     async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
         already = f"; the first {before} jobs of this call are enqueued" if before else ""
         try:
-            return await self._http.post("/v1/enqueue", Enqueue(jobs=tuple(jobs), bare=bare), Enqueued)
+            return await self._http.post(ENQUEUE, Enqueue(jobs=tuple(jobs), bare=bare))
         except NoReply as error:
             raise OutcomeUnknown(
                 f"{error}: the reply was lost, so the enqueue may have happened or not{already}."

@@ -10,7 +10,7 @@ from stowhand.protocols.store import DOING
 from stowhand.remote.client.bodies import ITEMS
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.troubles import CallRefused
-from stowhand.remote.wire import Ends, EndsAsked, Kind
+from stowhand.remote.wire import ENDS, Ends, EndsAsked, Kind
 
 
 class HttpResults:
@@ -40,14 +40,10 @@ class HttpResults:
 
     async def _ends(self, job_ids: Sequence[int]) -> Ends:
         try:
-            self._last = await self._http.post("/v1/ends", EndsAsked(job_ids=tuple(job_ids)), Ends)
+            self._last = await self._http.post(ENDS, EndsAsked(job_ids=tuple(job_ids)))
         except CallRefused as refused:
-            match refused.kind:
-                case Kind.UNKNOWN:
-                    why = "the server is older and cannot tell: update Stowhand there, or ask the store itself"
-                case Kind.REFUSED:
-                    why = refused.server_message
-                case _:
-                    raise
-            raise ConfigurationError(f"{DOING['results']}: {self._http.base}: {why}") from None
+            if refused.kind != Kind.REFUSED:
+                raise
+            why = f"{DOING['results']}: {self._http.base}: {refused.server_message}"
+            raise ConfigurationError(why) from None
         return self._last

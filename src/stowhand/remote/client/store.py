@@ -25,7 +25,7 @@ from stowhand.remote.client.options import HttpOptions, base_of
 from stowhand.remote.client.producing import Producing
 from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.client.results import HttpResults
-from stowhand.remote.wire import LONGEST_WAIT, Due, DueAsked, TermsOffered
+from stowhand.remote.wire import DUE, LONGEST_WAIT, TERMS, DueAsked, TermsOffered
 
 TRIES = 5
 """Calls of ``open``, over a second and a half, before an unreachable server is an error."""
@@ -84,10 +84,10 @@ class HttpStore:
     async def _first_answer(self) -> TermsOffered:
         for failures in range(1, TRIES):
             try:
-                return await self._http.get("/v1/terms", TermsOffered)
+                return await self._http.get(TERMS)
             except StoreUnreachable:
                 await self._clock.sleep(OUTAGE(failures))
-        return await self._http.get("/v1/terms", TermsOffered)
+        return await self._http.get(TERMS)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -95,7 +95,7 @@ class HttpStore:
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
-        return (await self._http.post("/v1/due", DueAsked(tasks=tasks), Due)).seconds
+        return (await self._http.post(DUE, DueAsked(tasks=tasks))).seconds
 
     def foreign(self) -> Foreign | None:
         """``None``: the server looks for foreign leases that have ended."""
@@ -120,9 +120,7 @@ class HttpStore:
         if self._wake_count is None:
             waits = 0.0  # the first answer reports a wake-up: what came before it is not known
         try:
-            due = await self._http.post(
-                "/v1/due", DueAsked(tasks=(), wait=waits, wake_count=self._wake_count), Due, waits=waits
-            )
+            due = await self._http.post(DUE, DueAsked(tasks=(), wait=waits, wake_count=self._wake_count), waits=waits)
         except StoreError:
             self._is_listening = False
             raise
@@ -155,7 +153,7 @@ class HttpStore:
         if self._offered is None:
             await self.open()
         with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls report it
-            await self._http.post("/v1/due", DueAsked(tasks=()), Due)
+            await self._http.post(DUE, DueAsked(tasks=()))
 
     def around(self, attempt: Attempt[Any]) -> None:
         """Give the handler its ``ctx.store``, where what is lent is a table."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreUnreachabl
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.limits import read_forbidden
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.remote.server.grants import Grant, Scope
+from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.records import Sent, lent
 from stowhand.remote.server.refusals import Refused, malformed
@@ -38,7 +38,7 @@ POLLS_OF_A_TOKEN = 256
 MAX_USED_TOKENS = 50_000
 """Claim tokens that are remembered. A proxy repeats a request within seconds."""
 
-Gone = Callable[[], Awaitable[None]]
+Gone = Callable[[], Coroutine[Any, Any, None]]
 """Returns when the client has disconnected."""
 
 
@@ -124,24 +124,21 @@ class Claims:
         return done
 
     async def until_news(self, grant: Grant, wake_count: str, wait: float, gone: Gone) -> None:
-        """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds."""
-        with self.polling(grant, "too many polls wait under this token", "poll once per worker"):
-            await first(self._wake_broadcast.until_changed(wake_count, wait), gone())
-        self.check_still(grant)
+        """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds.
 
-    @contextmanager
-    def polling(self, grant: Grant, refusal: str, fix: str) -> Iterator[None]:
-        """Counts a request that may wait. Raises Refused where too many do."""
+        Raises Refused where too many requests wait, and for a token that was revoked, or expired, meanwhile.
+        """
         if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
-            raise Refused(Kind.TOO_MANY, refusal, fix, retry_after=1)
+            raise Refused(Kind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1)
         self._polls[grant.id] += 1
         try:
-            yield
+            await _first(self._wake_broadcast.until_changed(wake_count, wait), gone())
         finally:
             self._polls -= Counter({grant.id: 1})
+        if not self._still(grant):
+            raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
 
     def _request(self, grant: Grant, asked: ClaimAsked) -> ClaimRequest:
-        grant.need(Scope.CLAIM)
         grant.check_conditions(asked.conditions)
         if asked.conditions and self._shared_store.kind == QUEUE:
             raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
@@ -174,11 +171,6 @@ class Claims:
                 "compare columns that are there with values of their type; the server's log says more",
             ) from error
 
-    def check_still(self, grant: Grant) -> None:
-        """Raises Refused for a token that was revoked, or expired, during the wait."""
-        if not self._still(grant):
-            raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
-
     async def _hand_back(self, leases: Sequence[Lease]) -> None:
         """Without using an attempt. What is busy, or cannot be handed back now, comes back when its lease ends."""
         with suppress(StoreError):
@@ -207,12 +199,11 @@ def _fitting(sent: Sequence[Sent]) -> int:
     return len(sent)
 
 
-async def first(*ends: Awaitable[Any]) -> None:
-    """Wait until one has ended. Coroutines that still run are cancelled; futures are left to their owners."""
-    tasks = [asyncio.ensure_future(end) for end in ends]
+async def _first(*ends: Coroutine[Any, Any, None]) -> None:
+    """Wait until one has ended, and cancel the others."""
+    tasks = [asyncio.create_task(end) for end in ends]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task, end in zip(tasks, ends, strict=True):
-            if task is not end:
-                task.cancel()
+        for task in tasks:
+            task.cancel()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from stowhand.protocols.offered import there
 from stowhand.protocols.results import Standing
 from stowhand.remote.server.claims import ANSWER_BYTES
-from stowhand.remote.server.grants import Grant, Scope
+from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.wire import Ends, EndsAsked
 
@@ -23,12 +23,7 @@ class LentEnds:
         self._seen: set[tuple[Grant, int]] = set()
 
     async def of(self, grant: Grant, asked: EndsAsked) -> Ends:
-        """Those that have ended.
-
-        Raises Refused without the scopes that show a result, ConfigurationError where the store says nothing of ends.
-        """
-        grant.need(Scope.READ)
-        grant.need(Scope.PAYLOAD)
+        """Those that have ended. Raises Refused, ConfigurationError where the store says nothing of ends."""
         store = self._shared_store.store
         results = there(store, "results", store.results)
         hidden = await self._hidden(grant, (job_id for job_id in asked.job_ids if (grant, job_id) not in self._seen))

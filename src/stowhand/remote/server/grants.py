@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import msgspec
 
 from stowhand.errors import ConfigurationError
@@ -11,24 +9,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob
 from stowhand.remote.server.refusals import lacking, outside
-
-
-class Scope(StrEnum):
-    """What a token can allow."""
-
-    CLAIM = "claim"
-    """Claim, renew, log and settle: what a worker does."""
-    ENQUEUE = "enqueue"
-    """Enqueue jobs, including those that a settlement enqueues."""
-    READ = "read"
-    """Read jobs and metrics."""
-    PAYLOAD = "payload"
-    """Read payload and result of jobs that were not claimed with it."""
-    ACT = "act"
-    """Change jobs and queues on the dashboard."""
-    ADD = "add"
-    """Enqueue jobs from the dashboard."""
-
+from stowhand.remote.wire import Scope
 
 NAME_LIMIT = 255
 """Characters of a worker's name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 from starlette.datastructures import Headers
@@ -27,12 +27,13 @@ from stowhand.errors import (
 )
 from stowhand.events import Events, LentChanged, RequestAnswered, RequestBroken, StoreTrouble
 from stowhand.protocols.store import Recorded
-from stowhand.remote.server import grants
+from stowhand.remote import wire
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import check_head, read
 from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.records import Sent
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.settlements import audited, reply_of
 from stowhand.remote.server.slow_requests import CONNECTION
@@ -40,16 +41,17 @@ from stowhand.remote.server.store_server import StoreServer
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.remote.wire import (
     ClaimAsked,
-    DueAsked,
-    EndsAsked,
-    Enqueue,
-    Held,
+    Claimed,
     Kind,
+    Lent,
     LogChange,
-    ProgressSaid,
+    LogNumbers,
     Release,
+    Released,
     Reset,
+    ResetDone,
     Settlements,
+    Verb,
 )
 
 RETRY_AFTER = 1
@@ -57,14 +59,30 @@ RETRY_AFTER = 1
 ID_WIDTH = 64
 IDS_SHOWN = 200
 """Ids in one line of the audit."""
-CALLS = (
-    *("claim", "heartbeat", "progress", "settle", "release", "reset", "logs"),
-    *("enqueue", "due", "ends", "terms", "jobs", "failures"),
-    *("healthz", "readyz", "metrics"),
-)
+Endpoint = Callable[[Request], Awaitable[Response]]
+OTHER = "other"
+"""The name of a request that is none of the calls, for the metrics."""
 _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
 """Not reported here: the background tasks report an outage; the others are no failure of the store."""
-Endpoint = Callable[[Request, Grant], Awaitable[Response]]
+
+
+class Audited(NamedTuple):
+    """What the audit says of a call that changes something."""
+
+    ids: Sequence[Any]
+    verdicts: Sequence[str] = ()
+    worker: str = ""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """How one verb is executed and answered; each function is given the message and what the execution returned."""
+
+    run: Callable[..., Awaitable[Any]]
+    """Given the grant, the message or the id in the path, and where it ``waits`` what ends the wait."""
+    reply: Callable[[Any, Any], Any] = lambda _, found: found
+    audit: Callable[[Any, Any], Audited | None] = lambda *_: None
+    count: Callable[[ServerMetrics, Any], None] = lambda *_: None
+    waits: bool = False
 
 
 class ServerMetrics(Protocol):
@@ -105,106 +123,60 @@ class HttpApp:
         self._router = Router(self._routes(), redirect_slashes=False)
 
     def _routes(self) -> list[Route]:
-        posted = {
-            "claim": self._claim,
-            "heartbeat": self._heartbeat,
-            "progress": self._progress,
-            "settle": self._settle,
-            "release": self._release,
-            "reset": self._reset,
-            "logs": self._log,
-            "enqueue": self._enqueue,
-            "due": self._due,
-            "ends": self._ends,
-        }
         return [
-            *(Route(f"/v1/{name}", self._admitted(call), methods=["POST"]) for name, call in posted.items()),
-            Route("/v1/terms", self._admitted(self._terms)),
-            Route("/v1/jobs/{id}", self._admitted(self._job)),
-            Route("/v1/jobs/{id}/tries", self._admitted(self._tries)),
-            Route("/v1/failures", self._admitted(self._failures)),
-            Route("/healthz", self._healthz),
-            Route("/readyz", self._readyz),
-            Route("/metrics", self._admitted(self._show_metrics)),
+            *(Route(verb.path, self._endpoint(verb, call), methods=[verb.method]) for verb, call in self._calls()),
+            Route("/healthz", self._named("healthz", self._healthz)),
+            Route("/readyz", self._named("readyz", self._readyz)),
+            Route("/metrics", self._named("metrics", self._show_metrics)),
         ]
 
-    # -- the calls -------------------------------------------------------------------------------
+    def _calls(self) -> list[tuple[Verb[Any, Any], Call]]:
+        server = self._store_server
+        return [
+            (
+                wire.CLAIM,
+                Call(run=server.claim, reply=_claimed, audit=_audit_claim, count=_count_lent),
+            ),
+            (wire.HEARTBEAT, Call(run=server.heartbeat)),
+            (wire.PROGRESS, Call(run=server.progress)),
+            (wire.SETTLE, Call(run=server.settle, reply=reply_of, audit=_audit_settle, count=_count_settled)),
+            (wire.RESET, Call(run=server.reset, audit=_audit_reset)),
+            (wire.RELEASE, Call(run=server.release, audit=_audit_release)),
+            (wire.LOGS, Call(run=server.log, audit=_audit_log)),
+            (wire.ENQUEUE, Call(run=server.enqueue, audit=lambda _, enqueued: Audited(enqueued.ids))),
+            (wire.DUE, Call(run=server.due, waits=True)),
+            (wire.ENDS, Call(run=server.ends)),
+            (wire.JOB, Call(run=server.job)),
+            (wire.TRIES, Call(run=server.tries)),
+            (wire.FAILURES, Call(run=server.failures)),
+            (wire.TERMS, Call(run=server.terms)),
+        ]
 
-    async def _claim(self, request: Request, grant: Grant) -> Response:
-        message = await read(request, ClaimAsked)
-        sent = await self._store_server.claim(grant, message)
-        if sent:
+    def _endpoint(self, verb: Verb[Any, Any], call: Call) -> Endpoint:
+        async def answer(request: Request) -> Response:
+            grant = self._admit(request)
+            for scope in verb.scopes:
+                grant.need(scope)
+            asked = None if verb.request is None else await read(request, verb.request)
+            given = tuple(request.path_params.values()) if asked is None else (asked,)
+            ends = (lambda: _disconnected(request),) if call.waits else ()
+            found = await call.run(grant, *given, *ends)
             if self._metrics is not None:
-                self._metrics.lent(len(sent))
-            self._audit(request, grant, [one.lease.job_id for one in sent], worker=message.worker)
-        return Response(b'{"claims":[' + b",".join(one.body for one in sent) + b"]}", media_type="application/json")
+                call.count(self._metrics, found)
+            if self._events.wants(LentChanged) and (told := call.audit(asked, found)) is not None:
+                self._audit(request, verb, grant, told)
+            return Response(msgspec.json.encode(call.reply(asked, found)), media_type="application/json")
 
-    async def _heartbeat(self, request: Request, grant: Grant) -> Response:
-        return _reply(await self._store_server.heartbeat(grant, await read(request, Held)))
+        return self._named(verb.name, answer)
 
-    async def _progress(self, request: Request, grant: Grant) -> Response:
-        return _reply(await self._store_server.progress(grant, await read(request, ProgressSaid)))
+    def _named(self, name: str, endpoint: Endpoint) -> Endpoint:
+        """The endpoint, whose requests are counted and logged by this name."""
 
-    async def _settle(self, request: Request, grant: Grant) -> Response:
-        sent = await read(request, Settlements)
-        found = await self._store_server.settle(grant, sent)
-        if self._metrics is not None:
-            self._metrics.settled(found)
-        if self._events.wants(LentChanged):
-            ids = [one.proof.lease.job_id for one in sent.batch[:IDS_SHOWN]]
-            self._audit(request, grant, ids, [audited(one) for one in found[:IDS_SHOWN]])
-        return _reply(reply_of(sent.batch, found))
+        async def call(request: Request) -> Response:
+            request.scope["stowhand.call"] = name
+            return await endpoint(request)
 
-    async def _release(self, request: Request, grant: Grant) -> Response:
-        message = await read(request, Release)
-        found = await self._store_server.release(grant, message)
-        pairs = [proof.lease.pair for proof in message.leases]
-        ids: list[Any] = [job_id for job_id, _ in pairs]
-        words = [
-            "busy" if pair in found.busy else "nothing: lost" if pair in found.lost else "released" for pair in pairs
-        ]
-        if message.token is not None:
-            ids, words = [*ids, "*"], [*words, "token released" if found.abandoned else "token busy"]
-        self._audit(request, grant, ids, words)
-        return _reply(found)
-
-    async def _reset(self, request: Request, grant: Grant) -> Response:
-        message = await read(request, Reset)
-        found = await self._store_server.reset(grant, message)
-        words = [f"reset: {job.state.value}" for job in found.jobs]
-        self._audit(request, grant, [job.job_id for job in found.jobs], words, worker=message.worker or "")
-        return _reply(found)
-
-    async def _log(self, request: Request, grant: Grant) -> Response:
-        change = await read(request, LogChange)
-        found = await self._store_server.log(grant, change)
-        self._audit(request, grant, [change.proof.lease.job_id], [f"{len(change.add)} added"])
-        return _reply(found)
-
-    async def _enqueue(self, request: Request, grant: Grant) -> Response:
-        found = await self._store_server.enqueue(grant, await read(request, Enqueue))
-        self._audit(request, grant, found.ids)
-        return _reply(found)
-
-    async def _due(self, request: Request, grant: Grant) -> Response:
-        message = await read(request, DueAsked)
-        return _reply(await self._store_server.due(grant, message, lambda: _disconnected(request)))
-
-    async def _ends(self, request: Request, grant: Grant) -> Response:
-        message = await read(request, EndsAsked)
-        return _reply(await self._store_server.ends(grant, message))
-
-    async def _terms(self, request: Request, grant: Grant) -> Response:
-        return _reply(self._store_server.terms())
-
-    async def _job(self, request: Request, grant: Grant) -> Response:
-        return _reply(await self._store_server.job(grant, request.path_params["id"]))
-
-    async def _tries(self, request: Request, grant: Grant) -> Response:
-        return _reply(await self._store_server.tries(grant, request.path_params["id"]))
-
-    async def _failures(self, request: Request, grant: Grant) -> Response:
-        return _reply(await self._store_server.failures(grant))
+        return call
 
     async def _healthz(self, request: Request) -> Response:
         return _state(self._health.alive())
@@ -212,19 +184,13 @@ class HttpApp:
     async def _readyz(self, request: Request) -> Response:
         return _state(await self._health.ready())
 
-    async def _show_metrics(self, request: Request, grant: Grant) -> Response:
-        grant.need(grants.Scope.READ)
+    async def _show_metrics(self, request: Request) -> Response:
+        self._admit(request).need(wire.Scope.READ)
         if self._metrics is None:
             raise Refused(Kind.UNKNOWN, "this server keeps no metrics", "pip install 'stowhand[metrics]' there")
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     # -- around them -----------------------------------------------------------------------------
-
-    def _admitted(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        async def call(request: Request) -> Response:
-            return await endpoint(request, self._admit(request))
-
-        return call
 
     def _admit(self, request: Request) -> Grant:
         """Identify the caller, before the body is read."""
@@ -237,15 +203,10 @@ class HttpApp:
             )
         return grant
 
-    def _audit(
-        self, request: Request, grant: Grant, ids: Any, verdicts: list[str] | None = None, worker: str = ""
-    ) -> None:
-        if self._events.wants(LentChanged):
-            shown = tuple(str(job_id)[:ID_WIDTH] for job_id in ids[:IDS_SHOWN])
-            call = request.url.path.rpartition("/")[2]
-            self._events.emit(
-                LentChanged(call, grant.id, worker, shown, tuple((verdicts or [])[:IDS_SHOWN]), _address(request))
-            )
+    def _audit(self, request: Request, verb: Verb[Any, Any], grant: Grant, audited: Audited) -> None:
+        ids = tuple(str(job_id)[:ID_WIDTH] for job_id in audited.ids[:IDS_SHOWN])
+        verdicts = tuple(audited.verdicts[:IDS_SHOWN])
+        self._events.emit(LentChanged(verb.name, grant.id, audited.worker, ids, verdicts, _address(request)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Turns errors into replies, and emits an event for every request."""
@@ -329,10 +290,6 @@ def _refused(error: Exception) -> Refused | None:
     return None
 
 
-def _reply(message: Any) -> Response:
-    return Response(msgspec.json.encode(message), media_type="application/json")
-
-
 def _state(found: tuple[bool, dict[str, Any]]) -> Response:
     well, facts = found
     return Response(msgspec.json.encode(facts), 200 if well else 503, media_type="application/json")
@@ -349,7 +306,51 @@ def _address(request: Request) -> str:
 
 
 def _call_of(scope: Scope) -> str:
-    """The call's name for the metrics: one of ``CALLS``, or ``other``."""
-    parts = scope["path"].strip("/").split("/")
-    name = parts[1] if len(parts) > 1 and parts[0] == "v1" else parts[0]
-    return name if name in CALLS else "other"
+    """The name of the call, for metrics and log."""
+    name: str = scope.get("stowhand.call", OTHER)
+    return name
+
+
+# -- replies, counts and audit of single calls ---------------------------------------------------
+
+
+def _claimed(_: ClaimAsked, sent: Sequence[Sent]) -> Claimed:
+    return Claimed(claims=cast("tuple[Lent, ...]", tuple(msgspec.Raw(one.body) for one in sent)))
+
+
+def _count_lent(metrics: ServerMetrics, sent: Sequence[Sent]) -> None:
+    metrics.lent(len(sent))
+
+
+def _count_settled(metrics: ServerMetrics, found: Sequence[Recorded]) -> None:
+    metrics.settled(found)
+
+
+def _audit_claim(asked: ClaimAsked, sent: Sequence[Sent]) -> Audited | None:
+    return Audited([one.lease.job_id for one in sent], worker=asked.worker) if sent else None
+
+
+def _audit_settle(asked: Settlements, found: Sequence[Recorded]) -> Audited:
+    return Audited(
+        [one.proof.lease.job_id for one in asked.batch[:IDS_SHOWN]], [audited(one) for one in found[:IDS_SHOWN]]
+    )
+
+
+def _audit_reset(asked: Reset, done: ResetDone) -> Audited:
+    verdicts = [f"reset: {job.state.value}" for job in done.jobs]
+    return Audited([job.job_id for job in done.jobs], verdicts, asked.worker or "")
+
+
+def _audit_release(asked: Release, found: Released) -> Audited:
+    pairs = [proof.lease.pair for proof in asked.leases]
+    ids: list[Any] = [job_id for job_id, _ in pairs]
+    verdicts = [
+        "busy" if pair in found.busy else "nothing: lost" if pair in found.lost else "released" for pair in pairs
+    ]
+    if asked.token is not None:
+        ids, verdicts = [*ids, "*"], [*verdicts, "token released" if found.abandoned else "token busy"]
+    return Audited(ids, verdicts)
+
+
+def _audit_log(asked: LogChange, numbers: LogNumbers) -> Audited:
+    return Audited([asked.proof.lease.job_id], [f"{len(numbers.numbers)} added"])

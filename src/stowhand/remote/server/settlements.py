@@ -22,7 +22,7 @@ from stowhand.jobs.tries import CLASS_LIMIT
 from stowhand.protocols.store import Recorded, Unwritten
 from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.refusals import Refused, malformed
-from stowhand.remote.wire import Difference, SettlementSent, Verdicts
+from stowhand.remote.wire import Difference, Settlements, Verdicts
 
 ENDINGS = {
     State.COMPLETED: (Ended.OK,),
@@ -79,10 +79,10 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
         grant.check_enqueue(job)
 
 
-def reply_of(sent: Sequence[SettlementSent], found: Sequence[Recorded]) -> Verdicts:
+def reply_of(sent: Settlements, found: Sequence[Recorded]) -> Verdicts:
     """The reply to a batch: a verdict for each, and the settlements that differ from those sent."""
     differences = []
-    for place, (asked, one) in enumerate(zip(sent, found, strict=True)):
+    for place, (asked, one) in enumerate(zip(sent.batch, found, strict=True)):
         if one.why:
             differences.append(Difference(place=place, unwritten=one.why))
         elif one.settlement is not None and one.settlement is not asked.settlement:

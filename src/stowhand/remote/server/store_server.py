@@ -1,6 +1,7 @@
 """The calls of a remote worker, executed on the lent store: each call checked against a grant, each lease by its proof.
 
-Independent of HTTP. Every method raises Refused, or what the store raises.
+Independent of HTTP, whose side checks the scopes of a call (``wire.VERBS``). Every method raises Refused, or what the
+store raises.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
 from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
 from stowhand.remote.server.ends import LentEnds
-from stowhand.remote.server.grants import Grant, Scope
+from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.records import Sent
@@ -116,7 +117,6 @@ class StoreServer:
 
     async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
         """Renew leases; those without a valid proof count as lost. Without ``lease``, only find what was canceled."""
-        grant.need(Scope.CLAIM)
         if held.lease is None:
             return await self._find_canceled(grant, held)
         check_lease(held.lease)
@@ -152,7 +152,6 @@ class StoreServer:
 
     async def progress(self, grant: Grant, said: ProgressSaid) -> ProgressHeard:
         """Keep how far running jobs are, under their leases; dropped where the store does not answer at once."""
-        grant.need(Scope.CLAIM)
         proved, unproved = self._sort(grant, [note.proof for note in said.notes])
         leases = {proof.lease.pair: lease for proof, lease in proved}
         notes = [
@@ -173,7 +172,6 @@ class StoreServer:
 
     async def settle(self, grant: Grant, sent: Settlements) -> list[Recorded]:
         """What was recorded for each, in order; one without a valid proof is lost, and nothing is changed."""
-        grant.need(Scope.CLAIM)
         _bounded("batch", sent.batch)
         found = [Recorded(Verdict.LOST)] * len(sent.batch)
         batch: dict[int, tuple[Lease, Settlement]] = {}
@@ -197,7 +195,6 @@ class StoreServer:
 
     async def release(self, grant: Grant, release: Release) -> Released:
         """Hand leases back; a claim token that is released can never claim again."""
-        grant.need(Scope.CLAIM)
         proved, unproved = self._sort(grant, release.leases)
         busy: list[Pair] = []
         if proved:
@@ -210,7 +207,6 @@ class StoreServer:
 
     async def reset(self, grant: Grant, reset: Reset) -> ResetDone:
         """Take back what dead workers held: proved leases, and those of a worker under the same worker token."""
-        grant.need(Scope.CLAIM)
         proved, _ = self._sort(grant, reset.leases)
         worker = None if reset.worker is None else grant.worker_in_store(reset.worker)
 
@@ -226,7 +222,6 @@ class StoreServer:
 
     async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
         """Append entries, then replace others. Raises LogRefused, LeaseLost."""
-        grant.need(Scope.CLAIM)
         _bounded("add", change.add)
         _bounded("update", change.update)
         lease = self._proofs.lease(grant, change.proof)
@@ -239,7 +234,6 @@ class StoreServer:
 
     async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
         """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
-        grant.need(Scope.ENQUEUE)
         _bounded("jobs", sent.jobs)
         producer = self._shared_store.queue("enqueued in").jobs
         wanted = [self._declared(limits.check(job)) for job in sent.jobs]
@@ -291,7 +285,6 @@ class StoreServer:
 
     async def failures(self, grant: Grant) -> Sequence[Failures]:
         """Failed jobs of the token's tasks by class of error. A group has no queue, so it is not for tokens of some."""
-        grant.need(Scope.READ)
         if grant.queues is not None:
             raise Refused(
                 Kind.OUT_OF_SCOPE,
@@ -302,7 +295,6 @@ class StoreServer:
         return [group for group in found if grant.tasks is None or group.task in grant.tasks]
 
     async def _seen(self, grant: Grant, job_id: str) -> Job:
-        grant.need(Scope.READ)
         queue = self._shared_store.queue("looked at job by job")
         unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
         if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
@@ -314,7 +306,6 @@ class StoreServer:
 
     async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
         """When a job is due; with ``wait``, wait for a wake-up."""
-        grant.need(Scope.CLAIM)
         check_seconds("wait", asked.wait, LONGEST_WAIT)
         tasks = grant.tasks_of_claim(asked.tasks)
         if asked.wait:
@@ -334,7 +325,7 @@ class StoreServer:
         _bounded("job_ids", asked.job_ids)
         return await self._ends.of(grant, asked)
 
-    def terms(self) -> TermsOffered:
+    async def terms(self, _: Grant) -> TermsOffered:
         """The lent store's terms."""
         return self._shared_store.terms()
 

@@ -16,11 +16,11 @@ from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import DashboardChanged, Events
 from stowhand.remote.server.authenticator import LOOPBACK_NAMES, Authenticator, host_of, is_forwarded
-from stowhand.remote.server.grants import EVERYTHING, OF_DASHBOARD, Grant, Scope
+from stowhand.remote.server.grants import EVERYTHING, OF_DASHBOARD, Grant
 from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.sessions import Link, Sessions
-from stowhand.remote.wire import Kind
+from stowhand.remote.wire import Kind, Scope
 
 NAME_LIMIT = 128
 """Characters of a name that a proxy gives."""
