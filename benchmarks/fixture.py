@@ -1,7 +1,7 @@
 """What the fixture `jobs` costs a test in memory: python benchmarks/fixture.py
 
 Processor time of this process, the median of many tests: of set-up, call and tear-down, each as the plugin does it; and
-the threads and event loops that one test makes, the test's own included. The goal is less than 5 ms.
+the threads and event loops that one test makes, the test's own included. The goal is less than 10 ms.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ class Connections(ABC):
 
     wake: DirectWake
     retry_pauses = PAUSES_SECONDS
+    waits_for_disk = True
+    """A commit does: callers share one."""
 
     def __init__(self, path: Path, options: StoreOptions) -> None:
         self.path = path

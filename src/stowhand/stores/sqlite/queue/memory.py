@@ -73,6 +73,7 @@ class PrivateConnections(Connections):
     """One connection, used inline."""
 
     retry_pauses = ()
+    waits_for_disk = False
 
     def __init__(self, clock: Clock, options: StoreOptions) -> None:
         super().__init__(Path(NAME), options)

@@ -33,7 +33,9 @@ class Producer:
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job; with those that are enqueued at the same time, if it has no key."""
         job = self._options.whole(job)
-        return await (self._alone(job) if job.key is not None else self._group_commit.enqueue(job))
+        if job.key is not None or not self._connections.waits_for_disk:
+            return await self._alone(job)
+        return await self._group_commit.enqueue(job)
 
     async def close(self) -> None:
         """Wait for what is on its way."""
