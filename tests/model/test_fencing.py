@@ -31,9 +31,11 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Settlement, Snooze, allowed_resets, settle
 from stowhand.protocols.queue_store import Reschedule
 from stowhand.protocols.store import ClaimRequest, Reply, StoreOptions, Verdict
+from stowhand.testing import MemoryStore
 from stowhand.testing.clock import START
 from tests.model.engine.rows import Row, Rows
 from tests.model.engine.store import ModelStore
+from tests.support import memory_rows
 
 T = TypeVar("T")
 LEASE = 10.0
@@ -55,6 +57,16 @@ THOROUGH = settings(
 UNTIL_BROKEN = settings(THOROUGH, max_examples=2000, phases=[Phase.generate])
 
 
+class WatchedStore(MemoryStore):
+    """A store whose rows can be looked at."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        super().__init__(options=options)
+
+    def rows(self) -> list[memory_rows.Row]:
+        return memory_rows.rows_of(self)
+
+
 class Lifecycle(RuleBasedStateMachine):
     """Workers that live, die and come back as zombies, and people who interfere."""
 
@@ -62,10 +74,12 @@ class Lifecycle(RuleBasedStateMachine):
     """Every lease ever given; most of them are stale soon."""
     jobs: Bundle[int] = Bundle("jobs")
 
+    make_store: type[ModelStore | WatchedStore] = ModelStore
+
     def __init__(self) -> None:
         super().__init__()
         self.time = Time()
-        self.store = ModelStore(StoreOptions(pinned=self.time.now))
+        self.store = self.make_store(StoreOptions(pinned=self.time.now))
         self.heartbeats = self.store.heartbeats()
         self.tokens = itertools.count(1)
         self.given: dict[int, list[Lease]] = {}
@@ -254,11 +268,11 @@ class Lifecycle(RuleBasedStateMachine):
         if row is None or not row.state.terminal:
             self.ended.pop(job_id, None)
 
-    def _row(self, job_id: int) -> Row | None:
+    def _row(self, job_id: int) -> Row | memory_rows.Row | None:
         return next((row for row in self.store.rows() if row.id == job_id), None)
 
 
-def check(row: Row) -> None:
+def check(row: Row | memory_rows.Row) -> None:
     """The CHECK constraints of a database, and the limits of attempts and resets (I6, I23)."""
     running = row.state is State.PROCESSING
     assert (row.token is not None) == running, row
@@ -300,8 +314,15 @@ class Time:
         self._now += timedelta(seconds=seconds)
 
 
-def test_the_promises_hold_whatever_happens() -> None:
-    run_state_machine_as_test(Lifecycle, settings=THOROUGH)
+class StoreLifecycle(Lifecycle):
+    """The same on the SQLite store, in memory."""
+
+    make_store = WatchedStore
+
+
+@pytest.mark.parametrize(("lifecycle", "examples"), [(Lifecycle, 300), (StoreLifecycle, 100)])
+def test_the_promises_hold_whatever_happens(lifecycle: type[Lifecycle], examples: int) -> None:
+    run_state_machine_as_test(lifecycle, settings=settings(THOROUGH, max_examples=examples))
 
 
 def hold_by_id(rows: Rows, lease: Lease) -> Row | None:
