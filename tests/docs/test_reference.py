@@ -17,7 +17,7 @@ from stowhand.app.presets import PRESETS
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.program import root
 from stowhand.cron.sources import CronSources
-from stowhand.jobs import limits, strict_json, text
+from stowhand.jobs import fields, limits, strict_json, text
 from stowhand.jobs.job import State
 from stowhand.protocols import operating, options, queue_store, store
 from stowhand.protocols.option import Option
@@ -150,7 +150,7 @@ def test_the_page_of_limits_has_the_limits() -> None:
         limits.KEY_LIMIT,
         limits.FLAGS_LIMIT,
         limits.FLAG_LIMIT,
-        limits.INT32,
+        fields.INT32,
         strict_json.SIZE_LIMIT,
         strict_json.DEPTH_LIMIT,
         strict_json.DIGITS_LIMIT,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
-from stowhand.cli.reading import Read
+from stowhand.cli.reading import Read, with_options
 from stowhand.cli.session import with_store
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
+from stowhand.jobs.fields import OPTIONS, RULES, Field, Kind, flag_of
 from stowhand.jobs.job import Job, KeyMode
 from stowhand.jobs.moments import When, read_when
 from stowhand.jobs.strict_json import SIZE_LIMIT
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
 
+F = TypeVar("F", bound=Callable[..., Any])
 when_option = click.option(
     "--run-at",
     "when",
@@ -37,12 +39,29 @@ when_option = click.option(
 )
 
 
+FLAGS = tuple(field for field in (*OPTIONS, *RULES) if field.flag)
+
+
+def _flag(field: Field) -> Callable[[F], F]:
+    metavar, kind = _KINDS[field.kind]
+    return click.option(
+        field.name, flag_of(field), type=kind, metavar=metavar, multiple=field.kind is Kind.NAMES, help=field.flag
+    )
+
+
+_KINDS: dict[Kind, tuple[str, Any]] = {
+    Kind.TEXT: ("TEXT", str),
+    Kind.WHOLE: ("N", int),
+    Kind.SECONDS: ("DURATION", Read(parse_duration)),
+    Kind.NAMES: ("NAME", str),
+}
+
+
 @click.command()
 @click.argument("task")
 @click.argument("payload", metavar="[JSON]", default="{}")
 @when_option
-@click.option("--queue", help="Jobs of one queue run one after another.")
-@click.option("--key", help="At most one live job has a key; see --key-mode.")
+@with_options(*map(_flag, FLAGS))
 @click.option(
     "--key-mode",
     metavar="MODE",
@@ -50,15 +69,6 @@ when_option = click.option(
     help=f"{', '.join(KeyMode)}.  [default: replace]",
     shell_complete=completing(KeyMode),
 )
-@click.option("--max-attempts", type=int, metavar="N", help="How often it is tried.  [default: its task's, or 25]")
-@click.option("--priority", type=int, metavar="N", help="Smaller runs first.  [default: its task's, or 0]")
-@click.option(
-    "--expires",
-    metavar="DURATION",
-    type=Read(parse_duration),
-    help="Canceled where no worker claims it so much later than it is due.  [default: its task's, or never]",
-)
-@click.option("flags", "--flag", multiple=True, metavar="NAME", help="May be repeated.")
 @tasks_option
 @otel_option
 @store_options
@@ -66,13 +76,7 @@ def command(
     task: str,
     payload: str,
     when: When,
-    queue: str | None,
-    key: str | None,
     key_mode: KeyMode | None,
-    max_attempts: int | None,
-    priority: int | None,
-    expires: float | None,
-    flags: tuple[str, ...],
     **typed: Any,
 ) -> None:
     """Add a job for TASK with the payload JSON ({} if not given; - reads it from stdin). Prints its id.
@@ -80,23 +84,14 @@ def command(
     Any task name is accepted, because only workers know the tasks. With --tasks or --app the name and the payload are
     checked, and what the task declares holds where no option says otherwise.
     """
-    if key_mode is not None and key is None:
+    if key_mode is not None and typed["key"] is None:
         raise click.UsageError("--key-mode says what to do with a job that has the key: give --key too")
     settings = settings_of(typed)
-    said = {
-        "run_at": when.run_at,
-        "delay": when.delay,
-        "queue": queue,
-        "key": key,
-        "key_mode": key_mode,
-        "max_attempts": max_attempts,
-        "priority": priority,
-        "expires": expires,
-        "flags": flags or None,
-    }
+    said = {"run_at": when.run_at, "delay": when.delay, "key_mode": key_mode}
+    said |= {field.name: typed[field.name] for field in FLAGS}
     tasks, traces = _known(settings, task, named=typed.get("tasks") is not None)
     text = _read_stdin() if payload == "-" else payload
-    options = cast("EnqueueOptions", {k: v for k, v in said.items() if v is not None})
+    options = cast("EnqueueOptions", {k: v for k, v in said.items() if v not in (None, ())})
     built_in = task in BUILT_IN
     job = limits.check(tasks.enqueued(tasks.new_job_of_text(task, text, options)), built_in=built_in)
 

@@ -18,6 +18,7 @@ from stowhand.cli.screen import output_width
 from stowhand.cli.text_table import page, table
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs import strict_json
+from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Field, Kind
 from stowhand.jobs.job import Job
 from stowhand.jobs.moments import say
 from stowhand.jobs.tries import Try
@@ -25,9 +26,10 @@ from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape, telling_line
 from stowhand.protocols.queue_store import Failures
 
-HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", "QUEUE", "KEY", "PRIORITY", "RUN AT", "LAST ERROR")
-TO_THE_RIGHT = frozenset({"ID", "ATTEMPTS", "PRIORITY"})
-NAMES = ("TASK", "QUEUE", "KEY", "WORKER")
+LISTED = tuple(field for field in FIELDS if field.heading)
+HEADINGS = ("ID", "STATE", "TASK", "ATTEMPTS", *(field.heading for field in LISTED), "LAST ERROR")
+TO_THE_RIGHT = {"ID", "ATTEMPTS", *(field.heading for field in LISTED if field.kind is Kind.WHOLE)}
+NAMES = ("TASK", *(field.heading for field in LISTED if field.kind is Kind.TEXT), "WORKER")
 WIDEST = 40
 """Columns for a name, at most."""
 ERROR_LEAST = 20
@@ -116,12 +118,8 @@ def job_json(job: Job, tries: Sequence[Try] | None = None) -> str:
 
 
 def _fields(job: Job) -> dict[str, Any]:
-    """By the names that people know: the texts, for what cannot be read is shown too. Moments stand together."""
-    facts = dict(zip(Job.__struct_encode_fields__, msgspec.structs.astuple(job), strict=True))
-    names = [name for name in facts if name not in ("created_at", "last_worker")]
-    names.insert(names.index("updated_at"), "created_at")
-    names.insert(names.index("worker") + 1, "last_worker")
-    return {name: facts[name] for name in names}
+    """By the names that people know. Of payload and result the texts, for what cannot be read is shown too."""
+    return {field.name: getattr(job, ATTRIBUTES[field.name]) for field in FIELDS}
 
 
 def _cells(job: Job) -> tuple[str, ...]:
@@ -130,12 +128,15 @@ def _cells(job: Job) -> tuple[str, ...]:
         job.state.value,
         _name(job.task),
         f"{job.attempts}/{job.max_attempts}",
-        _name(job.queue),
-        _name(job.key),
-        str(job.priority),
-        say(job.run_at),
+        *(_cell(field, getattr(job, field.name)) for field in LISTED),
         escape(telling_line(job.last_error)) if job.last_error else "-",
     )
+
+
+def _cell(field: Field, value: Any) -> str:
+    if field.kind is Kind.TEXT:
+        return _name(value)
+    return say(value) if field.kind is Kind.MOMENT else str(value)
 
 
 def _name(text: str | None) -> str:

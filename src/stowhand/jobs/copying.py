@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import msgspec
 
+from stowhand.jobs.fields import OPTIONS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, State
 
 SCHEMA = "stowhand"
+_IN_SQL = {"queue": "queue_name", "key": "job_key"}
+"""Arguments of ``add_job`` that have other names."""
 
 
 def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -> dict[str, str]:
@@ -25,29 +29,18 @@ def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -
 
 def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
     """``stowhand add --queue=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
-    # In one word with its option a value may begin with a dash.
-    options = [
-        *([] if job.queue is None else [f"--queue={job.queue}"]),
-        *([] if job.key is None else [f"--key={job.key}"]),
-        *([] if job.priority == 0 else [f"--priority={job.priority}"]),
-        f"--max-attempts={job.max_attempts}",
-        *(f"--flag={flag}" for flag in flags),
-    ]
+    options = []
+    for field, value in _options(job, flags):
+        # In one word with its option a value may begin with a dash.
+        options += [f"{flag_of(field)}={one}" for one in (value if field.kind is Kind.NAMES else [value])]
     end = ["--"] if job.task.startswith("-") or payload.startswith("-") else []
     return shlex.join(["stowhand", "add", *options, *end, job.task, payload])
 
 
 def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = SCHEMA) -> str:
     """A call of ``add_job``, for a server with ``standard_conforming_strings``, which is the default."""
-    given = [
-        _literal(job.task),
-        f"{_literal(payload)}::json",
-        *([] if job.queue is None else [f"queue_name := {_literal(job.queue)}"]),
-        *([] if job.key is None else [f"job_key := {_literal(job.key)}"]),
-        *([] if job.priority == 0 else [f"priority := {job.priority}"]),
-        f"max_attempts := {job.max_attempts}",
-        *([f"flags := array[{', '.join(map(_literal, flags))}]"] if flags else []),
-    ]
+    given = [_literal(job.task), f"{_literal(payload)}::json"]
+    given += [f"{_IN_SQL.get(field.name, field.name)} := {_value(value)}" for field, value in _options(job, flags)]
     return f"select id from {_name(schema)}.add_job({', '.join(given)});"
 
 
@@ -70,16 +63,22 @@ def test_job_{job.id}(jobs, stowhand_app):
 
 
 def _new_job(job: Job, payload: str, flags: tuple[str, ...]) -> str:
-    given = [
-        f"task={job.task!r}",
-        f"payload={payload!r}",
-        *([] if job.queue is None else [f"queue={job.queue!r}"]),
-        *([] if job.key is None else [f"key={job.key!r}"]),
-        *([] if job.priority == 0 else [f"priority={job.priority}"]),
-        f"max_attempts={job.max_attempts}",
-        *([f"flags={flags!r}"] if flags else []),
-    ]
+    given = [f"task={job.task!r}", f"payload={payload!r}"]
+    given += [f"{field.name}={value!r}" for field, value in _options(job, flags)]
     return f"NewJob({', '.join(given)})"
+
+
+def _options(job: Job, flags: tuple[str, ...]) -> list[tuple[Field, Any]]:
+    """What it was enqueued with, but for what has its default."""
+    job = msgspec.structs.replace(job, flags=flags)
+    values = [(field, getattr(job, field.name)) for field in OPTIONS if field.flag]
+    return [(field, value) for field, value in values if value not in (None, 0, ())]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"array[{', '.join(map(_literal, value))}]"
+    return _literal(value) if isinstance(value, str) else str(value)
 
 
 def _literal(text: str) -> str:

@@ -13,12 +13,16 @@ import msgspec
 from stowhand.errors import InvalidJob, UndecodablePayload, a_type, suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import seconds
+from stowhand.jobs.fields import FIELDS, INT32, Kind
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, Settlement
 
-TASK_LIMIT = 128
-QUEUE_LIMIT = 128
-KEY_LIMIT = 512
+_NAMES = {field.name: field.limits[1] for field in FIELDS if field.kind is Kind.TEXT and field.limits}
+_NUMBERS = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
+_REQUIRED = ("task", "priority")
+TASK_LIMIT = _NAMES["task"]
+QUEUE_LIMIT = _NAMES["queue"]
+KEY_LIMIT = _NAMES["key"]
 FLAGS_LIMIT = 64
 FLAG_LIMIT = 128
 HANDLER_LIMIT = 16 * 1024
@@ -27,7 +31,6 @@ FORBIDDEN_LIMIT = 10_000
 PURGE = "jobs:purge_completed"
 RESERVED = (PURGE,)
 """Names of tasks that every worker has. They delete jobs, so ordinary producers may not enqueue them."""
-INT32 = 2**31 - 1
 DELAY_LIMIT = 100 * 365.25 * 86_400.0
 """Seconds: a hundred years. For later times there is ``run_at``."""
 
@@ -84,16 +87,12 @@ def check_options(job: NewJob) -> NewJob:
     """As ``check``, for a job whose payload has been checked before."""
     if not isinstance(job, NewJob):
         raise InvalidJob(f"{a_type(job)} is no job; give a NewJob, which task.new_job(…) makes")
-    check_name("task", job.task, TASK_LIMIT)
-    if job.queue is not None:
-        check_name("queue", job.queue, QUEUE_LIMIT)
-    if job.key is not None:
-        check_name("key", job.key, KEY_LIMIT)
-    _check_integer("priority", job.priority, -INT32 - 1)
-    if job.max_attempts is not None:
-        check_max_attempts(job.max_attempts)
-    if job.max_resets is not None:
-        _check_integer("max_resets", job.max_resets, 0)
+    for name, longest in _NAMES.items():
+        if (text := getattr(job, name)) is not None or name in _REQUIRED:
+            check_name(name, text, longest)
+    for name, least in _NUMBERS.items():
+        if (number := getattr(job, name)) is not None or name in _REQUIRED:
+            _check_integer(name, number, least)
     if job.run_at is not None:
         _check_moment(job.run_at, job.delay)
     if job.on_failure is not None or job.expires is not None or job.unique_period is not None:

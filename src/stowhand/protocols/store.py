@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar, ru
 import msgspec
 
 from stowhand.errors import ConfigurationError
+from stowhand.jobs.fields import INT32
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.limits import INT32
 from stowhand.protocols.option import Option, Seconds, Suggesting, Switch, Text, Whole, read_fields
 from stowhand.retry import AnyBackoff
 

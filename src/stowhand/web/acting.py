@@ -21,6 +21,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
+from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.moments import When, read_when
 from stowhand.observe.redacted_json import redacted_text, restored_text
@@ -219,15 +220,19 @@ class Acting:
         if asked.may(Right.PAYLOADS):
             kept = not payload.strip() and len(old.payload_text) > LARGE
             payload = old.payload_text if kept else restored_text(payload, old.payload_text)
+        options: dict[str, Any] = {field.name: getattr(old, field.name) for field in OPTIONS} | {
+            "key": None,
+            "flags": without(old.flags),
+            "queue": asked.sent("queue").strip() or None,
+            "priority": _number(asked, "priority") or 0,
+            "max_attempts": _number(asked, "max_attempts"),
+        }
         job = NewJob(
             task=old.task,
             payload=payload,
-            queue=asked.sent("queue").strip() or None,
-            priority=_number(asked, "priority") or 0,
-            max_attempts=_number(asked, "max_attempts"),
             run_at=when.run_at,
             delay=when.delay,
-            flags=without(old.flags),
+            **options,
         )
         job = self._declared(limits.check(job))
         if job.key is None and once:  # whoever sends the form twice, or hears no answer, gets the same job

@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from stowhand.jobs import copying
+from stowhand.jobs.fields import FIELDS, Field
 from stowhand.jobs.job import DROPPED, Job
 from stowhand.jobs.moments import iso
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
@@ -45,6 +46,7 @@ async def show(asked: Asked, reading: Reading) -> View:
         "page": "job",
         "job": job,
         "sees": sees,
+        "facts": _facts(job),
         "tries": [*reversed(await reading.tries(asked.who, job.id))],
         "explanation": [
             (_told(asked, one.what, job), one.todo)
@@ -110,6 +112,12 @@ def _told(asked: Asked, reason: str, job: Job) -> Markup:
         return Markup('<time datetime="{}T{}Z" data-as="local">{}</time>').format(found[2], found[3], found[0])
 
     return Markup(_LINKED.sub(shown, str(escape(reason))))
+
+
+def _facts(job: Job) -> list[tuple[Field, Any]]:
+    """The fields that have a line of their own, but for those without a value."""
+    facts = [(field, getattr(job, field.name)) for field in FIELDS if field.label]
+    return [(field, value) for field, value in facts if value not in (None, 0)]
 
 
 def _copies(job: Job, reading: Reading) -> dict[str, str]:

@@ -14,6 +14,7 @@ from stowhand.errors import ConfigurationError, a_type, hint, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
 from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.fields import INT32
 from stowhand.jobs.text import clean
 from stowhand.protocols.option import Suggesting
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
@@ -201,8 +202,8 @@ def _of_counts(options: TableOptions[Any]) -> Iterator[str]:
         # bool is an int to Python.
         if type(value) is not int:
             yield f"{field}: {a_type(value)} given; give a whole number"
-        elif not 0 <= value < limits.INT32:
-            yield f"{field}: {reprlib.repr(value)} given; give 0 to {limits.INT32 - 1}"
+        elif not 0 <= value < INT32:
+            yield f"{field}: {reprlib.repr(value)} given; give 0 to {INT32 - 1}"
 
 
 def _of_times(options: TableOptions[Any]) -> Iterator[str]:
