@@ -10,6 +10,7 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.figures import NAMES, Amount
 from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, WorkerCard, WorkerList
+from stowhand.stores.kernel import counts
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
 
@@ -81,6 +82,58 @@ async def test_the_figures_of_a_small_store_are_what_is_counted_by_state(harness
     assert not any(amount.least for amount in counted.values())
     assert {state: amount.number for state, amount in counted.items()} == await harness.store.inspect.counts()
     assert sorted(amount.number for amount in counted.values()) == list(range(1, len(State) + 1))
+
+
+@pytest.mark.parametrize("far", [4, 100])
+@pytest.mark.parametrize("most", [3, 100])
+async def test_each_state_is_counted_exactly_up_to_a_number(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, most: int, far: int
+) -> None:
+    """Also where so many are errored or canceled that they are passed over."""
+    monkeypatch.setattr(counts, "FAR", far)
+    expected = {}
+    for times, state in enumerate(State, start=2):
+        for _ in range(times):
+            await harness.in_state(state)
+        expected[state] = Amount.up_to(most, times)
+    found = (await harness.store.inspect.figures(most)).states
+    assert found == expected
+    assert list(found) == list(State)
+
+
+@pytest.mark.parametrize("far", [5, 100])
+async def test_beyond_a_number_of_a_task_there_are_more_and_other_tasks_are_exact(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, far: int
+) -> None:
+    """Whether what waits is few enough to be counted at once or not."""
+    monkeypatch.setattr(counts, "FAR", far)
+    for number in range(6):
+        await harness.add("many", priority=number % 3)
+    for _ in range(3):
+        await harness.in_state(State.FAILED, task="fails")
+    await harness.add("few", delay=60.0)
+    for number in range(5):
+        await harness.add("serial", queue=f"q{number % 2}")
+    figures = await harness.store.inspect.figures(2)
+    tasks = {one.name: (one.waiting, one.due, one.failed) for one in figures.tasks}
+    more, none = Amount(2, least=True), Amount(0)
+    assert tasks == {
+        "many": (more, more, none),
+        "fails": (none, none, more),
+        "few": (Amount(1), none, none),
+        "serial": (Amount(5), Amount(5), none),
+    }, "what waits in queues is read up to a million"
+    assert {one.name: one.waiting for one in figures.queues} == {"q0": Amount(3), "q1": Amount(2)}
+
+
+async def test_what_waits_in_queues_is_counted_up_to_a_bound(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "FAR", 2)
+    for _ in range(3):
+        await harness.add(queue="q")
+    figures = await harness.store.inspect.figures(10)
+    assert [one.waiting for one in (*figures.tasks, *figures.queues)] == [Amount(2, least=True)] * 2
 
 
 async def test_nothing_is_told_of_an_empty_store(harness: StoreHarness) -> None:

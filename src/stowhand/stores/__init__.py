@@ -6,9 +6,9 @@ database/     connections and named statements; does not know what a job is
 postgres/, sqlite/    queue/: the store that we own; table/: a table of a user's; postgres/shared: what
               both do alike there
 table/        what any table of a user's is, whichever database holds it
-memory/       the specification as an example
+kernel/       the reads of the stores that we own, written once
 verdicts.py   what every store replies to a settlement
-explaining.py, refusals.py, appending.py, foreign_leases.py    what the stores that we own judge alike
+refusals.py, appending.py, foreign_leases.py    what the stores that we own judge alike
 
 A store that is lent over HTTP is remote/client, the one of flows on Redis is flows/redis.
 """

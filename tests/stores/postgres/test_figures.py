@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from stowhand.jobs.job import State
-from stowhand.protocols.figures import Amount, Figures, LiveCounts
+from stowhand.protocols.figures import Amount
 from stowhand.protocols.queue_store import Inspector
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.kernel import counts
@@ -67,46 +67,6 @@ def inspect(postgres_url: str, run: Run) -> Ask:
     return lambda question: run(ask(question))
 
 
-def live(figures: Figures) -> dict[tuple[str, str | None], LiveCounts]:
-    """By what and name."""
-    parts = {"task": figures.tasks, "queue": figures.queues, "worker": figures.workers}
-    return {(what, one.name): one for what, counts in parts.items() for one in counts}
-
-
-def test_live_jobs_are_counted_by_task_queue_and_worker_without_statistics(large: Sql, inspect: Ask) -> None:
-    found = live(inspect(lambda store: store.figures(30_000)))
-    assert found["task", "t0"] == LiveCounts(
-        name="t0", queued=Amount(4_000), errored=Amount(1_000), due=Amount(), processing=Amount(7)
-    )
-    assert found["task", "t1"] == LiveCounts(name="t1", queued=Amount(5_000), due=Amount(5_000), failed=Amount(11))
-    assert found["task", "t3"] == LiveCounts(name="t3", queued=Amount(5_000), due=Amount(5_000))
-    assert found["task", "rare"] == LiveCounts(name="rare", queued=Amount(3), due=Amount(3))
-    assert found["queue", "q3"] == LiveCounts(name="q3", queued=Amount(2_500), due=Amount(2_500))
-    assert [found["worker", name].processing for name in ("w0", "w1")] == [Amount(3), Amount(4)]
-
-
-def test_beyond_the_limit_there_are_more_and_other_tasks_are_exact(large: Sql, inspect: Ask) -> None:
-    large("update stowhand.live set priority = id % 3 where task = 't1'")
-    found = live(inspect(lambda store: store.figures(100)))
-    assert found["task", "t1"].waiting == found["task", "t1"].due == Amount(100, least=True)
-    assert found["task", "t0"].errored == Amount(100, least=True)
-    assert (found["task", "t0"].due, found["task", "t0"].processing) == (Amount(), Amount(7))
-    assert found["task", "rare"] == LiveCounts(name="rare", queued=Amount(3), due=Amount(3))
-    assert found["task", "t3"].waiting == Amount(5_000), "what waits in queues is read up to a million"
-
-
-@pytest.mark.parametrize("far", [1_000, 1_000_000])
-@pytest.mark.parametrize("most", [6, 1_500, 18_000, 30_000])
-def test_each_state_is_counted_exactly_up_to_a_number(
-    large: Sql, inspect: Ask, monkeypatch: pytest.MonkeyPatch, most: int, far: int
-) -> None:
-    """Also where so many are errored or canceled that they are passed over."""
-    monkeypatch.setattr(counts, "FAR", far)
-    states = {"queued": 18_003, "errored": 2_000, "processing": 7, "failed": 11, "completed": 18_000, "canceled": 2_000}
-    found = inspect(lambda store: store.figures(most)).states
-    assert found == {State(state): Amount.up_to(most, number) for state, number in states.items()}
-
-
 def test_counts_are_the_same_after_a_vacuum(large: Sql, inspect: Ask) -> None:
     """A vacuum in the midst of a burst said how many rows it had seen."""
     before = inspect(lambda store: store.figures())
@@ -150,21 +110,6 @@ def test_every_day_can_be_asked_for_a_time(sql: Sql) -> None:
         " where x.indrelid = i.inhrelid and a.amname = 'brin' and x.indisvalid)"
     )
     assert rows == [(0,)]
-
-
-def test_the_oldest_of_many_jobs_is_found_in_a_few_steps(large: Sql, inspect: Ask) -> None:
-    def hours() -> float:
-        seconds: float = inspect(lambda store: store.oldest_due())
-        return seconds / 3600
-
-    large("insert into stowhand.live (task, run_at, priority) values ('t1', now() - interval '3 hours', 7)")
-    assert hours() == pytest.approx(3, abs=0.01)
-    large(
-        "insert into stowhand.live (task, run_at, queue, scout) values ('t1', now() - interval '4 hours', 'mail', true)"
-    )
-    assert hours() == pytest.approx(4, abs=0.01)
-    large("select stowhand.pause_queue('mail')")
-    assert hours() == pytest.approx(3, abs=0.01), "it waits for something else"
 
 
 def test_what_ended_is_in_the_index_of_times_after_maintenance(large: Sql) -> None:

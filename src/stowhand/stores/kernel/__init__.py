@@ -2,6 +2,9 @@
 
 inspector     what people ask of a store
 lists, search, counts, due, queues, workers, failures, explanation      questions: generators of queries (question.py)
+reasons       why a job does not run, judged by what an explanation has found
+known_tasks   which tasks there are, and who has them
+search_progress      the parts of a search
 columns       which columns a job is made of
 dialect       how the SQL written here becomes an engine's
 results       the poll that callers who wait for results share

@@ -10,18 +10,21 @@ from stowhand.jobs.job import State
 from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount, Figures, Pauses, Tallies
 from stowhand.protocols.operating import TaskRow
 from stowhand.protocols.throughput import MOST_TASKS
+from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_tasks
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
 from stowhand.stores.kernel.workers import list_workers
-from stowhand.stores.known_tasks import COUNTED_FOR, known_tasks
 
 EVERY = 2**62
 """More jobs than there can be."""
 FAR = COUNTED_FOR_METRICS
 """Entries of an index that are read to tell apart what it holds."""
 _DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
+_READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
+NEAR = 20
+"""Times ``most``: of more jobs the first of each level are counted, of fewer all of them."""
 # Tasks and priorities are visited one by one: what is not due, and of other tasks, costs one step. Each step compares
 # one column: of (a, b) > (x, y) SQLite's search uses the first alone, and reads all that has the same one.
-_READY = """
+_READY_LEVELS = """
 WITH RECURSIVE levels (task, priority) AS (
     SELECT * FROM (SELECT task, priority FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
     UNION ALL
@@ -150,7 +153,9 @@ def _count_live(most: int, *, of_queues: bool = True) -> Question[dict[str, Tall
 def _add_ready(tasks: Tallies, most: int) -> Question[None]:
     """What waits without a queue: up to ``most`` of each task."""
     waiting, due = defaultdict[str, int](int), defaultdict[str, int](int)
-    for task, some, some_due in (yield Query(_READY, {"most": most + 1})):
+    near = min(NEAR * most, FAR)
+    text = _READY if (yield from count_some("{ready}", near)) <= near else _READY_LEVELS
+    for task, some, some_due in (yield Query(text, {"most": most + 1})):
         waiting[task] += some
         due[task] += some_due
     for part, counts in (("waiting", waiting), ("due", due)):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from stowhand.jobs.job import Job
 from stowhand.protocols.operating import MOST_AHEAD, Explanation
-from stowhand.stores.explaining import Busy, ClaimScope, Facts, Holder, claim_scope, explain
 from stowhand.stores.kernel.columns import JOB
 from stowhand.stores.kernel.counts import list_pauses
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
+from stowhand.stores.kernel.reasons import Busy, ClaimScope, Facts, Holder, claim_scope, explain
 from stowhand.stores.kernel.workers import list_workers
 
 _JOB = f"SELECT {JOB} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB} FROM {{past_jobs}} WHERE id = :id"

@@ -13,7 +13,7 @@ from stowhand.protocols.searching import ABOVE_ALL, FIRST_PIECE, Found, Place, S
 from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.lists import TABLES, conditions, values_of
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some
-from stowhand.stores.searching import Part, SearchProgress
+from stowhand.stores.kernel.search_progress import Part, SearchProgress
 
 LONGEST_PIECE = 50_000
 """Rows."""

@@ -18,7 +18,6 @@ T = TypeVar("T")
 SETTINGS = b"""
     select pg_catalog.set_config('enable_seqscan', 'off', true),
            pg_catalog.set_config('enable_bitmapscan', 'off', true),
-           pg_catalog.set_config('enable_sort', 'off', true),
            pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
            pg_catalog.set_config('jit', 'off', true)
 """

@@ -1,4 +1,4 @@
-"""Which tasks are known, and who can run them? Judged once for all stores, which pass what they counted."""
+"""Which tasks are known, and who can run them?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why does a job not run? Judged once for all stores, which pass the facts."""
+"""Why does a job not run?"""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ClaimScope(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store knows about a job and its surroundings at one moment of the store's clock."""
+    """What is known about a job and its surroundings at one moment of the store's clock."""
 
     job: Job
     now: datetime

@@ -24,7 +24,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class SearchProgress:
-    """Progress of one search. A store asks for the next part, examines it, and adds what it found."""
+    """Progress of one search, which asks for the next part, examines it, and adds what it found."""
 
     def __init__(self, wanted: Search) -> None:
         self._wanted = wanted
