@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from stowhand.stores.database.statements import load_statements
-from stowhand.stores.sqlite.queue.transaction import FILES, SQL
+from stowhand.stores.sqlite.queue.transaction import FILES, FILLINGS, SQL
 
 SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known", "pauses")
 """These walk over what is small: a row for each queue, lost reply of a day, table, crontab item, or paused task."""
 MOMENTS = ("claim", "finish", "heartbeats", "enqueue", "administer", "timetable")
-NAMES = {file.name.removesuffix(".sql"): load_statements(file, {"archived": ""}) for file in FILES}
+NAMES = {file.name.removesuffix(".sql"): load_statements(file, FILLINGS) for file in FILES}
 HOT = [(moment, name) for moment in MOMENTS for name in NAMES[moment] if name not in SMALL]
 WALKS_ON_PURPOSE = {
     "due": "stowhand_jobs_ready",

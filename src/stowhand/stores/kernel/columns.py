@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from stowhand.jobs.fields import FIELDS, OPTIONS
 from stowhand.protocols.searching import TITLE_LIMIT
 
-COLUMNS = (
-    *("id", "task", "payload", "state", "queue", "priority", "run_at", "attempts", "max_attempts", "resets"),
-    *("max_resets", "key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at", "finished_at"),
-    *("worker", "cancel_requested", "result", "last_worker", "progress", "progress_text"),
-)
+COLUMNS = tuple(field.name for field in FIELDS)
+KEPT = tuple(field.name for field in FIELDS if field.kept)
+"""What the history copies from the table of live jobs as it is."""
+DETAILS = tuple(field.name for field in OPTIONS if field.name != "key")
+"""What an enqueue sets, and a repeat of its key sets anew, besides task, payload and time."""
+
+
+def named(names: Iterable[str], table: str = "") -> str:
+    """These columns, of a table by its name in the statement."""
+    return ", ".join(f"{table}.{name}" if table else name for name in names)
 
 
 def select(instead: Mapping[str, str]) -> str:

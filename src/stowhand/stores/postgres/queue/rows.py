@@ -15,7 +15,10 @@ from stowhand.stores.kernel.columns import COLUMNS
 Row = tuple[Any, ...]
 
 _FIELDS = tuple({"payload": "payload_text", "result": "result_text"}.get(name, name) for name in COLUMNS)
-_NOT_CLAIMED = ("state", "finished_at", "worker", "cancel_requested", "result", *COLUMNS[-3:])
+_CLAIMED = (
+    *("id", "task", "payload", "queue", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
+    *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),
+)
 
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
@@ -30,12 +33,12 @@ def column_fillings() -> dict[str, str]:
     return {
         "live_job": _columns(payload | live),
         "any_job": _columns(payload | {"result": "result::text"}),
-        "claimed_job": f"{_columns(times, _NOT_CLAIMED)}, epoch",
+        "claimed_job": f"{_columns(times, _CLAIMED)}, epoch",
     }
 
 
-def _columns(instead: Mapping[str, str], without: Sequence[str] = ()) -> str:
-    return ", ".join(instead.get(name, name) for name in COLUMNS if name not in without)
+def _columns(instead: Mapping[str, str], names: Sequence[str] = COLUMNS) -> str:
+    return ", ".join(instead.get(name, name) for name in names)
 
 
 def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]]:

@@ -212,5 +212,5 @@ def _levels(tx: Transaction, step: str, **place: str) -> Iterator[int]:
 
 
 def _to_claim(row: tuple[Any, ...], token: str) -> Claim[Job]:
-    job = to_job(row)
-    return Claim(Lease(job.id, token, row[25]), job, job.task, job.attempts, job.max_attempts, job.queue, job.resets)
+    job = to_job(row[:-1])
+    return Claim(Lease(job.id, token, row[-1]), job, job.task, job.attempts, job.max_attempts, job.queue, job.resets)

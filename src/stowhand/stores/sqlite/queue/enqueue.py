@@ -7,11 +7,12 @@ from itertools import count, groupby
 from typing import Any
 
 from stowhand.jobs import limits
+from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import EXPIRED, MAX_ATTEMPTS, Job, KeyMode, NewJob, State
 from stowhand.stores.appending import appended
 from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
-from stowhand.stores.sqlite.queue.rows import LATEST, check_size, to_job, to_row
+from stowhand.stores.sqlite.queue.rows import INSERTED, LATEST, check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
 
@@ -43,7 +44,7 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | N
         return _insert(tx, row, job_id)
     keeps_run_at = job.key_mode is KeyMode.PRESERVE_RUN_AT and state == State.QUEUED and attempts == 0
     old = payload if state != State.FAILED else None
-    _replace(tx, held_by, row, run_at if keeps_run_at else row[3], old, repeats=job.key_mode is KeyMode.UNIQUE)
+    _replace(tx, held_by, row, run_at if keeps_run_at else None, old, repeats=job.key_mode is KeyMode.UNIQUE)
     _take_for_period(tx, held_by, job)
     return int(held_by)
 
@@ -65,21 +66,20 @@ def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
     if (row := tx.row("get", id=job_id)) is not None:
         return to_job(row)
     enqueued_at = to_datetime(tx.row("key_taken", key=job.key)[1])
+    options: dict[str, Any] = {field.name: getattr(job, field.name) for field in OPTIONS} | {
+        "max_attempts": MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts,
+        "flags": tuple(dict.fromkeys(job.flags)),
+    }
     return Job(
         id=job_id,
         task=job.task,
         payload_text=job.payload,
         state=State.COMPLETED,
-        queue=job.queue,
-        priority=job.priority,
         run_at=enqueued_at,
         attempts=0,
-        max_attempts=MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts,
         created_at=enqueued_at,
         updated_at=enqueued_at,
-        max_resets=job.max_resets,
-        key=job.key,
-        flags=tuple(dict.fromkeys(job.flags)),
+        **options,
     )
 
 
@@ -116,10 +116,10 @@ def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:
 
 
 def _replace(
-    tx: Transaction, job_id: int, row: tuple[Any, ...], run_at: int, old: str | None, *, repeats: bool
+    tx: Transaction, job_id: int, row: tuple[Any, ...], run_at: int | None, old: str | None, *, repeats: bool
 ) -> None:
-    names = ("task", "payload", "queue", "run_at", "priority", "max_attempts", "max_resets", "key", "flags")
-    given = dict(zip((*names, "on_failure", "expires_at"), row, strict=False))
+    given = dict(zip(INSERTED, row, strict=True))
+    run_at = given["run_at"] if run_at is None else run_at
     if given["expires_at"] is not None:
         given["expires_at"] += run_at - given["run_at"]
     given |= {"id": job_id, "run_at": run_at, "repeats": repeats}

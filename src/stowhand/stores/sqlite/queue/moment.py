@@ -59,7 +59,7 @@ def to_micros(when: datetime) -> int:
 
 def to_datetime(stored: int) -> datetime:
     """The datetime of a stored moment. Integers all the way: a float would lose microseconds."""
-    return EPOCH + timedelta(microseconds=stored)
+    return EPOCH + timedelta(0, 0, stored)
 
 
 def _pinned_moment(when: datetime) -> Moment:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
+from stowhand.jobs.fields import FIELDS, Kind
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.tries import Try, TryEnd
+from stowhand.stores.kernel.columns import COLUMNS, DETAILS
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 
 PAYLOAD_LIMIT = 1024 * 1024
@@ -20,45 +24,25 @@ LATEST = 253402300799999999
 JobRow = tuple[Any, ...]
 """The columns of the views, in their order."""
 
+_WRITTEN = ("max_attempts", "flags")
+"""Details that are written otherwise than they are given."""
+_GIVEN = ("task", "payload", "key", *(name for name in DETAILS if name not in _WRITTEN))
+INSERTED = (*_GIVEN, "run_at", *_WRITTEN, "on_failure", "expires_at", "created_at", "updated_at")
+"""The columns of ``to_row``."""
+_given = attrgetter(*_GIVEN)
+_STATES = {state.value: state for state in State}
 _flags = msgspec.json.Decoder(tuple[str, ...])
 _json = msgspec.json.Encoder()
 
 
 def to_job(row: JobRow) -> Job:
     """A row without its lease."""
-    (id_, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags) = row[
-        :13
-    ]
-    (last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, result) = row[
-        13:22
-    ]
-    return Job(
-        id=id_,
-        task=task,
-        payload_text=payload,
-        state=State(state),
-        queue=queue,
-        priority=priority,
-        run_at=to_datetime(run_at),
-        attempts=attempts,
-        max_attempts=max_attempts,
-        resets=resets,
-        max_resets=max_resets,
-        key=key,
-        flags=() if flags is None else _read_flags(flags),
-        last_error=last_error,
-        revision=revision,
-        created_at=to_datetime(created_at),
-        updated_at=to_datetime(updated_at),
-        started_at=None if started_at is None else to_datetime(started_at),
-        finished_at=None if finished_at is None else to_datetime(finished_at),
-        worker=worker,
-        cancel_requested=bool(cancel_requested),
-        result_text=result,
-        last_worker=row[22],
-        progress=row[23],
-        progress_text=row[24],
-    )
+    values = list(row)
+    for place, read in _READ:
+        if (value := values[place]) is not None:
+            values[place] = read(value)
+    values[_FLAGS] = values[_FLAGS] or ()
+    return Job(*_in_order(values))
 
 
 def to_try(row: JobRow) -> Try:
@@ -84,6 +68,17 @@ def _read_flags(text: str) -> tuple[str, ...]:
         return (text,)
 
 
+_READERS: dict[Kind, Callable[[Any], Any]] = {
+    Kind.STATE: _STATES.__getitem__,
+    Kind.MOMENT: to_datetime,
+    Kind.TRUTH: bool,
+    Kind.NAMES: _read_flags,
+}
+_READ = [(place, _READERS[field.kind]) for place, field in enumerate(FIELDS) if field.kind in _READERS]
+_FLAGS = COLUMNS.index("flags")
+_in_order = itemgetter(*map(COLUMNS.index, Job.__struct_encode_fields__))
+
+
 def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     """The columns that an insert sets, but the id."""
     job = check(job)
@@ -91,10 +86,8 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     flags = as_json(tuple(dict.fromkeys(job.flags))) if job.flags else None
     attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
     expires_at = None if job.expires is None else min(due + micros(job.expires), LATEST)
-    return (
-        *(job.task, job.payload, job.queue, due, job.priority, attempts, job.max_resets, job.key, flags),
-        *(None if job.on_failure is None else as_json(job.on_failure), expires_at, now.wall, now.wall),
-    )
+    on_failure = None if job.on_failure is None else as_json(job.on_failure)
+    return (*_given(job), due, attempts, flags, on_failure, expires_at, now.wall, now.wall)
 
 
 def check(job: NewJob) -> NewJob:

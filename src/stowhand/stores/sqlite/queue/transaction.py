@@ -10,21 +10,31 @@ from importlib.resources import files
 from typing import Any
 
 from stowhand.stores.database.statements import load_statements
+from stowhand.stores.kernel.columns import DETAILS, JOB, KEPT, named, select
 from stowhand.stores.sqlite.queue.moment import Moment
+from stowhand.stores.sqlite.queue.rows import INSERTED
 
-_ARCHIVED = (
-    "id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,"
-    " last_error, revision, replaced, created_at, updated_at, started_at, finished_at, cancel_requested, loses_retries,"
-    " epoch, settled_token, last_worker, on_failure"
-)
-"""What the history keeps of every job."""
+_KEPT = (*KEPT, "replaced", "loses_retries", "on_failure")
+_SET_AT_END = "payload, state, attempts, resets, last_error, finished_at, epoch, settled_token, last_worker"
+FILLINGS = {
+    "job": JOB,
+    "claimed": select({"result": "NULL", "last_worker": "worker"}),
+    "kept": named(_KEPT),
+    "job_kept": named(_KEPT, "job"),
+    "archived": f"{named(_KEPT)}, {_SET_AT_END}",
+    "details": named(DETAILS),
+    "given_details": ", ".join(f"{name} = :{name}" for name in DETAILS),
+    "inserted": named(INSERTED),
+    "inserted_values": ", ".join("?" for _ in INSERTED),
+}
+"""Lists of columns in the statements."""
 FILES = sorted(files("stowhand.stores.sqlite.queue").joinpath("sql").iterdir(), key=lambda file: file.name)
 
 
 def _load() -> dict[str, str]:
     statements: dict[str, str] = {}
     for file in FILES:
-        for name, text in load_statements(file, {"archived": _ARCHIVED}).items():
+        for name, text in load_statements(file, FILLINGS).items():
             if name in statements:
                 raise ValueError(f"statement {name!r} of {file.name} is declared in another file, too")
             statements[name] = text.decode()

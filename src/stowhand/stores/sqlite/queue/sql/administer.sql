@@ -14,14 +14,13 @@ WHERE state = 'processing' AND worker IN (SELECT value FROM json_each(:workers))
 ORDER BY id
 
 -- name: live_ones
-SELECT * FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+SELECT {job} FROM stowhand_live WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: archive_completed
 INSERT INTO stowhand_history ({archived})
 SELECT
-    id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, replaced, created_at, updated_at, started_at, :now, cancel_requested, loses_retries,
-    epoch + (state = 'processing'), settled_token, coalesce(worker, last_worker), on_failure
+    {kept}, payload, 'completed', attempts, resets, last_error, :now, epoch + (state = 'processing'), settled_token,
+    coalesce(worker, last_worker)
 FROM stowhand_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: let_keys_go

@@ -64,8 +64,7 @@ UPDATE stowhand_jobs
 SET state = 'processing', attempts = min(attempts + 1, max_attempts), epoch = epoch + 1, token = :token,
     settled_token = NULL, worker = :worker, started_at = :now, lease_boot = :boot, lease_until = :lease_until
 WHERE id IN (SELECT value FROM json_each(:ids))
-RETURNING id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL, worker, progress, progress_text, epoch
+RETURNING {claimed}, epoch
 
 -- name: next_serial_task
 SELECT task FROM stowhand_heads INDEXED BY stowhand_heads_free

@@ -2,10 +2,7 @@
 SELECT seq FROM sqlite_sequence WHERE name = 'stowhand_jobs'
 
 -- name: insert
-INSERT INTO stowhand_jobs (
-    id, task, payload, queue, run_at, priority, max_attempts, max_resets, key, flags, on_failure,
-    expires_at, created_at, updated_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO stowhand_jobs (id, {inserted}) VALUES (?, {inserted_values})
 
 -- name: holder
 SELECT id, state, payload, attempts, run_at, state = 'queued' AND expires_at <= :now FROM stowhand_jobs WHERE key = :key
@@ -27,8 +24,8 @@ DELETE FROM stowhand_uniques WHERE job_id = :id
 -- name: replace
 -- Every detail takes its new value. A failed job is revived; what only a failed one can carry is cleared.
 UPDATE stowhand_jobs
-SET task = :task, payload = :payload, queue = :queue, run_at = :run_at, priority = :priority,
-    max_attempts = :max_attempts, max_resets = :max_resets, flags = :flags, on_failure = :on_failure, expires_at = :expires_at,
+SET task = :task, payload = :payload, run_at = :run_at, {given_details}, on_failure = :on_failure,
+    expires_at = :expires_at,
     resets = iif(state = 'failed', 0, resets), cancel_requested = iif(state = 'failed', 0, cancel_requested),
     loses_retries = iif(state = 'failed', NULL, loses_retries), finished_at = NULL,
     progress = NULL, progress_text = NULL, state = 'queued', attempts = 0, last_error = NULL, revision = revision + 1, updated_at = :now,
@@ -43,4 +40,4 @@ UPDATE stowhand_jobs SET revision = revision + 1, updated_at = :now WHERE id = :
 UPDATE stowhand_jobs SET key = NULL, loses_retries = :why WHERE id = :id
 
 -- name: live
-SELECT * FROM stowhand_live WHERE id = :id
+SELECT {job} FROM stowhand_live WHERE id = :id

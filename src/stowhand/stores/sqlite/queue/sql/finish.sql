@@ -9,9 +9,8 @@ FROM stowhand_jobs WHERE id = :id AND token = :token AND state = 'processing'
 -- The commonest settlement, for a whole batch: [[id, token, result], …] to the history.
 INSERT INTO stowhand_history ({archived}, result)
 SELECT
-    job.id, task, payload, 'completed', queue, priority, run_at, attempts, max_attempts, 0, max_resets, job.key, flags,
-    last_error, revision, replaced, created_at, updated_at, started_at, :now, cancel_requested, loses_retries, epoch,
-    token, worker, on_failure, json_extract(settled.value, '$[2]')
+    {job_kept}, payload, 'completed', attempts, 0, last_error, :now, epoch, token, worker,
+    json_extract(settled.value, '$[2]')
 FROM json_each(:settled) AS settled
 CROSS JOIN stowhand_jobs AS job ON job.id = json_extract(settled.value, '$[0]')
 WHERE job.token = json_extract(settled.value, '$[1]') AND job.state = 'processing'
@@ -41,10 +40,9 @@ WHERE id = :id AND token = :token AND state = 'processing'
 -- Out of the live table, for one job that ends as completed or canceled; NULL keeps what the row says.
 INSERT INTO stowhand_history ({archived}, result)
 SELECT
-    id, task, coalesce(:payload, payload), :state, queue, priority, run_at, coalesce(:attempts, attempts), max_attempts,
-    coalesce(:resets, resets), max_resets, key, flags, coalesce(:error, last_error), revision, replaced, created_at,
-    updated_at, started_at, :now, cancel_requested, loses_retries, epoch + :epochs, coalesce(:settled_token, settled_token),
-    coalesce(worker, last_worker), on_failure, :result
+    {kept}, coalesce(:payload, payload), :state, coalesce(:attempts, attempts), coalesce(:resets, resets),
+    coalesce(:error, last_error), :now, epoch + :epochs, coalesce(:settled_token, settled_token),
+    coalesce(worker, last_worker), :result
 FROM stowhand_jobs WHERE id = :id
 
 -- name: delete_one

@@ -26,10 +26,10 @@ SELECT id FROM stowhand_flow_lookups WHERE flow = :flow AND attribute = :attribu
 SELECT id FROM stowhand_flow_jobs WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: live_step
-SELECT * FROM stowhand_live WHERE key = :key
+SELECT {job} FROM stowhand_live WHERE key = :key
 
 -- name: past_step
-SELECT * FROM stowhand_past WHERE key = :key AND key >= 'flow:' AND key < 'flow;' ORDER BY id DESC LIMIT 1
+SELECT {job} FROM stowhand_past WHERE key = :key AND key >= 'flow:' AND key < 'flow;' ORDER BY id DESC LIMIT 1
 
 -- name: delete_flow
 DELETE FROM stowhand_flow_jobs WHERE id = :id AND flow = :flow

@@ -1,7 +1,7 @@
 -- name: get
-SELECT * FROM stowhand_live WHERE id = :id
+SELECT {job} FROM stowhand_live WHERE id = :id
 UNION ALL
-SELECT * FROM stowhand_past WHERE id = :id
+SELECT {job} FROM stowhand_past WHERE id = :id
 
 -- name: state
 SELECT state FROM stowhand_jobs WHERE id = :id
@@ -17,13 +17,12 @@ WHERE id = :id
 -- name: revive
 -- A canceled job comes back with its id; with its key only if no other job has taken that.
 INSERT INTO stowhand_jobs (
-    id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-    last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker, round,
-    on_failure
+    id, task, payload, state, run_at, attempts, resets, key, {details}, last_error, revision, replaced, created_at,
+    updated_at, started_at, epoch, settled_token, last_worker, round, on_failure
 )
 SELECT
-    id, task, payload, 'queued', queue, priority, :now, 0, max_attempts, 0, max_resets,
-    CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, flags,
+    id, task, payload, 'queued', :now, 0, 0,
+    CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, {details},
     last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker,
     (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id), on_failure
 FROM stowhand_history AS past WHERE id = :id
