@@ -1281,10 +1281,11 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF bigint
+CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, run_at timestamp with time zone, created_at timestamp with time zone, max_attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+#variable_conflict use_column
 declare
   _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
 begin
@@ -1300,7 +1301,7 @@ begin
          j.max_resets, j.queue is not null, _at, _at
   from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
     as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets)
-  returning id;
+  returning id, run_at, created_at, max_attempts;
 end $$;
 
 CREATE FUNCTION stowhand.enqueue_text(_job text) RETURNS text

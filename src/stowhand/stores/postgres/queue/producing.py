@@ -42,7 +42,7 @@ class Producer:
         self._context = context
         self._clock = SystemClock()
         self._inserts = True
-        """This login may write the table, until it is refused once: roles other than the owner call the function."""
+        """This login may write the table, until it is refused once. It saves one plain job the call of a function."""
         wake = context.statements["wake_late"]
         later = context.options.notify == "later"
         self._late_waker = LateWaker(lambda: context.pool.rows("enqueue", wake), self._clock) if later else None
@@ -70,14 +70,13 @@ class Producer:
             self._late_waker.wake()
 
     async def _alone(self, job: NewJob) -> Job:
-        plain = self._inserts and is_plain(job)
-        now = self._context.now()
-        name, values = ("enqueue_plain", plain_values_of(job, now)) if plain else call_of(job, now)
+        plain = is_plain(job)
+        name, values = self._call_of_plain([job]) if plain else call_of(job, self._context.now())
         statement = self._context.statements[name]
         try:
             (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
-            if plain and trouble.is_forbidden(error):
+            if name == "enqueue_plain" and trouble.is_forbidden(error):
                 self._inserts = False
                 return await self._alone(job)
             raise self._error_for(error, job) from None
@@ -88,31 +87,30 @@ class Producer:
 
     async def _together(self, board: Board) -> Sequence[Job]:
         """The plain jobs on board, by one statement, all or none; in this order. Raises what psycopg raises."""
-        plain = self._inserts
+        inserts = self._inserts
 
         async def write() -> list[Job]:
             async with self._context.pool.connection("enqueue") as connection:
                 if not (jobs := board()):
                     return []
-                if plain and len(jobs) == 1:
-                    name, values = "enqueue_plain", plain_values_of(jobs[0], self._context.now())
-                elif plain:
-                    name, values = "enqueue_group", Bulk(jobs).values(self._context.now())
-                else:
-                    name, values = call_of_each(jobs, self._context.now())
-                found = await self.run(connection, name, values)
-            if not plain:
-                return list(map(read_job, found))
+                found = await self.run(connection, *self._call_of_plain(jobs))
             self._wake_late()
             return [new_job(*pair) for pair in zip(jobs, found, strict=True)]
 
         try:
             return await repeated(write, self._clock)
         except psycopg.Error as error:
-            if plain and trouble.is_forbidden(error):
+            if inserts and trouble.is_forbidden(error):
                 self._inserts = False
                 return await self._together(board)
             raise
+
+    def _call_of_plain(self, jobs: Sequence[NewJob]) -> tuple[str, tuple[object, ...]]:
+        """The statement for plain jobs that wakes workers, and its values."""
+        now = self._context.now()
+        if self._inserts and len(jobs) == 1:
+            return "enqueue_plain", plain_values_of(jobs[0], now)
+        return "enqueue_group", Bulk(jobs).values(now)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""

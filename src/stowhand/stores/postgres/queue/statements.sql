@@ -111,28 +111,16 @@ from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int
 returning id, nullif(run_at, created_at), created_at, max_attempts,
   case when {in_commit} then {wake_sleepers} end
 
--- Several of those, of callers at the same time (group_commit.py): all or none, in the order given. Whether somebody
--- sleeps is asked once, with the first row of a window over all of them, which is there when all are written.
+-- Several of those, of callers at the same time (group_commit.py), and those of a login that may not write the table: all or none,
+-- in the order given. Whether a worker sleeps is asked once, with the first row, which comes when all are written.
 -- name: enqueue_group
-with added as (
-  insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
-                             created_at, updated_at)
-  select j.task, j.payload, j.queue, coalesce(j.run_at, v.at + j.delay * interval '1 second', v.at),
-    coalesce(j.max_attempts, (select s.max_attempts from {schema}.settings s)), coalesce(j.priority, 0),
-    case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-    j.max_resets, j.queue is not null, v.at, v.at
-  from unnest(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::int[], %s::json[],
-              %s::int[])
-      as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets),
-    (values (coalesce(%s::timestamptz, now()))) as v(at)
-  returning id, run_at, created_at, max_attempts
-)
 select id, nullif(run_at, created_at), created_at, max_attempts,
-  case when {in_commit} and row_number() over everyone = 1 and count(*) over everyone > 0 then {wake_sleepers} end
-from added window everyone as (rows between unbounded preceding and unbounded following)
+  case when {in_commit} and row_number() over () = 1 then {wake_sleepers} end
+from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::int[],
+  %s::json[], %s::int[], %s::timestamptz)
 
 -- name: enqueue_many
-select * from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],
+select id from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],
   %s::int[], %s::json[], %s::int[], %s::timestamptz)
 
 -- name: enqueue_jobs

@@ -312,12 +312,14 @@ begin
   return _job;
 end $$;
 
--- Many jobs without keys. An argument given as NULL means its default for all of them. Ids in the order given.
+-- Plain jobs, one or many: without keys. An argument given as NULL means its default for all of them. In the order given. Notifies
+-- nobody.
 create or replace function {schema}.enqueue_many(
   _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
   _max_attempts int[], _priorities int[], _flags json[], _max_resets int[], _now timestamptz default null
-) returns setof bigint
+) returns table (id bigint, run_at timestamptz, created_at timestamptz, max_attempts int)
 language plpgsql {definer} as $$
+#variable_conflict use_column
 declare
   _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
 begin
@@ -333,7 +335,7 @@ begin
          j.max_resets, j.queue is not null, _at, _at
   from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
     as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets)
-  returning id;
+  returning id, run_at, created_at, max_attempts;
 end $$;
 
 -- Any jobs, in JSON as jobs/job.py: NewJob has them, one by one in the order (key, place): two calls with the same keys then never

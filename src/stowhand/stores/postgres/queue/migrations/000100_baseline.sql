@@ -2,7 +2,7 @@
 -- The whole schema: tables, types, indexes and views. Functions are in functions/ and are replaced by every installation.
 -- Until the first release this file is edited in place; a schema made from another text of it is refused.
 
--- The migrations that have been applied. Not called `migrations`: that name is graphile-worker's (functions/shared_name.sql).
+-- The ledger of applied migrations. Not called `migrations`: that name is graphile-worker's (functions/shared_name.sql).
 create table {schema}.applied_migrations (
   id int primary key,
   ts timestamptz not null default now(),
