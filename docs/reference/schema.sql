@@ -1522,21 +1522,6 @@ CREATE FUNCTION stowhand.flow_exists(_ids text[]) RETURNS SETOF text
   select f.id from "stowhand".flow_jobs f where f.id = any(_ids)
 $$;
 
-CREATE FUNCTION stowhand.flow_failed(_tasks text[], _after text, _limit integer) RETURNS SETOF text
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
-    AS $$
-  select j.key from "stowhand".live j
-    where j.state = 'failed' and j.task = any(_tasks) and j.key collate "C" > _after order by j.key collate "C" limit _limit
-$$;
-
 CREATE FUNCTION stowhand.flow_hold_key(_flow text, _key text, _id text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1695,35 +1680,6 @@ CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everyt
     ) e order by e.id desc limit 1) s
 $$;
 
-CREATE FUNCTION stowhand.flow_line(_task text, _limit integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(key text, priority integer, standing text, ready_at timestamp with time zone)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-  _at timestamptz := "stowhand".at(_now);
-begin
-  return query
-    select j.key, j.priority, 'processing', null::timestamptz from "stowhand".live j
-      where j.state = 'processing' and j.task = _task and j.key is not null order by j.started_at, j.id limit _limit;
-  return query
-    select j.key, j.priority, 'waiting', null::timestamptz from "stowhand".live j
-      where j.state in ('queued', 'errored') and j.task = _task and j.key is not null and j.run_at <= _at
-      order by j.priority, j.run_at, j.id limit _limit;
-  return query
-    select j.key, j.priority, case when j.flags @> array['parked'] then 'parked' else 'delayed' end, j.run_at
-      from "stowhand".live j
-      where j.state in ('queued', 'errored') and j.task = _task and j.key is not null and j.run_at > _at
-      order by j.run_at, j.id limit _limit;
-end $$;
-
 CREATE FUNCTION stowhand.flow_spend(_limiter text, _part text, _holder text, _reservoir bigint, _interval double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1766,40 +1722,6 @@ begin
     values (_limiter, _part, _holder, to_timestamp(_ready));
   update "stowhand".flow_limits l set waiting = _later + 1 where l.limiter = _limiter and l.part = _part;
   return greatest(_ready - _epoch, 0.001);
-end $$;
-
-CREATE FUNCTION stowhand.flow_tally(_tasks text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(task text, priority integer, standing text, number bigint)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_sort TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET jit TO 'off'
-    AS $$
-#variable_conflict use_column
-declare
-  _at timestamptz := "stowhand".at(_now);
-begin
-  return query
-    select s.task, s.priority, s.standing, count(*) from (
-      select w.task, w.priority,
-        case when w.run_at <= _at then 'waiting' when w.flags @> array['parked'] then 'parked' else 'delayed' end as standing
-        from unnest(_tasks) as t(task) cross join lateral (
-          select j.task, j.priority, j.run_at, j.flags from "stowhand".live j
-          where j.task = t.task and j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
-          offset 0) w
-      union all
-      select j.task, j.priority, case when j.run_at <= _at then 'waiting' else 'delayed' end from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and j.task = any(_tasks)
-      union all
-      select j.task, j.priority, 'processing' from "stowhand".live j
-        where j.state = 'processing' and j.task = any(_tasks)
-      union all
-      select j.task, j.priority, 'failed' from "stowhand".live j where j.state = 'failed' and j.task = any(_tasks)
-    ) s group by s.task, s.priority, s.standing;
 end $$;
 
 CREATE FUNCTION stowhand.flow_wake(_key text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text

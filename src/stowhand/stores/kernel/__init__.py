@@ -5,6 +5,7 @@ lists, search, counts, due, queues, workers, failures, explanation      question
 reasons       why a job does not run, judged by what an explanation has found
 known_tasks   which tasks there are, and who has them
 search_progress      the parts of a search
+steps         what people ask of the steps of flows
 columns       which columns a job is made of
 dialect       how the SQL written here becomes an engine's
 results       the poll that callers who wait for results share

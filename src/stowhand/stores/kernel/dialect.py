@@ -18,7 +18,7 @@ FILLINGS = (
     *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions", "throughput"),
     *("pauses", "paused_queues"),
     *("ready", "ready_by_place", "serial", "suspects", "running", "failed", "troubled", "canceled"),
-    *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task"),
+    *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task", "byte_order"),
 )
 _TEXTS = 500
 """Statements that are kept: those of a filter differ by what is asked."""

@@ -11,12 +11,14 @@ from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job
-from stowhand.protocols.flow_tables import NewFlow, PlacedStep, Spending, StepCount, StepState, Woken
+from stowhand.protocols.flow_tables import NewFlow, Spending, Woken
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row, rows
 from stowhand.stores.database.repeating import PAUSE, TRIES, repeated
+from stowhand.stores.kernel.steps import FlowSteps
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.rows import read_job
 from stowhand.stores.postgres.shared.array_literals import text_array
 
@@ -24,10 +26,11 @@ CHUNK = 1000
 """Jobs in one statement."""
 
 
-class PostgresFlowTables:
+class PostgresFlowTables(FlowSteps):
     """Each call is one statement, on a connection of the pool; many jobs are created by several, in one transaction."""
 
     def __init__(self, context: PostgresContext) -> None:
+        super().__init__(Reader(context))
         self._context = context
         self._clock = SystemClock()
         self.keeps = context.keep
@@ -95,23 +98,6 @@ class PostgresFlowTables:
         )
         ((wait,),) = await self._rows("flow_spend", *values)
         return float(wait)
-
-    async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
-        """Counted."""
-        found = await self._rows("flow_tally", text_array(tasks), self._context.now())
-        return [StepCount(task, priority, StepState(state), number) for task, priority, state, number in found]
-
-    async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
-        """In order."""
-        found = await self._rows("flow_line", task, limit, self._context.now())
-        return [
-            PlacedStep(key, priority, StepState(state), None if ready_at is None else ready_at.timestamp())
-            for key, priority, state, ready_at in found
-        ]
-
-    async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
-        """In key order."""
-        return [key for (key,) in await self._rows("flow_failed", text_array(tasks), after, limit)]
 
     def _call(self, flow: str, jobs: Sequence[NewFlow]) -> tuple[object, ...]:
         found = [(job.id, *lookup) for job in jobs for lookup in job.lookups]

@@ -22,7 +22,7 @@ SETTINGS = b"""
            pg_catalog.set_config('jit', 'off', true)
 """
 _TYPES = {
-    **dict.fromkeys(("task", "queue", "key", "flag", "worker", "error", "state"), "text"),
+    **dict.fromkeys(("task", "queue", "key", "flag", "worker", "error", "state", "above"), "text"),
     **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "most", "each"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
     **dict.fromkeys(("states", "tasks", "queues"), "text[]"),
@@ -55,6 +55,7 @@ _FILLINGS = {
     "is_forbidden": "coalesce(flags && %(forbidden)s::text[], false)",
     "lease_until": "lease_until",
     "on_failure_task": "on_failure->>'task'",
+    "byte_order": 'collate "C"',
 }
 
 

@@ -325,15 +325,6 @@ select {schema}.flow_wake(%s, %s::timestamptz)
 -- name: flow_spend
 select {schema}.flow_spend(%s, %s, %s, %s::bigint, %s::float8, %s::timestamptz)
 
--- name: flow_tally
-select task, priority, standing, number from {schema}.flow_tally(%s::text[], %s::timestamptz)
-
--- name: flow_line
-select key, priority, standing, ready_at from {schema}.flow_line(%s, %s::int, %s::timestamptz)
-
--- name: flow_failed
-select * from {schema}.flow_failed(%s::text[], %s, %s::int)
-
 -- name: pause_queue
 select {schema}.pause_queue(%s, %s::timestamptz)
 

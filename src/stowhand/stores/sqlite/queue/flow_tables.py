@@ -15,18 +15,17 @@ from stowhand.protocols.flow_tables import (
     PREFIX,
     WAITS_FOR,
     NewFlow,
-    PlacedStep,
     Spending,
     Spent,
-    StepCount,
-    StepState,
     Woken,
     spend,
 )
+from stowhand.stores.kernel.steps import FlowSteps
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.acting import remove_key
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
+from stowhand.stores.sqlite.queue.reader import Reader
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -42,10 +41,11 @@ class Waiting(msgspec.Struct):
 _waiting = msgspec.json.Decoder(Waiting)
 
 
-class SqliteFlowTables:
+class SqliteFlowTables(FlowSteps):
     """On the store's connections."""
 
     def __init__(self, connections: Connections, *, keeps: bool) -> None:
+        super().__init__(Reader(connections))
         self._connections = connections
         self.keeps = keeps
 
@@ -97,27 +97,6 @@ class SqliteFlowTables:
     async def spend(self, asked: Spending) -> float:
         """By this machine's clock."""
         return await self._connections.write(lambda tx: _spend(tx, asked))
-
-    async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
-        """Counted."""
-        rows = await self._connections.read(lambda tx: tx.rows("tally", tasks=as_json(tasks)))
-        return [StepCount(task, priority, StepState(state), number) for task, priority, state, number in rows]
-
-    async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
-        """In order."""
-
-        def look(tx: Transaction) -> Sequence[PlacedStep]:
-            return [
-                PlacedStep(key, priority, StepState(state), None if ready_at is None else ready_at / 1_000_000)
-                for statement in ("processing", "waiting", "delayed")
-                for key, priority, state, ready_at in tx.run(statement, task=task, limit=limit)
-            ]
-
-        return await self._connections.read(look)
-
-    async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
-        """In key order."""
-        return await self._connections.column("failed_steps", tasks=as_json(tasks), after=after, limit=limit)
 
 
 def prune(tx: Transaction, *, age: float) -> bool:

@@ -49,6 +49,7 @@ DIALECT = Dialect(
             "CASE WHEN lease_boot = :boot THEN :now + lease_until - :ticks WHEN lease_boot IS NOT NULL THEN 0 END"
         ),
         "on_failure_task": "json_extract(on_failure, '$.task')",
+        "byte_order": "COLLATE BINARY",
     },
     value=lambda name: f":{name}",
     is_one_of=lambda column, name: f"{column} IN (SELECT value FROM json_each(:{name}))",

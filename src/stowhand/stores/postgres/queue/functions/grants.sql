@@ -105,10 +105,7 @@ begin
       ('flow_spend', 'worker'),
       ('flow_ids', 'worker reader admin'),
       ('flow_exists', 'worker reader admin'),
-      ('flow_latest', 'worker reader admin'),
-      ('flow_tally', 'worker reader admin'),
-      ('flow_line', 'worker reader admin'),
-      ('flow_failed', 'worker reader admin')
+      ('flow_latest', 'worker reader admin')
     ) as g(function, roles)
       join (values ('enqueuer', {enqueuer_text}), ('worker', {worker_text}), ('reader', {reader_text}),
                    ('admin', {admin_text})) as r(role, name) on r.role = any(pg_catalog.string_to_array(g.roles, ' '))

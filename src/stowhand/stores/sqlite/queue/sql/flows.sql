@@ -64,33 +64,6 @@ SET slot = excluded.slot, calls = excluded.calls, waiting = excluded.waiting, us
 -- name: note_wait
 INSERT INTO stowhand_flow_waits (limiter, part, holder, ready_at) VALUES (:limiter, :part, :holder, :ready_at)
 
--- name: tally
-SELECT task, priority, CASE
-    WHEN state IN ('processing', 'failed') THEN state
-    WHEN run_at <= :now THEN 'waiting'
-    WHEN flags LIKE '%"parked"%' THEN 'parked'
-    ELSE 'delayed'
-END AS standing, count(*)
-FROM stowhand_jobs WHERE task IN (SELECT value FROM json_each(:tasks)) GROUP BY task, priority, standing
-
--- name: processing
-SELECT key, priority, 'processing', NULL FROM stowhand_jobs
-WHERE state = 'processing' AND task = :task AND key IS NOT NULL ORDER BY started_at, id LIMIT :limit
-
--- name: waiting
-SELECT key, priority, 'waiting', NULL FROM stowhand_jobs
-WHERE state IN ('queued', 'errored') AND task = :task AND key IS NOT NULL AND run_at <= :now
-ORDER BY priority, run_at, id LIMIT :limit
-
--- name: delayed
-SELECT key, priority, iif(flags LIKE '%"parked"%', 'parked', 'delayed'), run_at FROM stowhand_jobs
-WHERE state IN ('queued', 'errored') AND task = :task AND key IS NOT NULL AND run_at > :now
-ORDER BY run_at, id LIMIT :limit
-
--- name: failed_steps
-SELECT key FROM stowhand_jobs
-WHERE state = 'failed' AND task IN (SELECT value FROM json_each(:tasks)) AND key > :after ORDER BY key LIMIT :limit
-
 -- name: to_look_at
 SELECT id, 'flow:' || flow || ':' || id FROM stowhand_flow_jobs WHERE looked_at < :before ORDER BY looked_at LIMIT :limit
 
