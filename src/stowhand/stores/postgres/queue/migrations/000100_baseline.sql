@@ -123,7 +123,6 @@ create table {schema}.live (
   last_worker text,
   -- The round of the entries that its attempts will leave in `tries`. NULL: the first.
   round int,
-  -- A uuid of the process that waits for the job's end (functions/waiters.sql). NULL: none.
   -- The revision at which another job last took this one's place under its key. NULL: none did.
   replaced int,
   -- The job that is enqueued when this one has failed permanently (functions/on_failure.sql). NULL: none.
