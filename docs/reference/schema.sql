@@ -429,22 +429,21 @@ CREATE FUNCTION stowhand.as_completed(_id bigint, _enqueued_at timestamp with ti
     SET jit TO 'off'
     AS $$
 declare
-  _past "stowhand".history;
+  _old "stowhand".history;
   _job "stowhand".live := _new;
 begin
-  select h.* into _past from "stowhand".history h where h.id = _id order by h.finished_at desc limit 1;
+  select h.* into _old from "stowhand".history h where h.id = _id order by h.finished_at desc limit 1;
   _job.id := _id;
   _job.state := 'completed';
-  if _past.id is null then
+  if _old.id is null then
     _job.run_at := _enqueued_at; _job.created_at := _enqueued_at; _job.updated_at := _enqueued_at;
     return _job;
   end if;
-  _job.task := _past.task; _job.payload := _past.payload; _job.queue := _past.queue; _job.priority := _past.priority;
-  _job.run_at := _past.run_at; _job.attempts := _past.attempts; _job.max_attempts := _past.max_attempts;
-  _job.resets := _past.resets; _job.max_resets := _past.max_resets; _job.flags := _past.flags;
-  _job.last_error := _past.last_error; _job.revision := _past.revision; _job.created_at := _past.created_at;
-  _job.updated_at := _past.updated_at; _job.started_at := _past.started_at; _job.finished_at := _past.finished_at;
-  _job.last_worker := _past.worker; _job.cancel_requested := _past.cancel_requested; _job.epoch := _past.epoch;
+  select _old.task, _old.payload, _old.queue, _old.priority, _old.max_attempts, _old.max_resets, _old.flags into _job.task, _job.payload, _job.queue, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
+  _job.run_at := _old.run_at; _job.attempts := _old.attempts; _job.resets := _old.resets;
+  _job.last_error := _old.last_error; _job.revision := _old.revision; _job.created_at := _old.created_at;
+  _job.updated_at := _old.updated_at; _job.started_at := _old.started_at; _job.finished_at := _old.finished_at;
+  _job.last_worker := _old.worker; _job.cancel_requested := _old.cancel_requested; _job.epoch := _old.epoch;
   return _job;
 end $$;
 
@@ -495,13 +494,10 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
   )
-  insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-    updated_at, cancel_requested, result, replaced, on_failure)
-  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
-    g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
-    coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-    g.cancel_requested, v.result::json, g.replaced, g.on_failure
+  insert into "stowhand".history (id, task, queue, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+    finished_at, result, replaced, on_failure)
+  select g.id, g.task, g.queue, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
+    v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), _at, v.result::json, g.replaced, g.on_failure
   from unnest(_verdicts) as v join gone g on g.id = v.id
   where _keep
 $$;
@@ -729,7 +725,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -822,9 +818,7 @@ begin
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
-    returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
-      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at,
-      j.epoch, j.started_at;
+    returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
@@ -904,12 +898,9 @@ begin
     with gone as (
       delete from "stowhand".live j where j.ctid = any(_places) returning j.*
     )
-    insert into "stowhand".history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-        max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-        updated_at, cancel_requested, replaced)
-      select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
-        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker,
-        g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, g.replaced
+    insert into "stowhand".history (id, task, queue, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+        finished_at, replaced)
+      select g.id, g.task, g.queue, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
       from gone g;
   else
     delete from "stowhand".live j where j.ctid = any(_places);
@@ -2662,7 +2653,7 @@ begin
   return _now;
 end $$;
 
-CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
+CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3288,14 +3279,12 @@ CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time z
     LANGUAGE plpgsql
     AS $$
 begin
-  insert into "stowhand".live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
-                             last_error, revision, epoch, settled_token, scout, created_at, updated_at, last_worker,
-                             round, replaced, on_failure)
+  insert into "stowhand".live (id, task, payload, key, queue, priority, max_attempts, max_resets, flags, run_at, last_error, revision, epoch, settled_token, scout,
+                             created_at, updated_at, last_worker, round, replaced, on_failure)
     overriding system value
-    values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
-            _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
-            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, "stowhand".next_round(_old.id),
-            _old.replaced, _old.on_failure)
+    values (_old.id, _old.task, _old.payload, _old.key, _old.queue, _old.priority, _old.max_attempts, _old.max_resets, _old.flags, _at, _old.last_error, _old.revision, _old.epoch,
+            _old.settled_token, _old.queue is not null, _old.created_at, _old.updated_at, _old.worker,
+            "stowhand".next_round(_old.id), _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
   if not found then
     _old.key := null;
@@ -3312,7 +3301,7 @@ begin
   return new;
 end $$;
 
-CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, epoch bigint, started_at timestamp with time zone)
+CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3346,9 +3335,7 @@ begin
           token = _token, settled_token = null, worker = _worker,
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
-      returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts,
-        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision,
-        j.created_at, j.updated_at, j.epoch, j.started_at;
+      returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
     select array_agg(j.queue), array_agg(j.id) into _taken, _heads from "stowhand".live j
       where j.id = any(_heads) and j.token = _token;
     update "stowhand".queues q
@@ -3930,13 +3917,13 @@ CREATE VIEW stowhand.live_jobs AS
     (payload)::text AS payload,
     state,
     queue,
+    key,
     priority,
     run_at,
     attempts,
     max_attempts,
     resets,
     max_resets,
-    key,
     flags,
     last_error,
     revision,
@@ -3945,9 +3932,9 @@ CREATE VIEW stowhand.live_jobs AS
     started_at,
     finished_at,
     worker,
+    COALESCE(worker, last_worker) AS last_worker,
     cancel_requested,
     NULL::text AS result,
-    COALESCE(worker, last_worker) AS last_worker,
     progress,
     progress_text
    FROM stowhand.live;
@@ -3963,13 +3950,13 @@ CREATE VIEW stowhand.past_jobs AS
     (payload)::text AS payload,
     state,
     queue,
+    key,
     priority,
     run_at,
     attempts,
     max_attempts,
     resets,
     max_resets,
-    key,
     flags,
     last_error,
     revision,
@@ -3978,9 +3965,9 @@ CREATE VIEW stowhand.past_jobs AS
     started_at,
     finished_at,
     NULL::text AS worker,
+    worker AS last_worker,
     cancel_requested,
     (result)::text AS result,
-    worker AS last_worker,
     NULL::double precision AS progress,
     NULL::text AS progress_text
    FROM stowhand.history;

@@ -28,7 +28,7 @@ from stowhand.stores.foreign_leases import ForeignLeases, Question
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
-from stowhand.stores.postgres.queue.rows import read_claims
+from stowhand.stores.postgres.queue.rows import CLAIMED, read_claims
 from stowhand.stores.postgres.shared.array_literals import plain_array
 from stowhand.stores.postgres.shared.listener import Listener
 
@@ -48,10 +48,11 @@ _FRESH = 0.1
 """Seconds for which such an answer holds."""
 _ROUNDS = 60
 _TASK_SETS = 16
-_ORDER = itemgetter(4, 5, 0)
+_ORDER = itemgetter(*map(CLAIMED.index, ("priority", "run_at", "id")))
 """Of a claimed row: priority, run_at, id."""
-_QUEUE = 3
-_LAST_ERROR = 12
+_QUEUE, _LAST_ERROR = CLAIMED.index("queue"), CLAIMED.index("last_error")
+_DUE, _SUSPECTS, _NOW = map(CLAIMED.index, ("run_at", "resets", "started_at"))
+"""Of the row that a poll gives which has claimed nothing."""
 REASON_LIMIT = 1000
 
 
@@ -128,7 +129,8 @@ class Claims:
                     raise
                 return await self._claim(request)
         if found[0][0] == _NOTHING:
-            _, _, _, _, _, due, _, _, suspects, *_, now, _, foreign, listens = found[0]
+            *answer, foreign, listens = found[0]
+            due, suspects, now = answer[_DUE], answer[_SUSPECTS], answer[_NOW]
             if there is not None:
                 self._listener.proven(listens=listens)
             moments = Moments()

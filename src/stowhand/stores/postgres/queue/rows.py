@@ -5,20 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Kind
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.tries import Try, TryEnd
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.timestamps import Moments
-from stowhand.stores.kernel.columns import COLUMNS
+from stowhand.stores.kernel.columns import COLUMNS, DETAILS, KEPT, named, select
 
 Row = tuple[Any, ...]
 
-_FIELDS = tuple({"payload": "payload_text", "result": "result_text"}.get(name, name) for name in COLUMNS)
-_CLAIMED = (
+_FIELDS = tuple(ATTRIBUTES[name] for name in COLUMNS)
+CLAIMED = (
     *("id", "task", "payload", "queue", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
     *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),
+    *Job.__struct_encode_fields__[Job.__struct_encode_fields__.index("progress_text") + 1 :],
 )
+"""The columns of a claim, besides ``epoch``: those that ``read_claims`` names, and all that are declared later."""
+_TYPES = {
+    Kind.TEXT: "text",
+    Kind.JSON: "text",
+    Kind.STATE: "text",
+    Kind.WHOLE: "int",
+    Kind.REAL: "double precision",
+    Kind.TRUTH: "boolean",
+    Kind.MOMENT: "timestamptz",
+    Kind.NAMES: "text[]",
+}
+_KINDS = {field.name: field.kind for field in FIELDS}
 
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
@@ -33,7 +47,27 @@ def column_fillings() -> dict[str, str]:
     return {
         "live_job": _columns(payload | live),
         "any_job": _columns(payload | {"result": "result::text"}),
-        "claimed_job": f"{_columns(times, _CLAIMED)}, epoch",
+        "claimed_job": f"{_columns(times, CLAIMED)}, epoch",
+    }
+
+
+def function_fillings() -> dict[str, str]:
+    """The lists of columns in the texts of functions and views."""
+    payload = {"payload": "payload::text"}
+    live = payload | {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
+    past = payload | {"result": "result::text", "worker": "null::text", "last_worker": "worker"}
+    past |= {"progress": "null::float8", "progress_text": "null::text"}
+    types = {"id": "bigint"} | {name: _TYPES[_KINDS[name]] for name in CLAIMED if name != "id"}
+    return {
+        "live_job": select(live),
+        "past_job": select(past),
+        "claimed": ", ".join("j.payload::text" if name == "payload" else f"j.{name}" for name in CLAIMED),
+        "claimed_types": ", ".join(f"{name} {types[name]}" for name in CLAIMED),
+        "kept": named(KEPT),
+        "gone_kept": named(KEPT, "g"),
+        "details": named(DETAILS),
+        "old_details": named(DETAILS, "_old"),
+        "job_details": named(DETAILS, "_job"),
     }
 
 
@@ -47,14 +81,14 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
     moments = Moments()
     claims = []
     for (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-         last_error, revision, created_at, updated_at, started_at, epoch) in rows:  # fmt: skip
+         last_error, revision, created_at, updated_at, started_at, *others, epoch) in rows:  # fmt: skip
         due = moments[run_at]
         created = due if created_at is None else moments[created_at]
         job = Job(
             id_, task, payload, _PROCESSING, queue, priority, due, attempts, max_attempts, created, resets, max_resets,
             key, tuple(flags) if flags else (), last_error, revision,
             created if updated_at is None else moments[updated_at], moments[started_at], None, worker, False, None,
-            worker,
+            worker, None, None, *others,
         )  # fmt: skip
         claims.append(Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue, resets))
     return claims

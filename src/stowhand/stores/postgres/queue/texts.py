@@ -10,6 +10,7 @@ from importlib.resources import files
 from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.database.statements import fill
 from stowhand.stores.postgres.queue.context import QUOTES
+from stowhand.stores.postgres.queue.rows import function_fillings
 
 _HERE = files("stowhand.stores.postgres.queue")
 MIGRATIONS = Migrations(_HERE / "migrations")
@@ -45,7 +46,7 @@ def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -
     """The texts of the functions, with the schema's name filled in."""
     folder = _HERE / "functions"
     return [
-        filled((folder / f"{name}.sql").read_text("utf-8"), fillings | {"payload": payload})
+        filled((folder / f"{name}.sql").read_text("utf-8"), fillings | function_fillings() | {"payload": payload})
         for name in names
         for payload in (PAYLOADS if name == "add_job" else PAYLOADS[:1])
     ]

@@ -228,9 +228,7 @@ create or replace function {schema}.claim(
   _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null,
   _passed bigint[] default null, _apart boolean default false
 ) returns table (
-  id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int, max_attempts int,
-  resets int, max_resets int, key text, flags text[], last_error text, revision int, created_at timestamptz,
-  updated_at timestamptz, epoch bigint, started_at timestamptz
+  {claimed_types}, epoch bigint
 )
 language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column
@@ -315,9 +313,7 @@ begin
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
-    returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets,
-      j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at,
-      j.epoch, j.started_at;
+    returning {claimed}, j.epoch;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;
 

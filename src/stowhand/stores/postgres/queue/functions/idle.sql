@@ -6,9 +6,7 @@ create or replace function {schema}.poll(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _now timestamptz default null
 ) returns table (
-  id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int, max_attempts int,
-  resets int, max_resets int, key text, flags text[], last_error text, revision int, created_at timestamptz,
-  updated_at timestamptz, epoch bigint, started_at timestamptz
+  {claimed_types}, epoch bigint
 )
 language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column

@@ -38,14 +38,12 @@ end $$;
 create or replace function {schema}.revive(_old {schema}.history, _at timestamptz) returns void
 language plpgsql as $$
 begin
-  insert into {schema}.live (id, task, payload, queue, priority, run_at, max_attempts, max_resets, key, flags,
-                             last_error, revision, epoch, settled_token, scout, created_at, updated_at, last_worker,
-                             round, replaced, on_failure)
+  insert into {schema}.live (id, task, payload, key, {details}, run_at, last_error, revision, epoch, settled_token, scout,
+                             created_at, updated_at, last_worker, round, replaced, on_failure)
     overriding system value
-    values (_old.id, _old.task, _old.payload, _old.queue, _old.priority, _at, _old.max_attempts, _old.max_resets,
-            _old.key, _old.flags, _old.last_error, _old.revision, _old.epoch, _old.settled_token,
-            _old.queue is not null, _old.created_at, _old.updated_at, _old.worker, {schema}.next_round(_old.id),
-            _old.replaced, _old.on_failure)
+    values (_old.id, _old.task, _old.payload, _old.key, {old_details}, _at, _old.last_error, _old.revision, _old.epoch,
+            _old.settled_token, _old.queue is not null, _old.created_at, _old.updated_at, _old.worker,
+            {schema}.next_round(_old.id), _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
   if not found then
     _old.key := null;

@@ -128,12 +128,9 @@ begin
     with gone as (
       delete from {schema}.live j where j.ctid = any(_places) returning j.*
     )
-    insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-        max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-        updated_at, cancel_requested, replaced)
-      select g.id, g.task, g.payload, g.queue, g.priority, g.run_at, 'completed', g.attempts, g.max_attempts, 0,
-        g.max_resets, g.key, g.flags, g.last_error, g.revision, g.token, g.epoch, g.worker,
-        g.started_at, _at, g.created_at, g.updated_at, g.cancel_requested, g.replaced
+    insert into {schema}.history ({kept}, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+        finished_at, replaced)
+      select {gone_kept}, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
       from gone g;
   else
     delete from {schema}.live j where j.ctid = any(_places);
@@ -225,9 +222,7 @@ create or replace function {schema}.settle_and_claim(
   _ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit int, _lease double precision,
   _tasks text[], _forbidden text[], _now timestamptz default null
 ) returns table (
-  settled bigint[], id bigint, task text, payload text, queue text, priority int, run_at timestamptz, attempts int,
-  max_attempts int, resets int, max_resets int, key text, flags text[], last_error text, revision int,
-  created_at timestamptz, updated_at timestamptz, epoch bigint, started_at timestamptz
+  settled bigint[], {claimed_types}, epoch bigint
 )
 language plpgsql {definer} {index_plans} as $$
 #variable_conflict use_column
@@ -253,9 +248,7 @@ begin
           token = _token, settled_token = null, worker = _worker,
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
-      returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts,
-        j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision,
-        j.created_at, j.updated_at, j.epoch, j.started_at;
+      returning null::bigint[], {claimed}, j.epoch;
     select array_agg(j.queue), array_agg(j.id) into _taken, _heads from {schema}.live j
       where j.id = any(_heads) and j.token = _token;
     update {schema}.queues q
@@ -278,13 +271,10 @@ language sql set enable_hashjoin = on as $$
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
   )
-  insert into {schema}.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
-    max_resets, key, flags, last_error, revision, settled_token, epoch, worker, started_at, finished_at, created_at,
-    updated_at, cancel_requested, result, replaced, on_failure)
-  select g.id, g.task, coalesce(v.payload::json, g.payload), g.queue, g.priority, g.run_at, v.state, v.attempts,
-    g.max_attempts, v.resets, g.max_resets, g.key, g.flags,
-    coalesce(v.error, g.last_error), g.revision, v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), g.started_at, _at, g.created_at, g.updated_at,
-    g.cancel_requested, v.result::json, g.replaced, g.on_failure
+  insert into {schema}.history ({kept}, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+    finished_at, result, replaced, on_failure)
+  select {gone_kept}, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
+    v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), _at, v.result::json, g.replaced, g.on_failure
   from unnest(_verdicts) as v join gone g on g.id = v.id
   where _keep
 $$;

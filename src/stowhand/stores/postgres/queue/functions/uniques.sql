@@ -37,21 +37,20 @@ create or replace function {schema}.as_completed(_id bigint, _enqueued_at timest
 returns {schema}.live
 language plpgsql stable {index_plans} as $$
 declare
-  _past {schema}.history;
+  _old {schema}.history;
   _job {schema}.live := _new;
 begin
-  select h.* into _past from {schema}.history h where h.id = _id order by h.finished_at desc limit 1;
+  select h.* into _old from {schema}.history h where h.id = _id order by h.finished_at desc limit 1;
   _job.id := _id;
   _job.state := 'completed';
-  if _past.id is null then
+  if _old.id is null then
     _job.run_at := _enqueued_at; _job.created_at := _enqueued_at; _job.updated_at := _enqueued_at;
     return _job;
   end if;
-  _job.task := _past.task; _job.payload := _past.payload; _job.queue := _past.queue; _job.priority := _past.priority;
-  _job.run_at := _past.run_at; _job.attempts := _past.attempts; _job.max_attempts := _past.max_attempts;
-  _job.resets := _past.resets; _job.max_resets := _past.max_resets; _job.flags := _past.flags;
-  _job.last_error := _past.last_error; _job.revision := _past.revision; _job.created_at := _past.created_at;
-  _job.updated_at := _past.updated_at; _job.started_at := _past.started_at; _job.finished_at := _past.finished_at;
-  _job.last_worker := _past.worker; _job.cancel_requested := _past.cancel_requested; _job.epoch := _past.epoch;
+  select _old.task, _old.payload, {old_details} into _job.task, _job.payload, {job_details};
+  _job.run_at := _old.run_at; _job.attempts := _old.attempts; _job.resets := _old.resets;
+  _job.last_error := _old.last_error; _job.revision := _old.revision; _job.created_at := _old.created_at;
+  _job.updated_at := _old.updated_at; _job.started_at := _old.started_at; _job.finished_at := _old.finished_at;
+  _job.last_worker := _old.worker; _job.cancel_requested := _old.cancel_requested; _job.epoch := _old.epoch;
   return _job;
 end $$;
