@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -19,7 +20,9 @@ from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, Settlement
 
 _NAMES = {field.name: field.limits[1] for field in FIELDS if field.kind is Kind.TEXT and field.limits}
 _NUMBERS = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
-_REQUIRED = ("task", "priority")
+_OPTIONAL = tuple(name for name in (*_NAMES, *_NUMBERS) if name not in ("task", "priority"))
+_NONE_GIVEN = (None,) * len(_OPTIONAL)
+_optional_of = attrgetter(*_OPTIONAL)
 TASK_LIMIT = _NAMES["task"]
 QUEUE_LIMIT = _NAMES["queue"]
 KEY_LIMIT = _NAMES["key"]
@@ -87,12 +90,10 @@ def check_options(job: NewJob) -> NewJob:
     """As ``check``, for a job whose payload has been checked before."""
     if not isinstance(job, NewJob):
         raise InvalidJob(f"{a_type(job)} is no job; give a NewJob, which task.new_job(…) makes")
-    for name, longest in _NAMES.items():
-        if (text := getattr(job, name)) is not None or name in _REQUIRED:
-            check_name(name, text, longest)
-    for name, least in _NUMBERS.items():
-        if (number := getattr(job, name)) is not None or name in _REQUIRED:
-            _check_integer(name, number, least)
+    check_name("task", job.task, TASK_LIMIT)
+    _check_integer("priority", job.priority, -INT32 - 1)
+    if (given := _optional_of(job)) != _NONE_GIVEN:
+        _check_optional(given)
     if job.run_at is not None:
         _check_moment(job.run_at, job.delay)
     if job.on_failure is not None or job.expires is not None or job.unique_period is not None:
@@ -104,6 +105,16 @@ def check_options(job: NewJob) -> NewJob:
     if delay is job.delay and key_mode is job.key_mode and flags is job.flags:
         return job
     return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
+
+
+def _check_optional(given: Sequence[object]) -> None:
+    for name, value in zip(_OPTIONAL, given, strict=True):
+        if value is None:
+            continue
+        if name in _NAMES:
+            check_name(name, value, _NAMES[name])
+        else:
+            _check_integer(name, value, _NUMBERS[name])
 
 
 def _check_rules(job: NewJob) -> NewJob:
