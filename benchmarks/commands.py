@@ -63,7 +63,7 @@ class OnPostgres:
         """Straight into the tables; then it is analysed, as autovacuum does."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(
-                """insert into stowhand.live (task, payload, queue, priority, run_at, scout, state, attempts,
+                """insert into stowhand.live (task, payload, serial, priority, run_at, scout, state, attempts,
                      last_error, finished_at, created_at)
                    select 'task_' || g %% 20, json_build_object('number', g, 'to', 'someone-' || g || '@mail.example'),
                      q.name, g %% 3, now() - g * interval '1 ms', q.name is not null and not f.failed,
@@ -78,7 +78,7 @@ class OnPostgres:
             connection.execute("select stowhand.make_days(now() - interval '8 days', 10)")
             for made in range(0, finished, CHUNK):
                 connection.execute(
-                    """insert into stowhand.history (id, task, payload, queue, priority, run_at, state, attempts,
+                    """insert into stowhand.history (id, task, payload, serial, priority, run_at, state, attempts,
                          max_attempts, resets, revision, settled_token, epoch, worker, started_at, finished_at,
                          created_at, updated_at, cancel_requested)
                        select -g, 'task_' || g %% 20,
@@ -116,7 +116,7 @@ class OnSqlite:
             with connection:
                 connection.execute(
                     """with recursive g(n) as (select 1 union all select n + 1 from g where n < :waiting + :failed)
-                       insert into stowhand_jobs (task, payload, queue, priority, run_at, max_attempts, created_at,
+                       insert into stowhand_jobs (task, payload, serial, priority, run_at, max_attempts, created_at,
                          updated_at, state, attempts, last_error, finished_at)
                        select 'task_' || n % 20, json_object('number', n, 'to', 'someone-' || n || '@mail.example'),
                          iif(n % 4 = 0, 'queue_' || n % 400, null), n % 3, :now - n * 1000, 25, :now, :now,
@@ -129,7 +129,7 @@ class OnSqlite:
             with connection:
                 connection.execute(
                     """with recursive g(n) as (select 1 union all select n + 1 from g where n < :finished)
-                       insert into stowhand_history (id, task, payload, state, queue, priority, run_at, attempts,
+                       insert into stowhand_history (id, task, payload, state, serial, priority, run_at, attempts,
                          max_attempts, resets, revision, created_at, updated_at, started_at, finished_at,
                          cancel_requested, epoch, settled_token)
                        select -n, 'task_' || n % 20, json_object('number', n, 'to', 'someone-' || n || '@mail.example'),
@@ -185,7 +185,7 @@ def _commands(site: Site, empty: Site) -> Iterator[tuple[str, float, Callable[[]
     yield "--version", START, lambda: ["--version"]
     yield "jobs list, of an empty store", START, lambda: ["jobs", "list", "-c", empty.url]
     job = str(site.ids("queued", 1)[0])
-    for words in ("stats", "top --once", "doctor", "queues list", "jobs list", "jobs list --newest"):
+    for words in ("stats", "top --once", "doctor", "serials list", "jobs list", "jobs list --newest"):
         yield words, MOST, lambda words=words: [*words.split(), *there]  # type: ignore[misc]
     yield "jobs list --state completed", MOST, lambda: ["jobs", "list", "--state", "completed", *there]
     yield "jobs show", MOST, lambda: ["jobs", "show", job, *there]

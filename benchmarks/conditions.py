@@ -118,17 +118,17 @@ class Conditions:
     async def busy_queue(self) -> None:
         """A million jobs, due before the others, in a queue one job of which is running."""
         site = await self._postgres()
-        site.fill(self._sizes.million, queues=1, queue="busy", due_in=-60)
+        site.fill(self._sizes.million, serials=1, serial="busy", due_in=-60)
         await hold_queue(site)
         await self._obstructed("busy_queue", "1M behind a busy queue", site)
 
-    async def queues(self) -> None:
+    async def serials(self) -> None:
         """The jobs are spread over ten thousand named queues; or over ten, where at most ten run at once."""
         ten, many = await self._postgres(), await self._postgres()
         names = max(self._sizes.serial // 2, 10)
         for _ in range(self._sizes.runs):
-            for case, site, queues in (("10 queues", ten, 10), (f"{names} queues", many, names)):
-                first = site.fill(self._sizes.serial, queues=queues)
+            for case, site, serials in (("10 queues", ten, 10), (f"{names} queues", many, names)):
+                first = site.fill(self._sizes.serial, serials=serials)
                 await self._drain("queues", case, site, self._sizes.serial, first, LATER + ">= 0.5x")
 
     async def committers(self) -> None:

@@ -55,7 +55,7 @@ EVERYTHING = Who("", frozenset(Right))
 Question = Callable[[QueueStore], Awaitable[object]]
 
 LIVE = """
-insert into stowhand.live (task, payload, queue, priority, run_at, scout, state, attempts, last_error, finished_at,
+insert into stowhand.live (task, payload, serial, priority, run_at, scout, state, attempts, last_error, finished_at,
   created_at, key, flags, last_worker)
 select 'app.tasks.task_' || floor(sqrt(g %% (%(tasks)s * %(tasks)s)))::int,
   json_build_object('number', g, 'to', 'someone-' || g || '@mail.example'), q.name, g %% 3, now() - g * interval '1 ms',
@@ -69,13 +69,13 @@ select 'app.tasks.task_' || floor(sqrt(g %% (%(tasks)s * %(tasks)s)))::int,
   case when g %% 10 = 0 then 'order:' || g end, case when g %% 100 = 0 then array['slow', 'gpu'] end,
   'worker-somewhere-12345-0123456789ab.' || g %% 8
 from generate_series(%(from)s::int, %(to)s::int) as g
-  cross join lateral (select case when g %% 4 = 0 then 'queue_' || g %% (2 * %(queues)s) end) as q(name)
+  cross join lateral (select case when g %% 4 = 0 then 'queue_' || g %% (2 * %(serials)s) end) as q(name)
   cross join lateral (select g > %(waiting)s) as f(failed)
 """
 RUNNING = """
 update stowhand.live l set state = 'processing', token = gen_random_uuid(), attempts = attempts + 1, scout = false,
   worker = 'worker-somewhere-12345-0123456789ab.' || l.id %% %(workers)s, lease_until = now() + interval '1 day',
-  started_at = now() - l.id * interval '1 ms', queue = null
+  started_at = now() - l.id * interval '1 ms', serial = null
 where l.id in (select id from stowhand.live where state = 'queued' and key is null order by id limit %(running)s)
 """
 TRIES = """
@@ -86,12 +86,12 @@ select l.id, n, 1, n, 'worker-somewhere-12345-0123456789ab', l.finished_at, l.fi
 from stowhand.live l cross join generate_series(1, 3) n where l.state = 'failed'
 """
 HISTORY = """
-insert into stowhand.history (id, task, payload, queue, priority, run_at, state, attempts, max_attempts, resets,
+insert into stowhand.history (id, task, payload, serial, priority, run_at, state, attempts, max_attempts, resets,
   revision, settled_token, epoch, worker, started_at, finished_at, created_at, updated_at, cancel_requested)
 overriding system value
 select g, 'app.tasks.task_' || floor(sqrt(g %% (%(tasks)s * %(tasks)s)))::int,
   json_build_object('number', g, 'to', 'someone-' || g || '@mail.example'),
-  case when g %% 4 = 0 then 'queue_' || g %% (2 * %(queues)s) end, g %% 3, f.at,
+  case when g %% 4 = 0 then 'queue_' || g %% (2 * %(serials)s) end, g %% 3, f.at,
   case when g %% 1000 = 0 then 'canceled' else 'completed' end, 1, 25, 0, 0, gen_random_uuid(), 1,
   'worker-somewhere-12345-0123456789ab.' || g %% 8, f.at, f.at, f.at, f.at, false
 from generate_series(%(from)s::int, %(to)s::int) as g cross join lateral (
@@ -125,7 +125,7 @@ QUESTIONS: dict[str, Question] = {
         *lately(days=90), step=86_400, by_task=False
     ),
     "failures": lambda store: store.inspect.failures(),
-    "queues": lambda store: store.inspect.queues(),
+    "queues": lambda store: store.inspect.serials(),
     "tasks": lambda store: store.inspect.tasks(),
     "workers": lambda store: store.inspect.workers(),
     "held": lambda store: store.inspect.held(),

@@ -1,4 +1,4 @@
-"""What a job costs where its queue is lent over HTTP, and how soon it starts: python benchmarks/lent.py --help
+"""What a job costs where its serial is lent over HTTP, and how soon it starts: python benchmarks/lent.py --help
 
 PostgreSQL, `stowhand serve` and one worker process on this machine, without tokens. Beside rates: processor time of the
 worker and of the server in between. `--beside` names another checkout, with its own `.venv`: both take turns.

@@ -37,10 +37,10 @@ app = App(os.environ["SERIAL_URL"])
 @app.task
 async def tick(number: int) -> None: ...
 
-async def fill(queues: int, jobs: int) -> None:
+async def fill(serials: int, jobs: int) -> None:
     await app.open(install=True)
     async with app:
-        await app.enqueue_many(tick.options(queue=f"queue-{n % queues}").new_job(n) for n in range(jobs))
+        await app.enqueue_many(tick.options(serial=f"serial-{n % serials}").new_job(n) for n in range(jobs))
 
 async def drain(concurrency: int) -> None:
     async with app:
@@ -76,11 +76,11 @@ class Figures(NamedTuple):
 
 def measure(server: PostgresServer, tree: Path, case: tuple[int, int, int], jobs: int) -> Figures:
     """Fill a database of its own, and drain it."""
-    queues, processes, concurrency = case
+    serials, processes, concurrency = case
     url = server.create_database()
     program = [str(tree / ".venv/bin/python"), "-c", WORKER]
     environment = os.environ | {"SERIAL_URL": url, "STOWHAND_LOG_LEVEL": "error"}
-    subprocess.run([*program, "fill", str(queues), str(jobs)], env=environment, check=True, cwd=tree)
+    subprocess.run([*program, "fill", str(serials), str(jobs)], env=environment, check=True, cwd=tree)
     with ExitStack() as stack:
         workers = [
             stack.enter_context(

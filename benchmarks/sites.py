@@ -76,8 +76,8 @@ class PostgresSite:
         jobs: int,
         *,
         task: str = "noop",
-        queues: int = 0,
-        queue: str = "q",
+        serials: int = 0,
+        serial: str = "q",
         priority: int = 0,
         due_in: float = 0,
         vacuum: bool = True,
@@ -88,14 +88,21 @@ class PostgresSite:
                 connection.execute("vacuum stowhand.live")  # the dead rows of an earlier run are none of this one's
             row = connection.execute(
                 """with filled as (
-                     insert into stowhand.live (task, payload, queue, priority, run_at, scout)
+                     insert into stowhand.live (task, payload, serial, priority, run_at, scout)
                      select %(task)s, json_build_object('number', g), q.name, %(priority)s,
                        now() + %(due_in)s * interval '1 second', q.name is not null
                      from generate_series(1, %(jobs)s) as g cross join lateral (
-                       select case when %(queues)s > 0 then %(queue)s || g %% greatest(%(queues)s, 1) end) as q(name)
+                       select case when %(serials)s > 0 then %(serial)s || g %% greatest(%(serials)s, 1) end) as q(name)
                      returning id)
                    select min(id) from filled""",
-                {"task": task, "jobs": jobs, "queues": queues, "queue": queue, "priority": priority, "due_in": due_in},
+                {
+                    "task": task,
+                    "jobs": jobs,
+                    "queues": serials,
+                    "queue": serial,
+                    "priority": priority,
+                    "due_in": due_in,
+                },
             ).fetchone()
             connection.execute("checkpoint")
         assert row is not None

@@ -1,9 +1,9 @@
-"""What a user's table costs as a queue: python benchmarks/tables.py --help
+"""What a user's table costs as a serial: python benchmarks/tables.py --help
 
     claims    a claim of one record and its settlement, in one table with few rows and in tables where something is in
               the way; they take turns, so that whatever else the machine does falls on all. What counts is the ratio.
     drains    records per second of one worker, on a table, on one with transactional handlers (each in a transaction of
-              its own, and several in one), on our own queue, and within a budget: by its column, which the claim
+              its own, and several in one), on our own serial, and within a budget: by its column, which the claim
               sums; by a condition, one record at a time
 
 One durable PostgreSQL is started for the run, and nothing is left behind.
@@ -149,7 +149,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         async with TableStore(url, options) as store:
             return await drain(store, handler or (writes if transactional else nothing), jobs, concurrency)
 
-    async def queue() -> Drained:
+    async def serial() -> Drained:
         store = open_store(server.create_database(), StoreOptions(history=None))
         await store.schema.install()
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(jobs))
@@ -159,7 +159,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
             await store.close()
 
     kinds: dict[str, Callable[[], Awaitable[Drained]]] = {
-        "our own queue": queue,
+        "our own queue": serial,
         "a table": lambda: table(False),
         "a table, transactional": lambda: table(True),
         "a table, in batches": lambda: table("batch"),

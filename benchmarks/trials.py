@@ -201,9 +201,9 @@ async def hold_queue(site: PostgresSite) -> str:
     await store.open()
     try:
         claims = await store.claim(request(1, lease=3600.0))
-        queue = claims[0].queue
-        assert queue is not None
-        return queue
+        serial = claims[0].serial
+        assert serial is not None
+        return serial
     finally:
         await store.close()
 

@@ -22,7 +22,7 @@ async def send_letter(to: Address, text: str, *, copies: int = 1) -> str:
     return f"{copies} x {text!r} to {to.town}"
 
 
-@app.task(queue="reports", timeout=timedelta(minutes=5))
+@app.task(serial="reports", timeout=timedelta(minutes=5))
 def write_report(context: Context, day: str) -> None:
     """A plain function runs in a thread. The context is given by the worker and is no argument of the job."""
     context.log(f"writing the report for {day}, attempt {context.attempt}")

@@ -1,4 +1,4 @@
-"""Tasks of a shop, declared with the decorator: retries, poison, a serial queue, a follow-up in the same transaction.
+"""Tasks of a shop, declared with the decorator: retries, poison, a serial key, a follow-up in the same transaction.
 
 python examples/shop.py                            # enqueue two orders and work on them here
 stowhand worker --app examples.shop:app            # or let workers do it
@@ -16,9 +16,9 @@ STOCK = {"book": 3, "lamp": 0}
 ATTEMPTS_UNTIL_THE_BANK_ANSWERS = 2
 
 
-@app.task(timeout=30, max_attempts=5, queue="bank")
+@app.task(timeout=30, max_attempts=5, serial="bank")
 async def charge(ctx: Context, order: int, item: str, cents: int) -> str | Retry:
-    """One payment at a time, because all of them are in the queue ``bank``."""
+    """One payment at a time, because all of them have the serial key ``bank``."""
     if cents <= 0:
         raise Poison(f"order {order}: {cents} cents cannot be charged")  # no attempt will ever succeed
     if ctx.attempt < ATTEMPTS_UNTIL_THE_BANK_ANSWERS:

@@ -22,7 +22,7 @@ CREATE TYPE stowhand.place AS (
 	id bigint
 );
 
-CREATE TYPE stowhand.queue_heads AS (
+CREATE TYPE stowhand.serial_heads AS (
 	heads bigint[],
 	names text[],
 	unfinished boolean
@@ -31,7 +31,7 @@ CREATE TYPE stowhand.queue_heads AS (
 CREATE TYPE stowhand.verdict AS (
 	id bigint,
 	token uuid,
-	queue text,
+	serial text,
 	state text,
 	attempts integer,
 	resets integer,
@@ -73,18 +73,18 @@ declare
   _locked text[];
 begin
   _locked := array(
-    select q.name from "stowhand".queues q
-    where q.name in (select distinct j.queue from "stowhand".live j where j.id = any(_scouts))
+    select q.name from "stowhand".serials q
+    where q.name in (select distinct j.serial from "stowhand".live j where j.id = any(_scouts))
       and (q.holder_id is not null or q.name = any(_taken))
     for update skip locked);
-  update "stowhand".queues q set absorbed = true where q.name = any(_locked) and not q.absorbed;
+  update "stowhand".serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
   update "stowhand".live j set scout = false where j.id = any(array(
     select w.id from "stowhand".live w
-    where w.id = any(_scouts) and w.queue = any(_locked) and w.scout and w.state in ('queued', 'errored')
+    where w.id = any(_scouts) and w.serial = any(_locked) and w.scout and w.state in ('queued', 'errored')
     for update skip locked));
 end $$;
 
-CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _queue text, _state text, _attempts integer, _max_attempts integer, _resets integer, _max_resets integer, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamp with time zone, _finished_at timestamp with time zone, _cancel_requested boolean, _loses_retries text, _scout boolean) RETURNS boolean
+CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _serial text, _state text, _attempts integer, _max_attempts integer, _resets integer, _max_resets integer, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamp with time zone, _finished_at timestamp with time zone, _cancel_requested boolean, _loses_retries text, _scout boolean) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
@@ -93,14 +93,14 @@ begin
   -- The most common rows pass here; this condition is stricter than the rules. A payload of less than 2000 stored bytes is
   -- within the limit: no compression reduces 500 bytes to one.
   if (pg_catalog.texteq(_state, 'queued') and _token is null and _lease_until is null and _worker is null
-        and not _cancel_requested and (not _scout or _queue is not null)
+        and not _cancel_requested and (not _scout or _serial is not null)
       or pg_catalog.texteq(_state, 'processing') and _token is not null and _lease_until is not null
         and _worker is not null and _settled_token is null and not _scout)
     and _finished_at is null and _max_resets is null and _flags is null and _loses_retries is null
     and pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4le(_attempts, _max_attempts)
     and pg_catalog.int4ge(_max_attempts, 1) and pg_catalog.int4ge(_resets, 0)
     and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
-    and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128))
+    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
     and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
     and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
   then
@@ -126,12 +126,12 @@ begin
         or pg_catalog.boolne(_token is null, _lease_until is null) or pg_catalog.boolne(_token is null, _worker is null)
       then 'leased_iff_processing'
     when pg_catalog.int4gt(pg_catalog.octet_length(_payload::pg_catalog.text), 1048576) then 'payload_size'
-    when pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
+    when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
-    when _scout and not (_queue is not null
+    when _scout and not (_serial is not null
                          and (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'errored')))
-      then 'scouts_for_queues'
+      then 'scouts_for_serials'
     when _settled_token is not null and pg_catalog.texteq(_state, 'processing') then 'settled_unless_processing'
     when pg_catalog.texteq(_task, '') or pg_catalog.int4gt(pg_catalog.length(_task), 128) then 'task_length'
   end;
@@ -147,7 +147,7 @@ CREATE TABLE stowhand.live (
     id bigint NOT NULL,
     task text NOT NULL,
     payload json DEFAULT '{}'::json NOT NULL,
-    queue text,
+    serial text,
     priority integer DEFAULT 0 NOT NULL,
     run_at timestamp with time zone DEFAULT now() NOT NULL,
     state text DEFAULT 'queued'::text NOT NULL,
@@ -178,13 +178,13 @@ CREATE TABLE stowhand.live (
     progress_text text,
     expires_at timestamp with time zone,
     last_error text,
-    CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
+    CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, serial, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (fillfactor='60', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
 
 CREATE VIEW stowhand.jobs AS
  SELECT id,
-    queue AS queue_name,
+    serial AS queue_name,
     task AS task_identifier,
     payload,
     priority,
@@ -242,10 +242,10 @@ begin
       using errcode = 'GWBKM';
   end if;
   if job_key is null then
-    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
-    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+    returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
       cancel_requested
     into _job;
@@ -286,10 +286,10 @@ begin
       using errcode = 'GWBKM';
   end if;
   if job_key is null then
-    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
-    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+    returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
       cancel_requested
     into _job;
@@ -330,10 +330,10 @@ begin
       using errcode = 'GWBKM';
   end if;
   if job_key is null then
-    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
-    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+    returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
       cancel_requested
     into _job;
@@ -439,7 +439,7 @@ begin
     _job.run_at := _enqueued_at; _job.created_at := _enqueued_at; _job.updated_at := _enqueued_at;
     return _job;
   end if;
-  select _old.task, _old.payload, _old.queue, _old.priority, _old.max_attempts, _old.max_resets, _old.flags into _job.task, _job.payload, _job.queue, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
+  select _old.task, _old.payload, _old.serial, _old.priority, _old.max_attempts, _old.max_resets, _old.flags into _job.task, _job.payload, _job.serial, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
   _job.run_at := _old.run_at; _job.attempts := _old.attempts; _job.resets := _old.resets;
   _job.last_error := _old.last_error; _job.revision := _old.revision; _job.created_at := _old.created_at;
   _job.updated_at := _old.updated_at; _job.started_at := _old.started_at; _job.finished_at := _old.finished_at;
@@ -494,9 +494,9 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
   )
-  insert into "stowhand".history (id, task, queue, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+  insert into "stowhand".history (id, task, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
     finished_at, result, replaced, on_failure)
-  select g.id, g.task, g.queue, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
+  select g.id, g.task, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
     v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), _at, v.result::json, g.replaced, g.on_failure
   from unnest(_verdicts) as v join gone g on g.id = v.id
   where _keep
@@ -598,7 +598,7 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          scout = j.queue is not null and _one.state <> 'failed',
+          scout = j.serial is not null and _one.state <> 'failed',
           -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id;
@@ -613,8 +613,8 @@ begin
     perform "stowhand".check_written(0, count(*)) from unnest(_verdicts) as v join "stowhand".live j on j.id = v.id
       where v.state in ('completed', 'canceled') having count(*) > 0;
   end if;
-  perform "stowhand".free_queues(array_agg(v.queue), _at)
-    from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
+  perform "stowhand".free_serials(array_agg(v.serial), _at)
+    from unnest(_verdicts) as v where v.serial is not null and v.token is not null having count(*) > 0;
 end $$;
 
 CREATE FUNCTION stowhand.check_handler(_handler json) RETURNS void
@@ -627,18 +627,18 @@ begin
     raise exception 'on_failure is an object without key, expires, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
   end if;
   perform "stowhand".check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
-  perform "stowhand".check_name('A queue name', _handler->>'queue', 128, 'GWBQN');
+  perform "stowhand".check_name('A queue name', _handler->>'serial', 128, 'GWBQN');
   perform "stowhand".refuse_reserved(_handler->>'task');
 end $$;
 
-CREATE FUNCTION stowhand.check_job(_task text, _payload json, _suspicious boolean, _queue text, _max_attempts integer, _key text, _flags text[], _max_resets integer) RETURNS void
+CREATE FUNCTION stowhand.check_job(_task text, _payload json, _suspicious boolean, _serial text, _max_attempts integer, _key text, _flags text[], _max_resets integer) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
   _flag text;
 begin
   perform "stowhand".check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
-  perform "stowhand".check_name('A queue name', _queue, 128, 'GWBQN');
+  perform "stowhand".check_name('A queue name', _serial, 128, 'GWBQN');
   perform "stowhand".check_name('A job key', _key, 512, 'GWBJK');
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
@@ -725,7 +725,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -744,7 +744,7 @@ declare
   _picked bigint[] := '{}';
   _refused bigint[] := '{}';
   _changed bigint;
-  _in_queues "stowhand".queue_heads;
+  _in_serials "stowhand".serial_heads;
   _last record;
   _expires boolean := false;
 begin
@@ -764,25 +764,25 @@ begin
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
-    select p.heads, p.names, false into _in_queues
+    select p.heads, p.names, false into _in_serials
       from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at) p;
-    _picked := _in_queues.heads;
+    _picked := _in_serials.heads;
   else
     _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
-    -- With no job in any named queue, this question is all that queues cost.
+    -- With no job in any serial key, this question is all that serial keys cost.
     if exists (select from "stowhand".live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
-       or exists (select from "stowhand".queues q where q.hint_run_at is not null) then
+       or exists (select from "stowhand".serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
       if cardinality(_picked) >= _limit then
         select j.priority, j.run_at, j.id into _last from "stowhand".live j where j.id = _picked[_limit];
       end if;
-      select p.heads, p.names, p.unfinished into _in_queues from "stowhand".pick_heads(
+      select p.heads, p.names, p.unfinished into _in_serials from "stowhand".pick_heads(
         _limit, _tasks, _forbidden, _at, _last.priority, _last.run_at, _last.id) p;
-      if cardinality(_in_queues.heads) > 0 then
+      if cardinality(_in_serials.heads) > 0 then
         _picked := array(
-          select j.id from "stowhand".live j where j.id = any(_picked || _in_queues.heads)
+          select j.id from "stowhand".live j where j.id = any(_picked || _in_serials.heads)
           order by j.priority, j.run_at, j.id limit _limit);
-      elsif _in_queues.unfinished and cardinality(_picked) = 0 then
+      elsif _in_serials.unfinished and cardinality(_picked) = 0 then
         id := 0;
         return next;
         return;
@@ -818,16 +818,16 @@ begin
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
-    returning j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
+    returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
-  if cardinality(_in_queues.names) > 0 then
-    perform "stowhand".hold_queues(_in_queues.heads, _picked, _token, _at);
+  if cardinality(_in_serials.names) > 0 then
+    perform "stowhand".hold_serials(_in_serials.heads, _picked, _token, _at);
   end if;
-  if not exists (select from "stowhand".live j where j.id = any(_in_queues.heads) and j.queue is not null
+  if not exists (select from "stowhand".live j where j.id = any(_in_serials.heads) and j.serial is not null
                  and j.token = _token) then
-    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a queue held twice is not.
+    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a serial key held twice is not.
     perform set_config('synchronous_commit', 'off', true);
   end if;
 end $$;
@@ -848,25 +848,25 @@ exception
   when others then return sqlerrm;
 end $$;
 
-CREATE FUNCTION stowhand.closed_queues(_names text[]) RETURNS text[]
+CREATE FUNCTION stowhand.closed_serials(_names text[]) RETURNS text[]
     LANGUAGE plpgsql
     AS $$
 declare
   _patience text := current_setting('lock_timeout');
   _open text[] := array(
-    select q.name from "stowhand".queues q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from "stowhand".serials q where q.name = any(_names) order by q.name for update skip locked);
   _closed text[] := '{}';
 begin
   if cardinality(_open) < cardinality(_names) then
-    _closed := array(select q.name from "stowhand".queues q where q.name = any(_names) and not q.name = any(_open));
+    _closed := array(select q.name from "stowhand".serials q where q.name = any(_names) and not q.name = any(_open));
     begin
       perform set_config('lock_timeout', '50ms', true);
-      perform from "stowhand".queues q where q.name = any(_closed) order by q.name for update;
+      perform from "stowhand".serials q where q.name = any(_closed) order by q.name for update;
       perform set_config('lock_timeout', _patience, true);
       _closed := '{}';
     exception when lock_not_available then
       _open := array(
-        select q.name from "stowhand".queues q where q.name = any(_closed) order by q.name for update skip locked);
+        select q.name from "stowhand".serials q where q.name = any(_closed) order by q.name for update skip locked);
       _closed := array(select c.name from unnest(_closed) as c(name) where not c.name = any(_open));
     end;
   end if;
@@ -881,26 +881,26 @@ declare
   _places tid[];
   _gone bigint;
 begin
-  select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null)
+  select array_agg(j.id), array_agg(j.ctid), array_agg(j.serial) filter (where j.serial is not null)
     into mine, _places, names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.queue from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.serial from "stowhand".live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
-    _closed := "stowhand".closed_queues(names);
+    _closed := "stowhand".closed_serials(names);
     if cardinality(_closed) > 0 then
-      select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null)
+      select array_agg(l.id), array_agg(l.ctid), array_agg(l.serial) filter (where l.serial is not null)
         into mine, _places, names
-        from "stowhand".live l where l.ctid = any(_places) and (l.queue = any(_closed)) is not true;
+        from "stowhand".live l where l.ctid = any(_places) and (l.serial = any(_closed)) is not true;
     end if;
   end if;
   if _keep then
     with gone as (
       delete from "stowhand".live j where j.ctid = any(_places) returning j.*
     )
-    insert into "stowhand".history (id, task, queue, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+    insert into "stowhand".history (id, task, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
         finished_at, replaced)
-      select g.id, g.task, g.queue, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
+      select g.id, g.task, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
       from gone g;
   else
     delete from "stowhand".live j where j.ctid = any(_places);
@@ -929,7 +929,7 @@ declare
   _verdicts "stowhand".verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
+    select row(j.id, j.token, j.serial, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
       j.settled_token, null, null, null, null, null, null)::"stowhand".verdict
     from unnest(_jobs) as j order by j.id);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
@@ -1094,7 +1094,7 @@ CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
     when _state in ('errored', 'failed') then case _error_class when 'TimedOut' then 'timeout' else 'error' end end
 $$;
 
-CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _on_failure json DEFAULT NULL::json, _expires double precision DEFAULT NULL::double precision, _unique_period double precision DEFAULT NULL::double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _serial text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _on_failure json DEFAULT NULL::json, _expires double precision DEFAULT NULL::double precision, _unique_period double precision DEFAULT NULL::double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1110,10 +1110,10 @@ begin
   _max_attempts := coalesce(_max_attempts, 25);
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
-  if ("stowhand".is_usual(_task, _text, _queue, _max_attempts, _key, _flags) and _max_resets is null) is not true then
+  if ("stowhand".is_usual(_task, _text, _serial, _max_attempts, _key, _flags) and _max_resets is null) is not true then
     perform "stowhand".refuse_reserved(_task);
     perform "stowhand".check_job(
-      _task, _payload, "stowhand".is_suspicious(_text), _queue, _max_attempts, _key, _flags, _max_resets);
+      _task, _payload, "stowhand".is_suspicious(_text), _serial, _max_attempts, _key, _flags, _max_resets);
   end if;
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
@@ -1127,13 +1127,13 @@ begin
     perform "stowhand".check_rules(_on_failure, _expires, _unique_period, _mode);
   end if;
   if _key is null then
-    insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
                                expires_at, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null, _on_failure,
+    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null, _on_failure,
             _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
-    _job := "stowhand".enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
+    _job := "stowhand".enqueue_keyed(_task, _payload, _serial, _run_at, _max_attempts, _key, _priority, _flags, _mode,
                                    _max_resets, _on_failure, _expires, _unique_period, _at);
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
@@ -1145,7 +1145,7 @@ begin
   return _job;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_built_in(_task text, _payload json DEFAULT NULL::json, _queue text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_built_in(_task text, _payload json DEFAULT NULL::json, _serial text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1162,9 +1162,9 @@ begin
   _payload := coalesce(_payload, '{}');
   _max_attempts := coalesce(_max_attempts, 25);
   perform "stowhand".check_job(
-    _task, _payload, "stowhand".is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
+    _task, _payload, "stowhand".is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets);
   _job := "stowhand".enqueue_keyed(
-    _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
+    _task, _payload, _serial, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
     coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify('stowhand:wake', '');
@@ -1179,22 +1179,22 @@ begin
   return query
   select (added.job).* from (
     select j.place, "stowhand".enqueue(
-      j.task, j.payload::json, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+      j.task, j.payload::json, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
       case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
       j.mode, j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
     from (
       select * from rows from (json_to_recordset(_jobs) as (
-        task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+        task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text,
         priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
         unique_period double precision
-      )) with ordinality as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
+      )) with ordinality as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
                               on_failure, expires, unique_period, place)
       order by u.key collate "C" nulls first, u.place offset 0
     ) j offset 0
   ) added order by added.place;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _queue text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _serial text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1203,9 +1203,9 @@ declare
 begin
   loop
     if _mode = 'unsafe_dedupe' then
-      insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+      insert into "stowhand".live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                                         on_failure, expires_at, key, created_at, updated_at)
-      values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+      values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
               _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
       on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
         where (old.state = 'queued' and old.expires_at <= _at) is not true
@@ -1220,16 +1220,16 @@ begin
       if _period is not null and _job.id is null then
         select t.job_id, t.enqueued_at into _taken from "stowhand".completed_within(_key, _at) t;
         if _taken.job_id is not null then
-          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.queue := _queue; _job.max_attempts := _max_attempts;
+          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.serial := _serial; _job.max_attempts := _max_attempts;
           _job.priority := _priority; _job.flags := _flags; _job.max_resets := _max_resets; _job.attempts := 0;
           _job.resets := 0; _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
           return "stowhand".as_completed(_taken.job_id, _taken.enqueued_at, _job);
         end if;
       end if;
     end if;
-    insert into "stowhand".live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+    insert into "stowhand".live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                                       on_failure, expires_at, key, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
             _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
@@ -1237,12 +1237,12 @@ begin
         when old.state <> 'failed' and json_typeof(old.payload) = 'array' and json_typeof(_payload) = 'array'
           then "stowhand".check_size("stowhand".append_json(old.payload, _payload))
         else _payload end,
-      queue = _queue,
+      serial = _serial,
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
-      scout = _queue is not null, on_failure = _on_failure,
+      scout = _serial is not null, on_failure = _on_failure,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
@@ -1272,7 +1272,7 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, run_at timestamp with time zone, created_at timestamp with time zone, max_attempts integer)
+CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _serials text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, run_at timestamp with time zone, created_at timestamp with time zone, max_attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1284,14 +1284,14 @@ begin
     perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);
   end if;
   return query
-  insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+  insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                              created_at, updated_at)
-  select j.task, j.payload, j.queue, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
+  select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
          coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-         j.max_resets, j.queue is not null, _at, _at
-  from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
-    as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets)
+         j.max_resets, j.serial is not null, _at, _at
+  from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
+    as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets)
   returning id, run_at, created_at, max_attempts;
 end $$;
 
@@ -1306,7 +1306,7 @@ declare
   _live "stowhand".live;
 begin
   select k into _unknown from json_object_keys(_job::json) k
-    where k not in ('task', 'payload', 'queue', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
+    where k not in ('task', 'payload', 'serial', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
                     'max_resets', 'on_failure', 'expires', 'unique_period', 'now')
     limit 1;
   if _unknown is not null then
@@ -1314,16 +1314,16 @@ begin
       using errcode = '42883';
   end if;
   select * into _new from json_to_record(_job::json) as j(
-    task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+    task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text,
     priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
     unique_period double precision, now timestamptz);
   _live := "stowhand".enqueue(
-    _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
+    _new.task, _new.payload::json, _new.serial, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
     case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
     _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _new.now);
   -- A run time may be infinite, or in a year that its reader does not know.
   return row_to_json(j) from (
-    select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.queue, _live.priority,
+    select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.serial, _live.priority,
       greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
         as run_at,
       _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
@@ -1380,8 +1380,8 @@ begin
     where j.id = any(_locked);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
-  perform "stowhand".free_queues(array_agg(j.queue), _at)
-    from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
+  perform "stowhand".free_serials(array_agg(j.serial), _at)
+    from unnest(_jobs) as j where j.serial is not null and j.token is not null having count(*) > 0;
   return query select * from "stowhand".without_tokens(_locked);
 end $$;
 
@@ -1443,7 +1443,7 @@ begin
     order by j.id limit _limit;
 end $$;
 
-CREATE FUNCTION stowhand.flow_create(_flow text, _ids text[], _found_ids text[], _attributes text[], _values text[], _tasks text[], _payloads json[], _queues text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _keys text[], _priorities integer[], _flags json[], _modes text[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+CREATE FUNCTION stowhand.flow_create(_flow text, _ids text[], _found_ids text[], _attributes text[], _values text[], _tasks text[], _payloads json[], _serials text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _keys text[], _priorities integer[], _flags json[], _modes text[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1464,12 +1464,12 @@ begin
       as u(id, attribute, value);
   -- In the order of enqueue_jobs.
   perform "stowhand".enqueue(
-    j.task, j.payload, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+    j.task, j.payload, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
     case when j.flags is not null then array(select json_array_elements_text(j.flags)) end, j.mode, j.max_resets, _now => _now)
     from (
-      select * from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
+      select * from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
                            _modes, _max_resets) with ordinality
-        as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+        as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
       order by u.key collate "C" nulls first, u.place offset 0) j;
   return true;
 end $$;
@@ -1563,7 +1563,7 @@ CREATE TABLE stowhand.history (
     id bigint NOT NULL,
     task text NOT NULL,
     payload json NOT NULL,
-    queue text,
+    serial text,
     priority integer NOT NULL,
     run_at timestamp with time zone NOT NULL,
     state text NOT NULL,
@@ -1595,7 +1595,7 @@ CREATE VIEW stowhand.everything AS
     live.task,
     live.payload,
     live.state,
-    live.queue,
+    live.serial,
     live.priority,
     live.run_at,
     live.attempts,
@@ -1622,7 +1622,7 @@ UNION ALL
     history.task,
     history.payload,
     history.state,
-    history.queue,
+    history.serial,
     history.priority,
     history.run_at,
     history.attempts,
@@ -1658,13 +1658,13 @@ CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everyt
     AS $$
   select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
     select e.* from (
-      (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
+      (select l.id, l.task, l.payload, l.state, l.serial, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
          l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at,
          l.updated_at, l.started_at, l.finished_at, l.worker, l.cancel_requested, null::json as result,
          coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
        from "stowhand".live l where l.key = k.key)
       union all
-      (select h.id, h.task, h.payload, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
+      (select h.id, h.task, h.payload, h.state, h.serial, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
          h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
          h.finished_at, null, h.cancel_requested, h.result, h.worker, null, null
        from "stowhand".history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)
@@ -1835,11 +1835,11 @@ begin
     loop
       if _tasks is null then
         select j.priority, j.run_at into _next from "stowhand".live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2 and j.priority >= _after
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2 and j.priority >= _after
           order by j.priority, j.run_at, j.id limit 1;
       else
         select j.priority, j.run_at into _next from "stowhand".live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
             and j.task = _task and j.priority >= _after
           order by j.task, j.priority, j.run_at, j.id limit 1;
       end if;
@@ -1858,21 +1858,21 @@ CREATE FUNCTION stowhand.free_if_unlocked(_names text[], _at timestamp with time
     AS $$
 declare
   _locked text[] := array(
-    select q.name from "stowhand".queues q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from "stowhand".serials q where q.name = any(_names) order by q.name for update skip locked);
 begin
-  if cardinality(_locked) > 0 then perform "stowhand".free_queues(_locked, _at); end if;
+  if cardinality(_locked) > 0 then perform "stowhand".free_serials(_locked, _at); end if;
 end $$;
 
-CREATE FUNCTION stowhand.free_lost_queues(_at timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.free_lost_serials(_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-  perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".queues q
+  perform "stowhand".free_if_unlocked(array_agg(q.name), _at) from "stowhand".serials q
     where q.holder_id is not null and q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
     having count(*) > 0;
 end $$;
 
-CREATE FUNCTION stowhand.free_queues(_names text[], _at timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.free_serials(_names text[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1880,14 +1880,14 @@ declare
   _absorbed text[];
   _name text;
 begin
-  perform from "stowhand".queues q where q.name = any(_names) order by q.name for update;
+  perform from "stowhand".serials q where q.name = any(_names) order by q.name for update;
   -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible, and so is every
   -- holder. One statement that waited for a lock would see the holder's name as it is now, and its job as it was before.
   with freed as (
-    update "stowhand".queues q
+    update "stowhand".serials q
       set holder_id = case when q.paused_at is not null then -1 end,
           holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      -- `holds`, written out: a call for each queue was a fifth of a settlement.
+      -- `holds`, written out: a call for each serial key was a fifth of a settlement.
       where q.name = any(_names) and q.holder_id is not null
         and (select j.id from "stowhand".live j where j.id = q.holder_id and j.token = q.holder_token) is null
       returning q.name, q.absorbed, q.paused_at
@@ -1900,14 +1900,14 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) cross join lateral "stowhand".queue_head(f.name, null, null, _at) h
+    select from unnest(_freed) as f(name) cross join lateral "stowhand".serial_head(f.name, null, null, _at) h
     where h.run_at <= _at)
   then
     perform "stowhand".wake();
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.hold_queues(_heads bigint[], _picked bigint[], _token uuid, _at timestamp with time zone) RETURNS void
+CREATE FUNCTION stowhand.hold_serials(_heads bigint[], _picked bigint[], _token uuid, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1915,16 +1915,16 @@ declare
   _ids bigint[];
   _left text;
 begin
-  select array_agg(j.queue), array_agg(j.id) into _names, _ids from "stowhand".live j
-    where j.id = any(_heads) and j.id = any(_picked) and j.queue is not null;
+  select array_agg(j.serial), array_agg(j.id) into _names, _ids from "stowhand".live j
+    where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
   -- All at once: one update for each of a hundred heads was half of what their claim cost.
-  update "stowhand".queues q
+  update "stowhand".serials q
     set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
         hint_priority = null, hint_run_at = null, hint_id = null
     where q.name = any(_names);
   for _left in
     select q.name from "stowhand".live j cross join lateral (
-      select w.name, w.holder_id, w.absorbed from "stowhand".queues w where w.name = j.queue offset 0) q
+      select w.name, w.holder_id, w.absorbed from "stowhand".serials w where w.name = j.serial offset 0) q
     where j.id = any(_heads) and not j.id = any(_picked) and q.holder_id is null and q.absorbed
   loop
     perform "stowhand".refresh_hint(_left, _at);
@@ -1946,7 +1946,7 @@ declare
 begin
   loop
     select j.priority, j.run_at into _next from "stowhand".live j
-      where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+      where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
         and j.priority >= _after and j.priority < _priority
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found;
@@ -1964,7 +1964,7 @@ begin
     _after := _next.priority + 1;
   end loop;
   return exists (
-    select from "stowhand".queues q
+    select from "stowhand".serials q
     where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
 end $$;
 
@@ -1975,13 +1975,13 @@ CREATE FUNCTION stowhand.is_suspicious(_text text) RETURNS boolean
     or length(_text) > 128 and length(_text) - length(replace(replace(_text, '[', ''), '{', '')) > 64
 $$;
 
-CREATE FUNCTION stowhand.is_usual(_task text, _payload text, _queue text, _max_attempts integer, _key text, _flags text[]) RETURNS boolean
+CREATE FUNCTION stowhand.is_usual(_task text, _payload text, _serial text, _max_attempts integer, _key text, _flags text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
   select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
     and not "stowhand".is_suspicious(_payload)
-    and (_queue is null or length(_queue) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-    and concat(_task, _queue, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+    and (_serial is null or length(_serial) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
+    and concat(_task, _serial, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
     and _task <> all(array['jobs:purge_completed']) and _flags is null
 $$;
 
@@ -2168,7 +2168,7 @@ declare
 begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
-  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost queues', 'queues', 'ticks', 'flows',
+  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost serials', 'serials', 'ticks', 'flows',
                                'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
@@ -2178,8 +2178,8 @@ begin
           delete from "stowhand".history_default h where h.ctid = any(array(
             select d.ctid from "stowhand".history_default d where d.finished_at < _before
             order by d.finished_at limit 50000 for update skip locked));
-        when 'lost queues' then perform "stowhand".free_lost_queues(_at);
-        when 'queues' then perform "stowhand".prune_queues(1000);
+        when 'lost serials' then perform "stowhand".free_lost_serials(_at);
+        when 'serials' then perform "stowhand".prune_serials(1000);
         when 'ticks' then perform "stowhand".prune_ticks(_at);
         when 'flows' then perform "stowhand".prune_flows(_before, _at, 20000);
         when 'failed jobs' then
@@ -2249,7 +2249,7 @@ begin
   if exists (select from "stowhand".pauses) then _tasks := "stowhand".unpaused(_tasks); end if;
   _earliest := "stowhand".free_due(_tasks, _at);
   if _earliest is null or _earliest > _at then
-    _earliest := least(_earliest, "stowhand".queued_due(_tasks, _at),
+    _earliest := least(_earliest, "stowhand".serial_due(_tasks, _at),
       (select min(j.run_at) from "stowhand".live j
         where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
     if exists (select from "stowhand".expiring) then _earliest := least(_earliest, "stowhand".next_expiry()); end if;
@@ -2275,13 +2275,13 @@ CREATE FUNCTION stowhand.next_name(_name text) RETURNS text
     AS $$
 begin
   if _name is null then
-    return (select j.queue from "stowhand".live j
-      where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+    return (select j.serial from "stowhand".live j
+      where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+      order by j.serial, j.task, j.priority, j.run_at, j.id limit 1);
   end if;
-  return (select j.queue from "stowhand".live j
-    where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2 and j.queue > _name
-    order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+  return (select j.serial from "stowhand".live j
+    where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2 and j.serial > _name
+    order by j.serial, j.task, j.priority, j.run_at, j.id limit 1);
 end $$;
 
 CREATE FUNCTION stowhand.next_round(_id bigint) RETURNS integer
@@ -2317,33 +2317,33 @@ CREATE FUNCTION stowhand.note_expiry(_ids bigint[]) RETURNS void
   on conflict do nothing
 $$;
 
-CREATE FUNCTION stowhand.open_queue(_name text, _at timestamp with time zone) RETURNS text
+CREATE FUNCTION stowhand.open_serial(_name text, _at timestamp with time zone) RETURNS text
     LANGUAGE plpgsql
     AS $$
 declare
   _held boolean;
   _lost boolean;
 begin
-  perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
+  perform from "stowhand".serials q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  -- `holds`, written out: a claim may come to a hundred queues that are held.
+  -- `holds`, written out: a claim may come to a hundred serial keys that are held.
   select q.holder_id is not null, q.paused_at is null
       and (select j.id from "stowhand".live j where j.id = q.holder_id and j.token = q.holder_token) is null
-    into _held, _lost from "stowhand".queues q where q.name = _name;
+    into _held, _lost from "stowhand".serials q where q.name = _name;
   if not found then
     -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
     if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return 'locked'; end if;
-    insert into "stowhand".queues (name) values (_name) on conflict do nothing;
+    insert into "stowhand".serials (name) values (_name) on conflict do nothing;
   elsif _held and not _lost then
     return 'held';
   elsif _held then
     perform "stowhand".free_if_unlocked(array[_name], _at);
   end if;
-  perform from "stowhand".queues q where q.name = _name and q.holder_id is null for update skip locked;
+  perform from "stowhand".serials q where q.name = _name and q.holder_id is null for update skip locked;
   return case when found then 'free' else 'locked' end;
 end $$;
 
-CREATE FUNCTION stowhand.pause_queue(queue_name text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+CREATE FUNCTION stowhand.pause_serial(serial_key text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '5s'
@@ -2351,19 +2351,19 @@ CREATE FUNCTION stowhand.pause_queue(queue_name text, _now timestamp with time z
 declare
   _at timestamptz := "stowhand".at(_now);
 begin
-  perform "stowhand".check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
-  -- As for a queue's first use (open_queue): a claim must not wait for a row that this transaction has inserted.
-  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake' || queue_name, 1));
+  perform "stowhand".check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  -- As for a key's first use (open_serial): a claim must not wait for a row that this transaction has inserted.
+  perform pg_advisory_xact_lock(hashtextextended('stowhand:wake' || serial_key, 1));
   loop
-    perform from "stowhand".queues q where q.name = queue_name for update;
+    perform from "stowhand".serials q where q.name = serial_key for update;
     exit when found;
-    insert into "stowhand".queues (name) values (queue_name) on conflict do nothing;
+    insert into "stowhand".serials (name) values (serial_key) on conflict do nothing;
   end loop;
-  update "stowhand".queues q
+  update "stowhand".serials q
     set paused_at = _at, holder_id = coalesce(q.holder_id, -1),
         holder_token = coalesce(q.holder_token, '00000000-0000-0000-0000-000000000000'),
         hint_priority = null, hint_run_at = null, hint_id = null
-    where q.name = queue_name and q.paused_at is null;
+    where q.name = serial_key and q.paused_at is null;
   return found;
 end $$;
 
@@ -2400,7 +2400,7 @@ begin
   if cardinality(_tasks) = 2 then
     -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
     perform from "stowhand".live j
-      where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _tasks[2]
+      where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
   end if;
@@ -2408,12 +2408,12 @@ begin
     if _task is not null then
       -- The state is said as in the index live_by_task, and not as in live_ready: see there.
       select j.priority, j.run_at, j.id into _first from "stowhand".live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.task, j.priority, j.run_at, j.id limit 1;
     else
       select j.priority, j.run_at, j.id into _first from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+        where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.priority, j.run_at, j.id limit 1;
     end if;
@@ -2423,7 +2423,7 @@ begin
     elsif _task is not null then
       _picked := _picked || array(
         select j.id from "stowhand".live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
         order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -2431,7 +2431,7 @@ begin
       _last := null;
       if _tasks is not null then
         select j.priority, j.run_at, j.id into _last from "stowhand".live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
             and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           order by j.priority, j.run_at, j.id offset 50 + 2 * _wanted limit 1;
       end if;
@@ -2439,7 +2439,7 @@ begin
         -- An index scan does not end at a place while the run_at is the same: it has to be told that it is the same.
         _picked := _picked || array(
           select j.id from "stowhand".live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
             and j.priority = _first.priority and j.run_at = _first.run_at and j.id >= _first.id and j.id < _last.id
             and j.task = any(_tasks) and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
           order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -2447,7 +2447,7 @@ begin
         _last.id := 0;
         _picked := _picked || array(
           select j.id from "stowhand".live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
             and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
             and j.run_at < coalesce(_last.run_at, 'infinity')
             and (_tasks is null or j.task = any(_tasks))
@@ -2493,7 +2493,7 @@ begin
           and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
         order by j.priority, j.run_at, j.id limit 1)
       union all
-      (select q.hint_priority, q.hint_run_at, q.hint_id from "stowhand".queues q
+      (select q.hint_priority, q.hint_run_at, q.hint_id from "stowhand".serials q
         where q.hint_run_at is not null
           and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
         order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
@@ -2506,13 +2506,13 @@ begin
       for _place in
         -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
         select m.* from (
-          (select j.priority, j.run_at, j.id, j.queue, true as scout, (_tasks is null or j.task = any(_tasks))
+          (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden) as ours from "stowhand".live j
             where j.scout and j.state in ('queued', 'errored') and j.resets < 2
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all
-          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from "stowhand".queues q
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from "stowhand".serials q
             where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
               and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
             order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
@@ -2521,24 +2521,24 @@ begin
         exit walk when (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id);
         _seen := _seen + 1;
         _vain := _vain + 1;
-        continue when not _place.ours or _place.queue = any(_dull);
-        if not (_place.queue = any(names) or _place.queue = any(_held)) then
-          case "stowhand".open_queue(_place.queue, _at)
+        continue when not _place.ours or _place.serial = any(_dull);
+        if not (_place.serial = any(names) or _place.serial = any(_held)) then
+          case "stowhand".open_serial(_place.serial, _at)
           when 'held' then
-            _held := _held || _place.queue;
+            _held := _held || _place.serial;
           when 'locked' then
-            _dull := _dull || _place.queue;
+            _dull := _dull || _place.serial;
             continue;
           else
-            _head := "stowhand".take_head(_place.queue, _tasks, _forbidden, _at);
+            _head := "stowhand".take_head(_place.serial, _tasks, _forbidden, _at);
             if _head is not null then
               heads := heads || _head;
-              names := names || _place.queue;
+              names := names || _place.serial;
               exit walk when cardinality(heads) >= _limit;
               _vain := _vain - 1;
             else
-              _dull := _dull || _place.queue;
-              if not _place.scout then perform "stowhand".refresh_hint(_place.queue, _at); end if;
+              _dull := _dull || _place.serial;
+              if not _place.scout then perform "stowhand".refresh_hint(_place.serial, _at); end if;
             end if;
             continue;
           end case;
@@ -2552,7 +2552,7 @@ begin
                                   _bound_priority, _bound_run_at, _bound_id);
       if _few is not null then
         foreach _name in array _few loop
-          continue when "stowhand".open_queue(_name, _at) <> 'free';
+          continue when "stowhand".open_serial(_name, _at) <> 'free';
           _head := "stowhand".take_head(_name, _tasks, _forbidden, _at);
           continue when _head is null;
           heads := heads || _head;
@@ -2597,7 +2597,7 @@ begin
     select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
       select c.id, c.run_at from (select distinct u.task from unnest(_tasks) as u(task)) t cross join lateral (
         select j.id, j.run_at from "stowhand".live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
             and j.task = t.task and j.priority = _priority and j.run_at <= _at
             and (j.run_at, j.id) >= (_from_run_at, _from_id)
             and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
@@ -2606,7 +2606,7 @@ begin
     _picked := _picked || array(
       select j.id from unnest(_ids) as f(id) cross join lateral (
         select l.id from "stowhand".live l
-          where l.id = f.id and l.state in ('queued', 'errored') and l.queue is null and l.resets + 0 < 2
+          where l.id = f.id and l.state in ('queued', 'errored') and l.serial is null and l.resets + 0 < 2
             and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
             and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
           offset 0 for update skip locked) j);
@@ -2626,18 +2626,18 @@ declare
 begin
   heads := '{}'; names := '{}';
   for _job in
-    select j.id, j.queue from "stowhand".live j
+    select j.id, j.serial from "stowhand".live j
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
     order by j.priority, j.run_at, j.id
   loop
-    continue when _job.queue is not null
-      and (_job.queue = any(names) or "stowhand".open_queue(_job.queue, _at) <> 'free');
+    continue when _job.serial is not null
+      and (_job.serial = any(names) or "stowhand".open_serial(_job.serial, _at) <> 'free');
     perform from "stowhand".live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
     continue when not found;
     heads := heads || _job.id;
-    if _job.queue is not null then names := names || _job.queue; end if;
+    if _job.serial is not null then names := names || _job.serial; end if;
     exit when cardinality(heads) >= _limit;
   end loop;
 end $$;
@@ -2653,7 +2653,7 @@ begin
   return _now;
 end $$;
 
-CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
+CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2684,13 +2684,13 @@ CREATE FUNCTION stowhand.possible(_verdicts stowhand.verdict[]) RETURNS stowhand
     LANGUAGE plpgsql
     AS $$
 declare
-  _names text[] := array(select v.queue from unnest(_verdicts) as v where v.queue is not null);
+  _names text[] := array(select v.serial from unnest(_verdicts) as v where v.serial is not null);
   _closed text[];
 begin
   if cardinality(_names) = 0 then return _verdicts; end if;
-  _closed := "stowhand".closed_queues(_names);
+  _closed := "stowhand".closed_serials(_names);
   if cardinality(_closed) = 0 then return _verdicts; end if;
-  return array(select v from unnest(_verdicts) as v where (v.queue = any(_closed)) is not true);
+  return array(select v from unnest(_verdicts) as v where (v.serial = any(_closed)) is not true);
 end $$;
 
 CREATE FUNCTION stowhand.prune_days(_before timestamp with time zone, _at timestamp with time zone) RETURNS void
@@ -2742,21 +2742,21 @@ begin
   delete from "stowhand".flow_limits l where l.used_at < _at - interval '1 day';
 end $$;
 
-CREATE FUNCTION stowhand.prune_queues(_limit integer) RETURNS void
+CREATE FUNCTION stowhand.prune_serials(_limit integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
   _name text;
 begin
   for _name in
-    select q.name from "stowhand".queues q
+    select q.name from "stowhand".serials q
     where q.holder_id is null and not exists (
-      select from "stowhand".live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+      select from "stowhand".live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2)
     limit _limit for update skip locked
   loop
-    delete from "stowhand".queues q where q.name = _name and not exists (
-      select from "stowhand".live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+    delete from "stowhand".serials q where q.name = _name and not exists (
+      select from "stowhand".live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2);
   end loop;
 end $$;
@@ -2853,94 +2853,13 @@ begin
   delete from "stowhand".tries t where t.job_id = any(_ids);
 end $$;
 
-CREATE FUNCTION stowhand.queue_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone, _after stowhand.place DEFAULT NULL::stowhand.place) RETURNS stowhand.place
-    LANGUAGE plpgsql
-    AS $$
-declare
-  _task text := '';
-  _only boolean := cardinality(_tasks) is not distinct from 1;
-  _from "stowhand".place;
-  _next "stowhand".place;
-  _best "stowhand".place;
-begin
-  loop
-    if _only then
-      _task := _tasks[1];
-    else
-      select j.task into _task from "stowhand".live j
-        where j.queue = _name and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-          and j.task > _task
-        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
-      exit when not found;
-      continue when _tasks is not null and (_task = any(_tasks)) is not true;
-    end if;
-    _from := coalesce(_after, (-2147483648, '-infinity', 0)::"stowhand".place);
-    loop
-      select j.priority, j.run_at, j.id into _next from "stowhand".live j
-        where j.queue = _name and j.task = _task
-          and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-          and (j.priority, j.run_at, j.id) > (_from.priority, _from.run_at, _from.id)
-          and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
-      exit when not found;
-      if _next.run_at <= _at then
-        if _best.id is null or _best.run_at > _at
-            or (_next.priority, _next.run_at, _next.id) < (_best.priority, _best.run_at, _best.id) then
-          _best := _next;
-        end if;
-        exit;
-      end if;
-      if _best.id is null or _next.run_at < _best.run_at and _best.run_at > _at then _best := _next; end if;
-      _from := (_next.priority, 'infinity', 9223372036854775807)::"stowhand".place;
-    end loop;
-    exit when _only;
-  end loop;
-  return _best;
-end $$;
-
-CREATE FUNCTION stowhand.queued_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  _name text;
-  _head "stowhand".place;
-  _earliest timestamptz;
-  _next record;
-  _after int := -2147483648;
-begin
-  for _ in 0..100 loop
-    _name := "stowhand".next_name(_name);
-    if _name is null then return _earliest; end if;
-    continue when exists (select from "stowhand".queues q where q.name = _name and q.paused_at is not null);
-    _head := "stowhand".queue_head(_name, _tasks, null, _at);
-    _earliest := least(_earliest, _head.run_at);
-    if _earliest <= _at then return _earliest; end if;
-  end loop;
-  -- Many names: by scouts and hints (queues.sql).
-  loop
-    select j.priority, j.run_at into _next from "stowhand".live j
-      where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
-        and (_tasks is null or j.task = any(_tasks))
-      order by j.priority, j.run_at, j.id limit 1;
-    exit when not found or _earliest <= _at;
-    _earliest := least(_earliest, _next.run_at);
-    exit when _next.priority = 2147483647;
-    _after := _next.priority + 1;
-  end loop;
-  return least(_earliest,
-    (select min(q.hint_run_at) from "stowhand".queues q where q.hint_run_at is not null),
-    (select _at from "stowhand".queues q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
-      select from "stowhand".live j where j.queue = q.name and j.queue is not null and j.resets < 2
-        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
-end $$;
-
 CREATE FUNCTION stowhand.refresh_hint(_name text, _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-  _best "stowhand".place := "stowhand".queue_head(_name, null, null, _at);
+  _best "stowhand".place := "stowhand".serial_head(_name, null, null, _at);
 begin
-  update "stowhand".queues q
+  update "stowhand".serials q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
     where q.name = _name and q.holder_id is null
@@ -2996,10 +2915,10 @@ declare
   _verdicts "stowhand".verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, "stowhand".way_back('queued', j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, "stowhand".way_back('queued', j.cancel_requested, j.loses_retries),
       greatest(j.attempts - 1, 0), j.resets, j.epoch, null, null, null, null, null, null, null)::"stowhand".verdict
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      select l.id, l.token, l.serial, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from "stowhand".live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
@@ -3109,7 +3028,7 @@ begin
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
             case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
             j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
-            j.queue is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
+            j.serial is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
             case when n.state <> 'failed' then j.progress_text end
           from (select m.attempts, m.most, "stowhand".rescheduled(j.state, _gives, m.attempts, m.most) as state
                 from (select coalesce(_max_attempts, j.max_attempts) as most,
@@ -3164,11 +3083,11 @@ declare
   _verdicts "stowhand".verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (f.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
       null, f.error, null, null, 'reset', 'WorkerDied')::"stowhand".verdict
     from unnest(_ids, _tokens, _states, _errors) as f(id, token, state, error) cross join lateral (
-      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      select l.id, l.token, l.serial, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from "stowhand".live l
       where l.id = f.id and l.token = f.token
         and (_slack is null or l.lease_until + _slack * interval '1 second' < _at)
@@ -3179,7 +3098,7 @@ begin
   return query select v.id, v.state from unnest(_verdicts) as v;
 end $$;
 
-CREATE FUNCTION stowhand.resume_queue(queue_name text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+CREATE FUNCTION stowhand.resume_serial(serial_key text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3194,11 +3113,11 @@ CREATE FUNCTION stowhand.resume_queue(queue_name text, _now timestamp with time 
 declare
   _at timestamptz := "stowhand".at(_now);
 begin
-  perform "stowhand".check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
-  update "stowhand".queues q set paused_at = null where q.name = queue_name and q.paused_at is not null;
+  perform "stowhand".check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  update "stowhand".serials q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
-  -- Unless a job of it is running: its settlement frees the queue.
-  perform "stowhand".free_queues(array[queue_name], _at);
+  -- Unless a job of it is running: its settlement frees the key.
+  perform "stowhand".free_serials(array[serial_key], _at);
   perform "stowhand".wake();  -- a suspect may be all that waits in it
   return true;
 end $$;
@@ -3229,7 +3148,7 @@ begin
   elsif _state is not null then
     update "stowhand".live j
       set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-          cancel_requested = false, scout = j.queue is not null, round = "stowhand".next_round(_id)
+          cancel_requested = false, scout = j.serial is not null, round = "stowhand".next_round(_id)
       where j.id = _id;
     perform "stowhand".wake();
     done := 'done'; why := '';
@@ -3269,7 +3188,7 @@ begin
     select j.id from "stowhand".live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update "stowhand".live j
     set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-        cancel_requested = false, scout = j.queue is not null, round = "stowhand".next_round(j.id)
+        cancel_requested = false, scout = j.serial is not null, round = "stowhand".next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform "stowhand".wake(); end if;
   return query select unnest(_failed);
@@ -3279,11 +3198,11 @@ CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time z
     LANGUAGE plpgsql
     AS $$
 begin
-  insert into "stowhand".live (id, task, payload, key, queue, priority, max_attempts, max_resets, flags, run_at, last_error, revision, epoch, settled_token, scout,
+  insert into "stowhand".live (id, task, payload, key, serial, priority, max_attempts, max_resets, flags, run_at, last_error, revision, epoch, settled_token, scout,
                              created_at, updated_at, last_worker, round, replaced, on_failure)
     overriding system value
-    values (_old.id, _old.task, _old.payload, _old.key, _old.queue, _old.priority, _old.max_attempts, _old.max_resets, _old.flags, _at, _old.last_error, _old.revision, _old.epoch,
-            _old.settled_token, _old.queue is not null, _old.created_at, _old.updated_at, _old.worker,
+    values (_old.id, _old.task, _old.payload, _old.key, _old.serial, _old.priority, _old.max_attempts, _old.max_resets, _old.flags, _at, _old.last_error, _old.revision, _old.epoch,
+            _old.settled_token, _old.serial is not null, _old.created_at, _old.updated_at, _old.worker,
             "stowhand".next_round(_old.id), _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
   if not found then
@@ -3293,15 +3212,96 @@ begin
   perform "stowhand".wake();
 end $$;
 
+CREATE FUNCTION stowhand.serial_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+  _name text;
+  _head "stowhand".place;
+  _earliest timestamptz;
+  _next record;
+  _after int := -2147483648;
+begin
+  for _ in 0..100 loop
+    _name := "stowhand".next_name(_name);
+    if _name is null then return _earliest; end if;
+    continue when exists (select from "stowhand".serials q where q.name = _name and q.paused_at is not null);
+    _head := "stowhand".serial_head(_name, _tasks, null, _at);
+    _earliest := least(_earliest, _head.run_at);
+    if _earliest <= _at then return _earliest; end if;
+  end loop;
+  -- Many names: by scouts and hints (serials.sql).
+  loop
+    select j.priority, j.run_at into _next from "stowhand".live j
+      where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
+        and (_tasks is null or j.task = any(_tasks))
+      order by j.priority, j.run_at, j.id limit 1;
+    exit when not found or _earliest <= _at;
+    _earliest := least(_earliest, _next.run_at);
+    exit when _next.priority = 2147483647;
+    _after := _next.priority + 1;
+  end loop;
+  return least(_earliest,
+    (select min(q.hint_run_at) from "stowhand".serials q where q.hint_run_at is not null),
+    (select _at from "stowhand".serials q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
+      select from "stowhand".live j where j.serial = q.name and j.serial is not null and j.resets < 2
+        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
+end $$;
+
+CREATE FUNCTION stowhand.serial_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone, _after stowhand.place DEFAULT NULL::stowhand.place) RETURNS stowhand.place
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _task text := '';
+  _only boolean := cardinality(_tasks) is not distinct from 1;
+  _from "stowhand".place;
+  _next "stowhand".place;
+  _best "stowhand".place;
+begin
+  loop
+    if _only then
+      _task := _tasks[1];
+    else
+      select j.task into _task from "stowhand".live j
+        where j.serial = _name and j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+          and j.task > _task
+        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
+      exit when not found;
+      continue when _tasks is not null and (_task = any(_tasks)) is not true;
+    end if;
+    _from := coalesce(_after, (-2147483648, '-infinity', 0)::"stowhand".place);
+    loop
+      select j.priority, j.run_at, j.id into _next from "stowhand".live j
+        where j.serial = _name and j.task = _task
+          and j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+          and (j.priority, j.run_at, j.id) > (_from.priority, _from.run_at, _from.id)
+          and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
+      exit when not found;
+      if _next.run_at <= _at then
+        if _best.id is null or _best.run_at > _at
+            or (_next.priority, _next.run_at, _next.id) < (_best.priority, _best.run_at, _best.id) then
+          _best := _next;
+        end if;
+        exit;
+      end if;
+      if _best.id is null or _next.run_at < _best.run_at and _best.run_at > _at then _best := _next; end if;
+      _from := (_next.priority, 'infinity', 9223372036854775807)::"stowhand".place;
+    end loop;
+    exit when _only;
+  end loop;
+  return _best;
+end $$;
+
 CREATE FUNCTION stowhand.set_scout() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 begin
-  new.scout := new.queue is not null and new.state in ('queued', 'errored');
+  new.scout := new.serial is not null and new.state in ('queued', 'errored');
   return new;
 end $$;
 
-CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, queue text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
+CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3335,17 +3335,17 @@ begin
           token = _token, settled_token = null, worker = _worker,
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
-      returning null::bigint[], j.id, j.task, j.payload::text, j.queue, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
-    select array_agg(j.queue), array_agg(j.id) into _taken, _heads from "stowhand".live j
+      returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
+    select array_agg(j.serial), array_agg(j.id) into _taken, _heads from "stowhand".live j
       where j.id = any(_heads) and j.token = _token;
-    update "stowhand".queues q
+    update "stowhand".serials q
       set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token,
           hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken);
   end if;
   -- Those that have a new holder are left alone by it, and nobody is woken for them.
   if (_taken @> _done.names) is not true then
-    perform "stowhand".free_queues(_done.names, _at);
+    perform "stowhand".free_serials(_done.names, _at);
   end if;
 end $$;
 
@@ -3366,7 +3366,7 @@ declare
   _verdicts "stowhand".verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
       case when "stowhand".way_back(f.state, j.cancel_requested, j.loses_retries) in ('queued', 'errored')
         then f.delay end,
@@ -3375,7 +3375,7 @@ begin
     from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _error_classes, _results, _payloads)
         as f(id, token, state, delay, refund, error, error_class, result, payload)
       cross join lateral (
-        select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from "stowhand".live l
+        select l.id, l.token, l.serial, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from "stowhand".live l
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := "stowhand".possible(_verdicts);
   perform "stowhand".carry_out(_verdicts, _keep, _at);
@@ -3398,14 +3398,14 @@ declare
   _done record;
 begin
   _done := "stowhand".complete(_ids, _tokens, _keep, _at);
-  if _done.names is not null then perform "stowhand".free_queues(_done.names, _at); end if;
+  if _done.names is not null then perform "stowhand".free_serials(_done.names, _at); end if;
   return query select unnest(_done.mine);
 end $$;
 
 CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
     LANGUAGE sql IMMUTABLE
     AS $$
-  select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
+  select row(_job.id, _job.serial, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
     _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
@@ -3429,7 +3429,7 @@ begin
     end if;
   end if;
   for _name in
-    select q.name from "stowhand".queues q
+    select q.name from "stowhand".serials q
     where q.name = any(_names) and q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
   loop
     exit when cardinality(_heads) >= _limit;
@@ -3448,7 +3448,7 @@ declare
   _verdicts "stowhand".verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, "stowhand".way_back(r.state, j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, "stowhand".way_back(r.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (r.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
       null, r.error, null, null, 'reset', 'WorkerDied')::"stowhand".verdict
     from unnest(_jobs) as j cross join lateral "stowhand".judge_reset(j.resets, j.max_resets, j.max_attempts) r
@@ -3485,28 +3485,28 @@ declare
   _head bigint;
   _place "stowhand".place;
 begin
-  -- Only now, in statements of their own: what the queue's last holder has committed must be seen.
-  -- Mostly a queue's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  -- Only now, in statements of their own: what the key's last holder has committed must be seen.
+  -- Mostly a key's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
   select j.id into _head from "stowhand".live j
     where j.id = (
         select f.id from (
           select l.id, l.task from "stowhand".live l
-          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-          order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) f
+          where l.serial = _name and l.state in ('queued', 'errored') and l.serial is not null and l.resets < 2
+          order by l.serial, l.task, l.priority, l.run_at, l.id limit 1) f
         where f.task = (
           select l.task from "stowhand".live l
-          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-          order by l.queue desc, l.task desc, l.priority desc, l.run_at desc, l.id desc limit 1))
-      and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
+          where l.serial = _name and l.state in ('queued', 'errored') and l.serial is not null and l.resets < 2
+          order by l.serial desc, l.task desc, l.priority desc, l.run_at desc, l.id desc limit 1))
+      and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
     for update skip locked;
   if found then return _head; end if;
   for _ in 1..10 loop  -- somebody's transaction may hold the first ones
-    _place := "stowhand".queue_head(_name, _tasks, _forbidden, _at, _place);
+    _place := "stowhand".serial_head(_name, _tasks, _forbidden, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from "stowhand".live j
-      where j.id = _place.id and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
+      where j.id = _place.id and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
         and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
       for update skip locked;
@@ -3530,14 +3530,14 @@ begin
   loop
     _job := _one.job;
     begin
-      insert into "stowhand".live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+      insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                                  created_at, updated_at)
-      select h.task, "stowhand".failure_payload(_job, _one.class), h.queue,
+      select h.task, "stowhand".failure_payload(_job, _one.class), h.serial,
         coalesce(h.run_at, _at + h.delay * interval '1 second', _at), coalesce(h.max_attempts, 25),
         coalesce(h.priority, 0), case when h.flags is not null then array(select json_array_elements_text(h.flags)) end,
-        h.max_resets, h.queue is not null, _at, _at
+        h.max_resets, h.serial is not null, _at, _at
       from json_to_record(_job.on_failure) as h(
-        task text, queue text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
+        task text, serial text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
         max_resets int);
       _told := true;
     exception when others then
@@ -3597,23 +3597,23 @@ begin
   if _tasks is null then
     with recursive free as (
       (select j.task from "stowhand".live j
-       where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+       where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
        order by j.task, j.priority, j.run_at, j.id limit 1)
       union all
       select n.task from free f cross join lateral (
         select j.task from "stowhand".live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task > f.task
+        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
         order by j.task, j.priority, j.run_at, j.id limit 1) n
     ), serial as (
-      (select j.queue, j.task from "stowhand".live j
-       where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      (select j.serial, j.task from "stowhand".live j
+       where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+       order by j.serial, j.task, j.priority, j.run_at, j.id limit 1)
       union all
-      select n.queue, n.task from serial s cross join lateral (
-        select j.queue, j.task from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-          and (j.queue, j.task) > (s.queue, s.task)
-        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+      select n.serial, n.task from serial s cross join lateral (
+        select j.serial, j.task from "stowhand".live j
+        where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+          and (j.serial, j.task) > (s.serial, s.task)
+        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1) n
     )
     select array_agg(distinct w.task) into _tasks from (
       select f.task from free f
@@ -3649,9 +3649,9 @@ begin
                    order by n.priority, n.run_at, n.id);
     end if;
     continue when _name = any(_but)
-      or exists (select from "stowhand".queues q where q.name = _name and q.holder_id is not null
+      or exists (select from "stowhand".serials q where q.name = _name and q.holder_id is not null
                  and (q.paused_at is not null or "stowhand".holds(q.holder_id, q.holder_token)));
-    _head := "stowhand".queue_head(_name, _tasks, _forbidden, _at);
+    _head := "stowhand".serial_head(_name, _tasks, _forbidden, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
     _names := _names || _name;
@@ -3757,7 +3757,7 @@ begin
       nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts));
   end if;
   perform "stowhand".check_name('A queue name', new.queue_name, 128, 'GWBQN');
-  update "stowhand".live j set queue = new.queue_name, updated_at = now()
+  update "stowhand".live j set serial = new.queue_name, updated_at = now()
     where j.id = old.id and j.state <> 'processing';
   if not found then
     raise exception 'Job % is running, so it cannot be changed.', old.id using errcode = '55000',
@@ -3876,7 +3876,7 @@ CREATE TABLE stowhand.history_default (
     id bigint CONSTRAINT history_id_not_null NOT NULL,
     task text CONSTRAINT history_task_not_null NOT NULL,
     payload json CONSTRAINT history_payload_not_null NOT NULL,
-    queue text,
+    serial text,
     priority integer CONSTRAINT history_priority_not_null NOT NULL,
     run_at timestamp with time zone CONSTRAINT history_run_at_not_null NOT NULL,
     state text CONSTRAINT history_state_not_null NOT NULL,
@@ -3916,7 +3916,7 @@ CREATE VIEW stowhand.live_jobs AS
     task,
     (payload)::text AS payload,
     state,
-    queue,
+    serial,
     key,
     priority,
     run_at,
@@ -3949,7 +3949,7 @@ CREATE VIEW stowhand.past_jobs AS
     task,
     (payload)::text AS payload,
     state,
-    queue,
+    serial,
     key,
     priority,
     run_at,
@@ -3978,7 +3978,7 @@ CREATE TABLE stowhand.pauses (
     CONSTRAINT task_length CHECK (((length(task) >= 1) AND (length(task) <= 128)))
 );
 
-CREATE TABLE stowhand.queues (
+CREATE TABLE stowhand.serials (
     name text NOT NULL,
     holder_id bigint,
     holder_token uuid,
@@ -4099,8 +4099,8 @@ ALTER TABLE ONLY stowhand.live
 ALTER TABLE ONLY stowhand.pauses
     ADD CONSTRAINT pauses_pkey PRIMARY KEY (task);
 
-ALTER TABLE ONLY stowhand.queues
-    ADD CONSTRAINT queues_pkey PRIMARY KEY (name);
+ALTER TABLE ONLY stowhand.serials
+    ADD CONSTRAINT serials_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY stowhand.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (only_row);
@@ -4146,19 +4146,19 @@ CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (
 
 CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
-CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (queue IS NULL) AND (resets < 2));
+CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (serial IS NULL) AND (resets < 2));
 
 CREATE INDEX live_errors ON stowhand.live USING btree (id) WHERE (last_error IS NOT NULL);
 
 CREATE INDEX live_failed ON stowhand.live USING btree (finished_at, id) WHERE (state = 'failed'::text);
 
-CREATE INDEX live_in_queue ON stowhand.live USING btree (queue, task, priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (queue IS NOT NULL) AND (resets < 2));
+CREATE INDEX live_in_serial ON stowhand.live USING btree (serial, task, priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (serial IS NOT NULL) AND (resets < 2));
 
 CREATE UNIQUE INDEX live_key ON stowhand.live USING btree (key) WHERE (key IS NOT NULL);
 
 CREATE INDEX live_processing ON stowhand.live USING btree (id) WHERE (state = 'processing'::text);
 
-CREATE INDEX live_ready ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (queue IS NULL) AND (resets < 2));
+CREATE INDEX live_ready ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (serial IS NULL) AND (resets < 2));
 
 CREATE INDEX live_scouts ON stowhand.live USING btree (priority, run_at, id) WHERE (scout AND (state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (resets < 2));
 
@@ -4166,7 +4166,7 @@ CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) W
 
 CREATE INDEX live_troubled ON stowhand.live USING btree (state, task) WHERE (state = ANY (ARRAY['errored'::text, 'failed'::text]));
 
-CREATE INDEX queues_hinted ON stowhand.queues USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
+CREATE INDEX serials_hinted ON stowhand.serials USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
 
 CREATE INDEX throughput_unfolded ON stowhand.throughput USING btree (begins) WHERE (writer <> ''::text);
 
@@ -4188,9 +4188,9 @@ ALTER INDEX stowhand.history_pkey ATTACH PARTITION stowhand.history_default_pkey
 
 CREATE TRIGGER write_jobs INSTEAD OF INSERT OR DELETE OR UPDATE ON stowhand.jobs FOR EACH ROW EXECUTE FUNCTION stowhand.write_jobs();
 
-CREATE TRIGGER zz_scout_of_inserted BEFORE INSERT ON stowhand.live FOR EACH ROW WHEN ((new.scout IS DISTINCT FROM ((new.queue IS NOT NULL) AND (new.state = ANY (ARRAY['queued'::text, 'errored'::text]))))) EXECUTE FUNCTION stowhand.set_scout();
+CREATE TRIGGER zz_scout_of_inserted BEFORE INSERT ON stowhand.live FOR EACH ROW WHEN ((new.scout IS DISTINCT FROM ((new.serial IS NOT NULL) AND (new.state = ANY (ARRAY['queued'::text, 'errored'::text]))))) EXECUTE FUNCTION stowhand.set_scout();
 
-CREATE TRIGGER zz_scout_of_updated BEFORE UPDATE OF queue, state ON stowhand.live FOR EACH ROW WHEN (((new.scout IS DISTINCT FROM ((new.queue IS NOT NULL) AND (new.state = ANY (ARRAY['queued'::text, 'errored'::text])))) AND (new.scout OR (new.queue IS DISTINCT FROM old.queue) OR (old.state = ANY (ARRAY['processing'::text, 'failed'::text]))))) EXECUTE FUNCTION stowhand.set_scout();
+CREATE TRIGGER zz_scout_of_updated BEFORE UPDATE OF serial, state ON stowhand.live FOR EACH ROW WHEN (((new.scout IS DISTINCT FROM ((new.serial IS NOT NULL) AND (new.state = ANY (ARRAY['queued'::text, 'errored'::text])))) AND (new.scout OR (new.serial IS DISTINCT FROM old.serial) OR (old.state = ANY (ARRAY['processing'::text, 'failed'::text]))))) EXECUTE FUNCTION stowhand.set_scout();
 
 ALTER TABLE ONLY stowhand.flow_lists
     ADD CONSTRAINT flow_lists_job_fkey FOREIGN KEY (job) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;

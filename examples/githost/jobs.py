@@ -62,7 +62,7 @@ async def process_push(ctx: Context, push: int) -> None:
         )
         # The last one wins: one waiting job for each repository, and never two that run.
         one = f"repo:size_recalc {repository}"
-        await recalculate_size.options(key=one, queue=one).enqueue_in(connection, repository)
+        await recalculate_size.options(key=one, serial=one).enqueue_in(connection, repository)
 
 
 @app.task(name="repo:size_recalc", max_attempts=5)

@@ -7,5 +7,5 @@ select stowhand.add_job('reminder', run_at := now() + interval '2 days');
 -- So many seconds from now, by the database's clock. (Parameters, as a driver sends them.)
 prepare later(text, json, text, int, int) as
   select stowhand.add_job($1, payload := $2, queue_name := $3, max_attempts := $4, run_at := now() + ($5 * interval '1 second'));
-execute later('later', '{"n": 1}', 'a queue', 3, 90);
+execute later('later', '{"n": 1}', 'a serial', 3, 90);
 deallocate later;

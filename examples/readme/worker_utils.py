@@ -32,7 +32,7 @@ async def main() -> None:
             flags=["customer:1"],
         )
         print(plain.id, plain.task, plain.payload)
-        print(detailed.id, detailed.queue, detailed.key, *detailed.flags)
+        print(detailed.id, detailed.serial, detailed.key, *detailed.flags)
     finally:
         await utils.release()
 

@@ -215,7 +215,10 @@ SYNONYMS = _SETTINGS_OF | {setting: field for field, setting in _SETTINGS_OF.ite
 
 def hint(given: object, known: Iterable[str], likeness: float = 0.6, others: Mapping[str, str] = SYNONYMS) -> str:
     """``; did you mean 'x'?``; empty: no known word is near. ``others``: known words by further names."""
-    near = _near(given, list(known), likeness, others)
+    words = list(known)
+    if given in ("queue", "queue_name") and "serial" in words:
+        return "; serial=... runs jobs one at a time."
+    near = _near(given, words, likeness, others)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -459,11 +459,11 @@ class DashboardChanged(Event, frozen=True):
     """
 
     action: str
-    """``retry``, ``cancel``, ``pause queue``, ``run again``, ``sign in``, ..."""
+    """``retry``, ``cancel``, ``pause serial``, ``run again``, ``sign in``, ..."""
     who: str
     """As the dashboard knows them; empty: the application that mounts it did not say."""
     ids: tuple[str, ...]
-    """Of jobs; names of queues and tasks; by what somebody signs in: ``token`` or ``link``."""
+    """Of jobs; names of serial keys and tasks; by what somebody signs in: ``token`` or ``link``."""
     answers: tuple[str, ...]
     address: str
 

@@ -326,8 +326,8 @@ def test_a_bool_is_no_number_of_seconds(wait: Any) -> None:
 def test_scripts_enqueue_without_an_event_loop(app: App, run: Run) -> None:
     send = add_send(app)
     app.sync.install()
-    job = app.sync.enqueue(send.options(queue="q"), "x")
-    assert (job.payload, job.queue) == ({"to": "x"}, "q")
+    job = app.sync.enqueue(send.options(serial="q"), "x")
+    assert (job.payload, job.serial) == ({"to": "x"}, "q")
     assert app.sync.add_job("other", [1], key="k").key == "k"
     assert len(set(app.sync.enqueue_many(send.new_job(str(number)) for number in range(1_234)))) == 1_234
     with pytest.raises(InvalidJob, match="missing argument 'to'"):

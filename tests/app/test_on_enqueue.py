@@ -58,7 +58,7 @@ async def _in_a_transaction(app: App, send: Any) -> None:
 
 WAYS: dict[str, Callable[[App, Any], Awaitable[object]]] = {
     "enqueue": lambda app, send: send.enqueue("x"),
-    "options": lambda app, send: send.options(queue="q").enqueue("x"),
+    "options": lambda app, send: send.options(serial="q").enqueue("x"),
     "app.enqueue": lambda app, send: app.enqueue(send.new_job("x")),
     "undeclared": lambda app, send: app.enqueue(NewJob(task="elsewhere")),
     "task.enqueue_many": lambda app, send: send.enqueue_many([{"to": "x"}]),

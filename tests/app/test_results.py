@@ -146,7 +146,7 @@ def test_a_result_has_the_type_that_its_task_is_annotated_with(app: App, run: Ru
             assert await maybe.enqueue_and_wait(True, timeout="1m") == Point(1)
             assert await maybe.enqueue_and_wait(ok=False) is None
             assert await untyped.enqueue_and_wait(3) == {"n": 3}
-            assert await untyped.options(key="k", queue="q").enqueue_and_wait(4) == {"n": 4}
+            assert await untyped.options(key="k", serial="q").enqueue_and_wait(4) == {"n": 4}
             elsewhere = await app.job(job.id)
             assert await elsewhere.result() == Point(2, 1)
             assert elsewhere == job

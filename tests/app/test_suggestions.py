@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 from stowhand import App, TableOptions, WorkerOptions
 from stowhand.app.settings.reading import read_settings, resolve_store_url, unknown_variables
 from stowhand.app.settings.settings import SETTINGS
-from stowhand.cli.program import root
+from stowhand.cli.program import root, run
 from stowhand.cron.item import CronItem
 from stowhand.cron.sources import items_of
-from stowhand.errors import SYNONYMS, ConfigurationError, StowhandError, hint, suggest
+from stowhand.errors import SYNONYMS, ConfigurationError, InvalidJob, StowhandError, hint, suggest
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.limits import check_options
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
@@ -61,7 +62,7 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "App.task, an executor": (lambda: app().task(name="x", executor="thred")(lambda: None), "thread"),  # type: ignore[call-overload]
     "App.task, a backoff": (lambda: app().task(name="x", backoff="nartual")(lambda: None), "natural"),
     "App.cron": (lambda: app().cron("* * * * *", "send", backfil_period=1), "backfill_period"),  # type: ignore[call-arg]
-    "an enqueue": (lambda: app().registry.new_job("send", {}, {"quue": "x"}), "queue"),  # type: ignore[typeddict-unknown-key]
+    "an enqueue": (lambda: app().registry.new_job("send", {}, {"seral": "x"}), "serial"),  # type: ignore[typeddict-unknown-key]
     "an enqueue, a task": (lambda: app().registry.get("sned"), "send"),
     "an enqueue, a key mode": (lambda: check_options(NewJob(task="t", key="k", key_mode="replase")), "replace"),  # type: ignore[arg-type]
     "WorkerOptions": (any_of(WorkerOptions, concurency=4), "concurrency"),
@@ -83,7 +84,7 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "ServerOptions": (any_of(ServerOptions, prot=1), "port"),
     "a queue of a flow": (any_of(Queue, name="x", max_retrys=1), "max_retries"),
     "a queue of a flow, by its place": (any_of(Queue, "x", max_retrys=1), "max_retries"),
-    "a flow": (any_of(FlowShape, nam="f", queues=()), "name"),
+    "a flow": (any_of(FlowShape, nam="f", serials=()), "name"),
     "a limiter of a flow": (any_of(Limiter, intervall=1), "interval"),
     "a queue's name": (lambda: FlowShape(name="f", queues=(Queue("first"),)).find_queue("frist"), "first"),
     "runner": (lambda: make_plan("run", {"noHandleSignals": True}, once=False), "no_handle_signals"),
@@ -174,3 +175,24 @@ def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
     assert suggest("x", ["b", "A", "c"]) == "; there are: A, b, c"
     assert hint("JOBkey", ["jobKey"]) == "; did you mean 'jobKey'?"
     assert hint("zzz", ["one"]) == ""
+
+
+SERIAL = "; serial=... runs jobs one at a time."
+
+
+@pytest.mark.parametrize("name", ["queue", "queue_name"])
+def test_a_queue_is_refused_wherever_a_serial_key_is_meant(name: str) -> None:
+    option: Any = {name: "mail"}
+    app = App("memory://")
+    with pytest.raises(TypeError, match=f"NewJob: no option '{name}'{re.escape(SERIAL)}"):
+        NewJob(task="t", **option)
+    with pytest.raises(ConfigurationError, match=f"no task option '{name}'{re.escape(SERIAL)}"):
+        app.task(name="sum", **option)(lambda: None)
+    task = app.task(name="sum")(lambda: None)
+    with pytest.raises(InvalidJob, match=f"no option '{name}'{re.escape(SERIAL)}"):
+        task.options(**option)
+
+
+def test_the_option_queue_is_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["add", "--queue", "mail", "t"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: No such option '--queue'{SERIAL}")

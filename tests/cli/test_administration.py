@@ -52,11 +52,11 @@ def url(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def queue(url: str, call: Stowhand) -> Stowhand:
+def serial(url: str, call: Stowhand) -> Stowhand:
     """Jobs 1, 2 and 3 wait."""
     assert url
     for number in (1, 2, 3):
-        assert call("add", "hello", "--key", f"k{number}", "--queue", f"q{number}").code == 0
+        assert call("add", "hello", "--key", f"k{number}", "--serial", f"q{number}").code == 0
     return call
 
 
@@ -76,15 +76,15 @@ def claim(url: str) -> Callable[[], None]:
     return claim
 
 
-def shown(queue: Stowhand, job_id: int) -> dict[str, Any]:
-    (row,) = queue("jobs", "show", job_id, "--json").rows()
+def shown(serial: Stowhand, job_id: int) -> dict[str, Any]:
+    (row,) = serial("jobs", "show", job_id, "--json").rows()
     return row
 
 
-def test_jobs_are_completed_and_what_was_left_alone_says_why(queue: Stowhand, claim: Callable[[], None]) -> None:
+def test_jobs_are_completed_and_what_was_left_alone_says_why(serial: Stowhand, claim: Callable[[], None]) -> None:
     claim()
-    queue("jobs", "cancel", 3)
-    ended = queue("jobs", "complete", 99, 2, 3, 1)
+    serial("jobs", "cancel", 3)
+    ended = serial("jobs", "complete", 99, 2, 3, 1)
     assert ended.out.splitlines() == [
         "99: missing",
         "2: done (it is completed)",
@@ -92,74 +92,74 @@ def test_jobs_are_completed_and_what_was_left_alone_says_why(queue: Stowhand, cl
         "1: refused (it is running, held by w1)",
     ]
     assert (ended.code, ended.err) == (1, "")
-    assert [row["id"] for row in queue("jobs", "list", "--state", "completed", "--json").rows()] == [2]
-    assert queue("jobs", "complete", 2).out == "2: refused (it is completed already)\n"
+    assert [row["id"] for row in serial("jobs", "list", "--state", "completed", "--json").rows()] == [2]
+    assert serial("jobs", "complete", 2).out == "2: refused (it is completed already)\n"
 
 
 def test_without_a_history_a_completed_job_is_gone_and_answered_for(
-    queue: Stowhand, monkeypatch: pytest.MonkeyPatch
+    serial: Stowhand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STOWHAND_HISTORY", "none")
-    ended = queue("jobs", "complete", 1, 1, "--json")
+    ended = serial("jobs", "complete", 1, 1, "--json")
     assert (ended.code, ended.rows()) == (0, [{"id": 1, "done": "done", "why": "it is completed"}] * 2)
-    assert queue("jobs", "show", 1).code == 1
+    assert serial("jobs", "show", 1).code == 1
 
 
 @pytest.mark.parametrize(
     ("options", "reason"), [([], "Manually marked as failed"), (["--reason", "no such customer"], "no such customer")]
 )
-def test_jobs_are_failed_for_good(queue: Stowhand, options: list[str], reason: str) -> None:
-    ended = queue("jobs", "fail", 1, 2, *options)
+def test_jobs_are_failed_for_good(serial: Stowhand, options: list[str], reason: str) -> None:
+    ended = serial("jobs", "fail", 1, 2, *options)
     assert (ended.code, ended.out) == (0, "1: done (it is failed)\n2: done (it is failed)\n")
-    assert {key: shown(queue, 1)[key] for key in ("state", "attempts", "last_error", "key")} == {
+    assert {key: shown(serial, 1)[key] for key in ("state", "attempts", "last_error", "key")} == {
         "state": "failed",
         "attempts": 25,
         "last_error": reason,
         "key": "k1",
     }
-    assert shown(queue, 3)["state"] == "queued"
+    assert shown(serial, 3)["state"] == "queued"
 
 
-def test_what_is_given_is_changed_and_what_is_not_is_kept(queue: Stowhand) -> None:
-    before = shown(queue, 1)
+def test_what_is_given_is_changed_and_what_is_not_is_kept(serial: Stowhand) -> None:
+    before = shown(serial, 1)
     options = ["--run-at", "2031-02-03T04:05:06+01:00", "--priority", -5, "--attempts", 2, "--max-attempts", 7]
-    ended = queue("jobs", "reschedule", 1, *options)
+    ended = serial("jobs", "reschedule", 1, *options)
     assert (ended.code, ended.out) == (0, "1: done (it is queued)\n")
     changed = {"run_at": "2031-02-03T03:05:06+00:00", "priority": -5, "attempts": 2, "max_attempts": 7}
-    assert shown(queue, 1) == before | changed | {"updated_at": shown(queue, 1)["updated_at"]}
-    queue("jobs", "reschedule", 1, "--priority", 0)
-    assert shown(queue, 1)["run_at"] == changed["run_at"]
-    assert shown(queue, 1)["priority"] == 0
+    assert shown(serial, 1) == before | changed | {"updated_at": shown(serial, 1)["updated_at"]}
+    serial("jobs", "reschedule", 1, "--priority", 0)
+    assert shown(serial, 1)["run_at"] == changed["run_at"]
+    assert shown(serial, 1)["priority"] == 0
 
 
-def test_a_failed_job_is_run_again_with_its_attempts_given_back(queue: Stowhand) -> None:
-    queue("jobs", "fail", 1)
-    assert queue("jobs", "fail", 1).out == "1: done (it has failed already; its error is new)\n"
-    assert queue("jobs", "reschedule", 1, "--priority", 1).out == "1: done (it is failed)\n"
-    assert queue("jobs", "reschedule", 1, "--attempts", 0).out == "1: done (it is queued)\n"
-    assert queue("jobs", "reschedule", 1, "--attempts", 25).out == "1: done (it is failed)\n"
+def test_a_failed_job_is_run_again_with_its_attempts_given_back(serial: Stowhand) -> None:
+    serial("jobs", "fail", 1)
+    assert serial("jobs", "fail", 1).out == "1: done (it has failed already; its error is new)\n"
+    assert serial("jobs", "reschedule", 1, "--priority", 1).out == "1: done (it is failed)\n"
+    assert serial("jobs", "reschedule", 1, "--attempts", 0).out == "1: done (it is queued)\n"
+    assert serial("jobs", "reschedule", 1, "--attempts", 25).out == "1: done (it is failed)\n"
 
 
-def test_a_delay_counts_from_now(queue: Stowhand) -> None:
-    assert queue("jobs", "reschedule", 1, "--run-at", "+1h").code == 0
-    run_at = datetime.fromisoformat(shown(queue, 1)["run_at"])
+def test_a_delay_counts_from_now(serial: Stowhand) -> None:
+    assert serial("jobs", "reschedule", 1, "--run-at", "+1h").code == 0
+    run_at = datetime.fromisoformat(shown(serial, 1)["run_at"])
     assert timedelta(minutes=59) < run_at - wall_clock() < timedelta(minutes=61)
     assert run_at.tzinfo == UTC
 
 
-def test_what_a_dead_worker_holds_is_taken_back(queue: Stowhand, claim: Callable[[], None]) -> None:
+def test_what_a_dead_worker_holds_is_taken_back(serial: Stowhand, claim: Callable[[], None]) -> None:
     claim()
     claim()
-    ended = queue("jobs", "unlock", "somebody", "w1", "--json")
+    ended = serial("jobs", "unlock", "somebody", "w1", "--json")
     assert ended.rows() == [{"id": number, "done": "done", "why": "it is queued"} for number in (1, 2)]
     assert (ended.code, ended.err) == (0, "")
-    assert {key: shown(queue, 1)[key] for key in ("state", "attempts", "resets", "worker")} == {
+    assert {key: shown(serial, 1)[key] for key in ("state", "attempts", "resets", "worker")} == {
         "state": "queued",
         "attempts": 0,
         "resets": 1,
         "worker": None,
     }
-    again = queue("jobs", "unlock", "w1")
+    again = serial("jobs", "unlock", "w1")
     assert (again.code, again.out) == (1, "")
     assert "--state processing" in again.err
 
@@ -185,19 +185,19 @@ def test_what_a_dead_worker_holds_is_taken_back(queue: Stowhand, claim: Callable
     ],
 )
 def test_what_cannot_be_is_a_mistake_in_usage_and_changes_nothing(
-    queue: Stowhand, arguments: list[object], said: str
+    serial: Stowhand, arguments: list[object], said: str
 ) -> None:
-    before = queue("jobs", "list", "--json").out
-    ended = queue("jobs", *arguments)
+    before = serial("jobs", "list", "--json").out
+    ended = serial("jobs", *arguments)
     assert (ended.code, ended.out) == (2, ""), ended.err
     assert said in ended.err
     assert "Traceback" not in ended.err
-    assert queue("jobs", "list", "--json").out == before
+    assert serial("jobs", "list", "--json").out == before
 
 
 @pytest.mark.parametrize("name", ["", "no such", "w\udc80", '{"w1"'])
-def test_a_name_that_no_worker_has_holds_nothing(queue: Stowhand, name: str, claim: Callable[[], None]) -> None:
+def test_a_name_that_no_worker_has_holds_nothing(serial: Stowhand, name: str, claim: Callable[[], None]) -> None:
     claim()
-    ended = queue("jobs", "unlock", name)
+    ended = serial("jobs", "unlock", name)
     assert (ended.code, ended.out) == (1, "")
-    assert shown(queue, 1)["state"] == "processing"
+    assert shown(serial, 1)["state"] == "processing"

@@ -20,7 +20,7 @@ from stowhand import App
 
 app = App({arguments})
 
-@app.task(queue="bank", max_attempts=3, priority=7, key="one")
+@app.task(serial="bank", max_attempts=3, priority=7, key="one")
 def charge(cents: int) -> None: ...
 """
 
@@ -64,7 +64,7 @@ def test_the_readmes_example_works_with_a_store_that_only_the_app_names(place: P
 
 
 @pytest.mark.parametrize(
-    "command", [("jobs", "list"), ("stats",), ("queues", "list"), ("cron", "list"), ("top", "--once"), ("doctor",)]
+    "command", [("jobs", "list"), ("stats",), ("serials", "list"), ("cron", "list"), ("top", "--once"), ("doctor",)]
 )
 def test_every_command_that_is_given_an_app_looks_at_the_apps_store(
     place: Place, call: Stowhand, command: tuple[str, ...]
@@ -172,10 +172,10 @@ def test_what_a_task_declares_holds_for_jobs_added_from_the_command_line(place: 
     app = place.write("'sqlite:///mine.db'")
     call("migrate", "--app", app)
     assert call("add", "charge", '{"cents": 5}', "--app", app).code == 0
-    assert call("add", "charge", '{"cents": 6}', "--app", app, "--priority", 0, "--key", "b", "--queue", "q").code == 0
+    assert call("add", "charge", '{"cents": 6}', "--app", app, "--priority", 0, "--key", "b", "--serial", "q").code == 0
     first, second = call("jobs", "list", "--json", "--app", app).rows()
-    assert [first[name] for name in ("queue", "max_attempts", "priority", "key")] == ["bank", 3, 7, "one"]
-    assert [second[name] for name in ("queue", "max_attempts", "priority", "key")] == ["q", 3, 0, "b"]
+    assert [first[name] for name in ("serial", "max_attempts", "priority", "key")] == ["bank", 3, 7, "one"]
+    assert [second[name] for name in ("serial", "max_attempts", "priority", "key")] == ["q", 3, 0, "b"]
     assert first["payload"] == {"cents": 5}
 
 
@@ -198,7 +198,7 @@ def test_what_a_task_declares_holds_for_the_items_of_a_crontab_beside_the_app(pl
     ran = call("cron", "run", "charge", "--app", app, "--crontab", "crontab")
     assert ran.code == 0, ran.err
     (job,) = call("jobs", "list", "--json", "--app", app).rows()
-    assert [job[name] for name in ("queue", "max_attempts", "priority", "key")] == ["bank", 3, 2, "one"]
+    assert [job[name] for name in ("serial", "max_attempts", "priority", "key")] == ["bank", 3, 2, "one"]
 
 
 def test_a_worker_refuses_a_crontab_whose_payload_its_task_does_not_take(place: Place, call: Stowhand) -> None:

@@ -28,7 +28,7 @@ PAYLOADS = {
 
 def job(payload: str, **more: Any) -> Job:
     at = datetime(2030, 1, 1, tzinfo=UTC)
-    given: dict[str, Any] = {"task": 'o\'b/r.i "en"', "queue": "-q'", "priority": -3, "max_attempts": 7} | more
+    given: dict[str, Any] = {"task": 'o\'b/r.i "en"', "serial": "-q'", "priority": -3, "max_attempts": 7} | more
     return Job(
         id=1, payload_text=payload, state=State.FAILED, run_at=at, attempts=0, created_at=at,
         **given,
@@ -36,13 +36,13 @@ def job(payload: str, **more: Any) -> Job:
 
 
 JOBS = [job(payload, key=f"k'$1\\ {name}") for name, payload in PAYLOADS.items()] + [
-    job("{}", task="--plain", queue=None, priority=0)
+    job("{}", task="--plain", serial=None, priority=0)
 ]
 FLAGS = ("red's", "-b")
 
 
 def told(found: Job) -> tuple[object, ...]:
-    return (found.task, found.payload_text, found.queue, found.priority, found.max_attempts, found.key, found.flags)
+    return (found.task, found.payload_text, found.serial, found.priority, found.max_attempts, found.key, found.flags)
 
 
 def wanted(one: Job) -> tuple[object, ...]:

@@ -109,7 +109,7 @@ def test_run_adds_the_job_of_an_item_for_the_minute_that_is_running(call: Stowha
     ts = datetime.fromisoformat(job["payload"].pop("_cron")["ts"])
     assert timedelta() <= wall_clock() - ts < timedelta(minutes=2)
     assert (ts.second, datetime.fromisoformat(job["run_at"])) == (0, ts.astimezone(UTC))
-    assert (job["queue"], job["max_attempts"], job["payload"]) == ("slow", 3, {"name": "Bob"})
+    assert (job["serial"], job["max_attempts"], job["payload"]) == ("slow", 3, {"name": "Bob"})
     assert call("cron", "list").out == "", "the ledger and the known items are left alone"
 
 

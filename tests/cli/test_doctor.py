@@ -50,7 +50,7 @@ def test_a_sound_installation_is_ok_from_top_to_bottom(call: Stowhand) -> None:
 def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) -> None:
     call("migrate")
     call("add", "hello", '{"name": "a"}')
-    call("queues", "pause", "mail")
+    call("serials", "pause", "mail")
     ended = call("doctor")
     assert ended.code == 0
     assert "none is alive, and 1 jobs are due" in ended.out
@@ -60,7 +60,7 @@ def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) ->
 
 
 def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = (), lately: Tally = NOTHING) -> Stats:
-    figures = Figures(states=dict.fromkeys(State, Amount()), tasks=tasks, queues=[], workers=[], paused={})
+    figures = Figures(states=dict.fromkeys(State, Amount()), tasks=tasks, serials=[], workers=[], paused={})
     counted = Counted(lately={15: Ended(lately, 900.0)})
     now = datetime(2030, 1, 1, tzinfo=UTC)
     return Stats(figures=figures, oldest_due=90.0, workers=workers, counted=counted, now=now)

@@ -11,11 +11,11 @@ from stowhand.cli.job_views import table_lines
 from stowhand.observe.safe_text import columns
 from tests.cli.conftest import Stowhand
 
-LEAST = {"id", "task", "state", "attempts", "max_attempts", "queue", "key", "priority", "run_at", "last_error"}
+LEAST = {"id", "task", "state", "attempts", "max_attempts", "serial", "key", "priority", "run_at", "last_error"}
 
 
 @pytest.fixture
-def queue(call: Stowhand) -> Stowhand:
+def serial(call: Stowhand) -> Stowhand:
     """The same program, its schema installed."""
     assert call("migrate").code == 0
     return call
@@ -36,12 +36,12 @@ def test_migrate_installs_once_and_then_has_nothing_to_do(call: Stowhand) -> Non
     assert call("migrate", "--plan").out == ""
 
 
-def test_add_prints_the_id_and_list_shows_every_field(queue: Stowhand) -> None:
-    options = ["--queue", "q", "--key", "k", "--max-attempts", 3, "--priority", -2, "--flag", "a", "--flag", "b"]
-    added = queue("add", "mail/send", '{"to": ["a", 1.5, null]}', *options, "--run-at", "2031-02-03T04:05:06+01:00")
+def test_add_prints_the_id_and_list_shows_every_field(serial: Stowhand) -> None:
+    options = ["--serial", "q", "--key", "k", "--max-attempts", 3, "--priority", -2, "--flag", "a", "--flag", "b"]
+    added = serial("add", "mail/send", '{"to": ["a", 1.5, null]}', *options, "--run-at", "2031-02-03T04:05:06+01:00")
     assert added.code == 0, added.err
     assert added.err == ""
-    (row,) = queue("jobs", "list", "--json").rows()
+    (row,) = serial("jobs", "list", "--json").rows()
     assert row.keys() >= LEAST
     assert (
         row
@@ -50,7 +50,7 @@ def test_add_prints_the_id_and_list_shows_every_field(queue: Stowhand) -> None:
             "task": "mail/send",
             "state": "queued",
             "payload": {"to": ["a", 1.5, None]},
-            "queue": "q",
+            "serial": "q",
             "key": "k",
             "attempts": 0,
             "max_attempts": 3,
@@ -69,121 +69,121 @@ def test_a_payload_may_come_from_stdin(stowhand: Stowhand) -> None:
     assert stowhand("jobs", "list", "--json").rows()[0]["payload"] == {"name": "Zoë"}
 
 
-def test_a_delay_counts_from_now(queue: Stowhand) -> None:
-    queue("add", "later", "--run-at", "+1h")
-    queue("add", "now")
-    later, now = (row["run_at"] for row in queue("jobs", "list", "--json").rows())
+def test_a_delay_counts_from_now(serial: Stowhand) -> None:
+    serial("add", "later", "--run-at", "+1h")
+    serial("add", "now")
+    later, now = (row["run_at"] for row in serial("jobs", "list", "--json").rows())
     assert later > now
 
 
-def test_a_job_may_expire(queue: Stowhand) -> None:
-    refused = queue("add", "hello", "--expires", "soon")
+def test_a_job_may_expire(serial: Stowhand) -> None:
+    refused = serial("add", "hello", "--expires", "soon")
     assert (refused.code, "--expires" in refused.err) == (2, True)
-    assert queue("add", "hello", "--run-at", "2020-01-01T00:00Z", "--expires", "10m").code == 0
-    assert queue("worker", "--once").code == 0
-    (row,) = queue("jobs", "list", "--state", "canceled", "--json").rows()
+    assert serial("add", "hello", "--run-at", "2020-01-01T00:00Z", "--expires", "10m").code == 0
+    assert serial("worker", "--once").code == 0
+    (row,) = serial("jobs", "list", "--state", "canceled", "--json").rows()
     assert row["last_error"] == "it expired before its first attempt"
 
 
-def test_the_preset_and_the_settings_decide_how_often_a_job_is_tried(queue: Stowhand, folder: Path) -> None:
+def test_the_preset_and_the_settings_decide_how_often_a_job_is_tried(serial: Stowhand, folder: Path) -> None:
     (folder / "stowhand.toml").write_text("preset = 'service'\n")
-    queue("add", "hello")
-    queue("add", "hello", "--max-attempts", 7)
-    assert [row["max_attempts"] for row in queue("jobs", "list", "--json").rows()] == [5, 7]
+    serial("add", "hello")
+    serial("add", "hello", "--max-attempts", 7)
+    assert [row["max_attempts"] for row in serial("jobs", "list", "--json").rows()] == [5, 7]
 
 
-def test_a_task_is_checked_only_where_the_tasks_are_named(queue: Stowhand) -> None:
-    assert queue("add", "helo").code == 0
-    assert queue("add", "hello", "--tasks", "tasks").code == 0
-    assert queue("add", "helo", "--tasks", "tasks").code == 2
+def test_a_task_is_checked_only_where_the_tasks_are_named(serial: Stowhand) -> None:
+    assert serial("add", "helo").code == 0
+    assert serial("add", "hello", "--tasks", "tasks").code == 0
+    assert serial("add", "helo", "--tasks", "tasks").code == 2
 
 
-def test_a_list_can_be_narrowed_and_paged(queue: Stowhand) -> None:
+def test_a_list_can_be_narrowed_and_paged(serial: Stowhand) -> None:
     for number in range(3):
-        queue("add", "a", "--queue", f"q{number}")
-    queue("add", "b", "--key", "k")
+        serial("add", "a", "--serial", f"q{number}")
+    serial("add", "b", "--key", "k")
 
     def ids(*options: object) -> list[int]:
-        return [row["id"] for row in queue("jobs", "list", "--json", *options).rows()]
+        return [row["id"] for row in serial("jobs", "list", "--json", *options).rows()]
 
     everything = ids()
     assert len(everything) == 4
     assert ids("--task", "a") == everything[:3]
-    assert ids("--queue", "q1") == [everything[1]]
+    assert ids("--serial", "q1") == [everything[1]]
     assert ids("--key", "k") == [everything[3]]
     assert ids("--limit", 2) == everything[:2]
     assert ids("--after", everything[1]) == everything[2:]
     assert ids("--state", "failed", "--state", "errored") == []
     assert ids("--state", "failed", "--state", "queued") == everything
-    assert f"--after {everything[1]}" in queue("jobs", "list", "--limit", 2).err
+    assert f"--after {everything[1]}" in serial("jobs", "list", "--limit", 2).err
 
 
-def test_the_table_has_aligned_columns_and_cannot_drive_the_terminal(queue: Stowhand) -> None:
-    queue("add", "hello", "--key", "r\u202egth")
-    queue("add", "a-much-longer-name", '{"x": "\\u001b[2J"}')
-    lines = queue("jobs", "list").out.splitlines()
-    assert " ".join(lines[0].split()) == "ID STATE TASK ATTEMPTS QUEUE KEY PRIORITY RUN AT LAST ERROR"
+def test_the_table_has_aligned_columns_and_cannot_drive_the_terminal(serial: Stowhand) -> None:
+    serial("add", "hello", "--key", "r\u202egth")
+    serial("add", "a-much-longer-name", '{"x": "\\u001b[2J"}')
+    lines = serial("jobs", "list").out.splitlines()
+    assert " ".join(lines[0].split()) == "ID STATE TASK ATTEMPTS SERIAL KEY PRIORITY RUN AT LAST ERROR"
     assert {line.index("0/25") + len("0/25") for line in lines[1:]} == {lines[0].index("ATTEMPTS") + len("ATTEMPTS")}
     assert "\\u202e" in lines[1]
-    assert "\x1b" not in queue("jobs", "show", 2).out
+    assert "\x1b" not in serial("jobs", "show", 2).out
 
 
-def test_an_empty_list_is_empty_on_stdout(queue: Stowhand) -> None:
-    assert queue("jobs", "list").out == ""
-    assert queue("jobs", "list", "--json").out == ""
+def test_an_empty_list_is_empty_on_stdout(serial: Stowhand) -> None:
+    assert serial("jobs", "list").out == ""
+    assert serial("jobs", "list", "--json").out == ""
 
 
-def test_show_tells_everything_about_one_job(queue: Stowhand) -> None:
-    queue("add", "hello", '{"name": "Bobby"}')
-    page = queue("jobs", "show", 1)
+def test_show_tells_everything_about_one_job(serial: Stowhand) -> None:
+    serial("add", "hello", '{"name": "Bobby"}')
+    page = serial("jobs", "show", 1)
     assert page.code == 0
     assert "payload" in page.out
     assert "Bobby" in page.out
-    assert queue("jobs", "show", 1, "--json").rows()[0]["payload"] == {"name": "Bobby"}
-    missing = queue("jobs", "show", 99)
+    assert serial("jobs", "show", 1, "--json").rows()[0]["payload"] == {"name": "Bobby"}
+    missing = serial("jobs", "show", 99)
     assert (missing.code, missing.out) == (1, "")
     assert "no job 99" in missing.err
 
 
-def test_each_action_prints_each_answer_and_fails_if_one_was_refused(queue: Stowhand) -> None:
+def test_each_action_prints_each_answer_and_fails_if_one_was_refused(serial: Stowhand) -> None:
     for _ in range(3):
-        queue("add", "hello")
-    canceled = queue("jobs", "cancel", 1, 99)
+        serial("add", "hello")
+    canceled = serial("jobs", "cancel", 1, 99)
     assert canceled.code == 1
     assert [line.partition(":")[0] for line in canceled.out.splitlines()] == ["1", "99"]
     assert canceled.out.splitlines()[0].startswith("1: done")
     assert canceled.out.splitlines()[1].startswith("99: missing")
-    assert queue("jobs", "list", "--state", "canceled", "--json").rows()[0]["id"] == 1
-    assert queue("jobs", "retry", 1).code == 0
-    assert queue("jobs", "remove", 2, 3).code == 0
-    assert [row["id"] for row in queue("jobs", "list", "--json").rows()] == [1]
+    assert serial("jobs", "list", "--state", "canceled", "--json").rows()[0]["id"] == 1
+    assert serial("jobs", "retry", 1).code == 0
+    assert serial("jobs", "remove", 2, 3).code == 0
+    assert [row["id"] for row in serial("jobs", "list", "--json").rows()] == [1]
 
 
-def test_an_id_that_no_job_can_have_is_a_mistake_in_usage(queue: Stowhand) -> None:
+def test_an_id_that_no_job_can_have_is_a_mistake_in_usage(serial: Stowhand) -> None:
     for arguments in (("show",), ("retry",), ("remove",), ("list", "--after")):
-        ended = queue("jobs", *arguments, 2**63)
+        ended = serial("jobs", *arguments, 2**63)
         assert (ended.code, ended.out) == (2, "")
         assert "Traceback" not in ended.err
-    assert queue("jobs", "show", 2**63 - 1).code == 1
+    assert serial("jobs", "show", 2**63 - 1).code == 1
 
 
-def test_answers_for_programs_are_json_lines(queue: Stowhand) -> None:
-    queue("add", "hello")
-    done, missing = queue("jobs", "cancel", 1, 99, "--json").rows()
+def test_answers_for_programs_are_json_lines(serial: Stowhand) -> None:
+    serial("add", "hello")
+    done, missing = serial("jobs", "cancel", 1, 99, "--json").rows()
     assert (done["id"], done["done"]) == (1, "done")
     assert (missing["id"], missing["done"]) == (99, "missing")
 
 
-def test_a_job_can_be_removed_by_its_key(queue: Stowhand) -> None:
-    queue("add", "hello", "--key", "k")
-    assert queue("jobs", "remove", "--key", "k").code == 0
-    assert queue("jobs", "remove", "--key", "k").code == 1
-    assert queue("jobs", "list", "--json").out == ""
+def test_a_job_can_be_removed_by_its_key(serial: Stowhand) -> None:
+    serial("add", "hello", "--key", "k")
+    assert serial("jobs", "remove", "--key", "k").code == 0
+    assert serial("jobs", "remove", "--key", "k").code == 1
+    assert serial("jobs", "list", "--json").out == ""
 
 
-def test_json_is_ascii_so_that_it_may_be_looked_at(queue: Stowhand) -> None:
-    queue("add", "hello", json.dumps({"name": "Zoë \u202e"}, ensure_ascii=False))
-    assert queue("jobs", "list", "--json").out.isascii()
+def test_json_is_ascii_so_that_it_may_be_looked_at(serial: Stowhand) -> None:
+    serial("add", "hello", json.dumps({"name": "Zoë \u202e"}, ensure_ascii=False))
+    assert serial("jobs", "list", "--json").out.isascii()
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -201,66 +201,66 @@ def test_a_table_fits_its_terminal_whatever_names_are_like(width: int) -> None:
     assert "\x1b[" in "".join(table_lines(rows, width, painted=True)[2]), "a state has a colour where it is wanted"
 
 
-def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_the_error(queue: Stowhand) -> None:
-    ids = [queue("add", "hello").out.strip() for _ in range(3)]
-    queue("jobs", "fail", ids[0], "--reason", "LookupError: no such order")
-    assert [row["id"] for row in queue("jobs", "list", "--newest", "--limit", 2, "--json").rows()] == [3, 2]
-    assert [row["id"] for row in queue("jobs", "list", "--newest", "--after", 2, "--json").rows()] == [1]
-    assert [row["id"] for row in queue("jobs", "list", "--error", "NO SUCH", "--json").rows()] == [1]
-    assert queue("jobs", "list", "--worker", "w").err == "No jobs.\n"
-    assert len(queue("jobs", "list", "--since", "1h", "--until", "2100-01-01", "--json").rows()) == 3
-    assert queue("jobs", "list", "--until", "1h", "--json").rows() == []
-    refused = queue("jobs", "list", "--since", "yesterday")
+def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_the_error(serial: Stowhand) -> None:
+    ids = [serial("add", "hello").out.strip() for _ in range(3)]
+    serial("jobs", "fail", ids[0], "--reason", "LookupError: no such order")
+    assert [row["id"] for row in serial("jobs", "list", "--newest", "--limit", 2, "--json").rows()] == [3, 2]
+    assert [row["id"] for row in serial("jobs", "list", "--newest", "--after", 2, "--json").rows()] == [1]
+    assert [row["id"] for row in serial("jobs", "list", "--error", "NO SUCH", "--json").rows()] == [1]
+    assert serial("jobs", "list", "--worker", "w").err == "No jobs.\n"
+    assert len(serial("jobs", "list", "--since", "1h", "--until", "2100-01-01", "--json").rows()) == 3
+    assert serial("jobs", "list", "--until", "1h", "--json").rows() == []
+    refused = serial("jobs", "list", "--since", "yesterday")
     assert refused.code == 2
     assert "or a moment: 2030-01-31T09:00:00Z" in refused.err
 
 
-def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(queue: Stowhand) -> None:
+def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhand) -> None:
     for task in ("send", "send", "keep", "drop"):
-        assert queue("add", task).code == 0
-    assert queue("jobs", "remove", "--task", "drop", "--state", "queued", "-y").out == "4: done\n"
-    rescheduled = queue("jobs", "reschedule", "--task", "send", "--priority", 7, "--yes")
+        assert serial("add", task).code == 0
+    assert serial("jobs", "remove", "--task", "drop", "--state", "queued", "-y").out == "4: done\n"
+    rescheduled = serial("jobs", "reschedule", "--task", "send", "--priority", 7, "--yes")
     assert (rescheduled.code, rescheduled.out) == (0, "1: done (it is queued)\n2: done (it is queued)\n")
-    assert [row["priority"] for row in queue("jobs", "list", "--json").rows()] == [7, 7, 0]
-    assert queue("jobs", "cancel", "--task", "send", "--until", "0s", "-y").out == "1: done\n2: done\n"
-    assert queue("jobs", "remove", "--all", "-y").out == "3: done\n"
-    assert queue("jobs", "remove", "--all", "-y").err == "No such jobs.\n"
-    assert queue("jobs", "list").err == "No jobs.\n"
+    assert [row["priority"] for row in serial("jobs", "list", "--json").rows()] == [7, 7, 0]
+    assert serial("jobs", "cancel", "--task", "send", "--until", "0s", "-y").out == "1: done\n2: done\n"
+    assert serial("jobs", "remove", "--all", "-y").out == "3: done\n"
+    assert serial("jobs", "remove", "--all", "-y").err == "No such jobs.\n"
+    assert serial("jobs", "list").err == "No jobs.\n"
 
 
-def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_said(queue: Stowhand) -> None:
-    queue("add", "send")
-    asked = queue("jobs", "cancel", "--task", "send")
+def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_said(serial: Stowhand) -> None:
+    serial("add", "send")
+    asked = serial("jobs", "cancel", "--task", "send")
     assert (asked.code, asked.out) == (1, "")
     assert "Cancel 1 queued, errored, processing job of task send?" in asked.err
     for nothing_said in (("cancel",), ("remove", "-y"), ("cancel", "1", "--task", "send"), ("remove", "1", "--all")):
-        refused = queue("jobs", *nothing_said)
+        refused = serial("jobs", *nothing_said)
         assert refused.code == 2
         assert "describe them" in refused.err
-    assert [row["state"] for row in queue("jobs", "list", "--json").rows()] == ["queued"]
+    assert [row["state"] for row in serial("jobs", "list", "--json").rows()] == ["queued"]
 
 
-def test_show_lists_the_tries_of_a_job_and_failures_groups_them(queue: Stowhand, folder: Path) -> None:
+def test_show_lists_the_tries_of_a_job_and_failures_groups_them(serial: Stowhand, folder: Path) -> None:
     (folder / "tasks").mkdir(exist_ok=True)
     (folder / "tasks" / "mail.py").write_text("def mail(payload):\n    return payload['to']\n")
     for _ in range(2):
-        assert queue("add", "mail", "{}", "--max-attempts", 1).code == 0
-    assert queue("jobs", "fail", 2, "--reason", "enough").code == 0
-    assert queue("worker", "--once").code == 0
-    shown = queue("jobs", "show", 1).out.splitlines()
+        assert serial("add", "mail", "{}", "--max-attempts", 1).code == 0
+    assert serial("jobs", "fail", 2, "--reason", "enough").code == 0
+    assert serial("worker", "--once").code == 0
+    shown = serial("jobs", "show", 1).out.splitlines()
     assert shown[-2].split() == ["ROUND", "ATTEMPT", "ENDED", "OUTCOME", "ERROR", "CLASS", "WORKER", "ERROR"]
     assert shown[-1].split()[:2] == ["1", "1"]
     assert "error" in shown[-1]
     assert "KeyError" in shown[-1]
-    (row,) = queue("jobs", "show", 1, "--json").rows()
+    (row,) = serial("jobs", "show", 1, "--json").rows()
     (entry,) = row["tries"]
     assert (entry["number"], entry["outcome"], entry["error_class"]) == (1, "error", "KeyError")
     assert row["last_worker"] == entry["worker"]
-    assert [line.split()[:3] for line in queue("jobs", "failures").out.splitlines()[1:]] == [
+    assert [line.split()[:3] for line in serial("jobs", "failures").out.splitlines()[1:]] == [
         ["1", "mail", "KeyError"],
         ["1", "mail", "by"],
     ]
-    groups = queue("jobs", "failures", "--json").rows()
+    groups = serial("jobs", "failures", "--json").rows()
     assert [(one["task"], one["error_class"], one["jobs"], one["latest"]) for one in groups] == [
         ("mail", "KeyError", 1, 1),
         ("mail", "by hand", 1, 2),

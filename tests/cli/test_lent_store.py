@@ -107,7 +107,7 @@ def test_what_failed_is_grouped_for_the_tasks_of_the_token(lent: Lent, call: Sto
         assert said.code == 0, said.err
         assert [(row["task"], row["jobs"]) for row in said.rows()] == groups
         assert {(row["error_class"], row["error"]) for row in said.rows()} == {("by hand", "no such customer")}
-    for token in (make_token(tokens, "q", "read", queues=("q",)), lent.limited):
+    for token in (make_token(tokens, "q", "read", serials=("q",)), lent.limited):
         refused = call("jobs", "failures", "-c", lent.url, "--token", token)
         assert (refused.code, refused.out) == (1, "")
         assert "scope" in refused.err

@@ -19,97 +19,100 @@ BROKEN = ("add", "hello", "{}", "--max-attempts", 1)
 
 
 @pytest.fixture
-def queue(call: Stowhand) -> Stowhand:
+def serial(call: Stowhand) -> Stowhand:
     assert call("migrate").code == 0
     return call
 
 
-def test_a_worker_that_starts_names_tasks_with_due_jobs_that_no_worker_has(queue: Stowhand) -> None:
-    queue("add", "unknown/task")
-    queue("add", "unknown/task")
-    queue("add", "later/task", "--run-at", "+1h")
-    queue("add", "hello", '{"name": "a"}')
-    worked = queue("worker", "--once")
+def test_a_worker_that_starts_names_tasks_with_due_jobs_that_no_worker_has(serial: Stowhand) -> None:
+    serial("add", "unknown/task")
+    serial("add", "unknown/task")
+    serial("add", "later/task", "--run-at", "+1h")
+    serial("add", "hello", '{"name": "a"}')
+    worked = serial("worker", "--once")
     assert worked.code == 0
     assert "Jobs are due of tasks that no worker has: unknown/task (2); start a worker that has them" in worked.err
 
 
-def test_explain_says_every_reason_and_what_to_do(queue: Stowhand) -> None:
-    queue("add", "unknown/task", "--queue", "mail", "--run-at", "+1h")
-    queue("queues", "pause", "mail")
-    said = queue("jobs", "explain", 1)
+def test_explain_says_every_reason_and_what_to_do(serial: Stowhand) -> None:
+    serial("add", "unknown/task", "--serial", "mail", "--run-at", "+1h")
+    serial("serials", "pause", "mail")
+    said = serial("jobs", "explain", 1)
     assert said.code == 0
     first, *lines = said.out.splitlines()
     assert first == "1 (unknown/task) is queued:"
     assert lines[0].startswith("  it is not due before ")
     assert lines[1] == "    -> stowhand jobs reschedule 1 --run-at +0s, to have it run at once"
-    assert "    -> stowhand queues resume mail" in lines
+    assert "    -> stowhand serials resume mail" in lines
     assert "    -> start one that has the task: stowhand worker --app MODULE:APP, or --tasks FOLDER" in lines
-    codes = [row["code"] for row in queue("jobs", "explain", 1, "--json").rows()]
-    assert codes == ["not_due", "queue_paused", "no_worker"]
-    several = queue("jobs", "explain", 1, 2, 1)
+    codes = [row["code"] for row in serial("jobs", "explain", 1, "--json").rows()]
+    assert codes == ["not_due", "serial_paused", "no_worker"]
+    several = serial("jobs", "explain", 1, 2, 1)
     assert (several.code, several.out.count("1 (")) == (1, 2)
     assert "there is no job 2" in several.err
-    assert len(queue("jobs", "explain", 1, 1, "--json").rows()) == 2 * len(codes)
-    missing = queue("jobs", "explain", 2)
+    assert len(serial("jobs", "explain", 1, 1, "--json").rows()) == 2 * len(codes)
+    missing = serial("jobs", "explain", 2)
     assert (missing.code, missing.err) == (1, "error: there is no job 2\n")
 
 
-def test_purge_counts_first_if_asked_and_then_deletes(queue: Stowhand) -> None:
-    queue("add", "hello", '{"name": "a"}')
-    queue(*BROKEN)
-    queue("worker", "--once")
-    assert queue("jobs", "purge", "--completed", "1h", "--failed", "1h").out == "Deleted: 0 completed, 0 failed\n"
-    dry = queue("jobs", "purge", "--completed", "0s", "--failed", "0s", "--canceled", "14d", "--dry-run")
+def test_purge_counts_first_if_asked_and_then_deletes(serial: Stowhand) -> None:
+    serial("add", "hello", '{"name": "a"}')
+    serial(*BROKEN)
+    serial("worker", "--once")
+    assert serial("jobs", "purge", "--completed", "1h", "--failed", "1h").out == "Deleted: 0 completed, 0 failed\n"
+    dry = serial("jobs", "purge", "--completed", "0s", "--failed", "0s", "--canceled", "14d", "--dry-run")
     assert dry.out == "Would delete: 1 completed, 1 failed, 0 canceled\n"
-    (counts,) = queue("jobs", "purge", "--failed", "0s", "--json").rows()
+    (counts,) = serial("jobs", "purge", "--failed", "0s", "--json").rows()
     assert counts == {"dry_run": False, "failed": 1}
-    assert [row["state"] for row in queue("jobs", "list", "--state", "completed", "--json").rows()] == ["completed"]
-    assert queue("jobs", "purge", "--completed", "0s").out == "Deleted: 1 completed\n"
+    assert [row["state"] for row in serial("jobs", "list", "--state", "completed", "--json").rows()] == ["completed"]
+    assert serial("jobs", "purge", "--completed", "0s").out == "Deleted: 1 completed\n"
 
 
-def test_purge_without_an_age_or_with_nonsense_is_refused(queue: Stowhand) -> None:
+def test_purge_without_an_age_or_with_nonsense_is_refused(serial: Stowhand) -> None:
     for arguments in ((), ("--completed", "soon"), ("--failed", "-1d"), ("--failed", "14"), ("--completed", " 1.5 ")):
-        refused = queue("jobs", "purge", *arguments)
+        refused = serial("jobs", "purge", *arguments)
         assert refused.code == 2, refused
-    assert "'14' has no unit; write for example 14d" in queue("jobs", "purge", "--completed", "14").err
+    assert "'14' has no unit; write for example 14d" in serial("jobs", "purge", "--completed", "14").err
 
 
-def test_failed_ones_are_counted_and_retried_all_at_once(queue: Stowhand, stowhand: Stowhand) -> None:
+def test_failed_ones_are_counted_and_retried_all_at_once(serial: Stowhand, stowhand: Stowhand) -> None:
     for _ in range(3):
-        queue(*BROKEN)
-    queue(*BROKEN, "--queue", "q")
-    queue("worker", "--once")
+        serial(*BROKEN)
+    serial(*BROKEN, "--serial", "q")
+    serial("worker", "--once")
     denied = stowhand("jobs", "retry", "--failed", stdin="n\n")
     assert denied.code == 1
     assert "Retry 4 failed jobs? [y/N]" in denied.err
     assert "Nothing was changed." in denied.err
-    assert queue("jobs", "retry", "--failed", "--until", "1h", "-y").err == "No such jobs.\n"
-    assert queue("jobs", "retry", "--error", "no such text", "-y").err == "No such jobs.\n"
-    narrowed = ("--queue", "q", "--task", "hello", "--error", "KeyError", "--since", "1h")
+    assert serial("jobs", "retry", "--failed", "--until", "1h", "-y").err == "No such jobs.\n"
+    assert serial("jobs", "retry", "--error", "no such text", "-y").err == "No such jobs.\n"
+    narrowed = ("--serial", "q", "--task", "hello", "--error", "KeyError", "--since", "1h")
     one = stowhand("jobs", "retry", *narrowed, stdin="y\n")
     assert (one.code, one.out) == (0, "4: done\n")
-    assert "Retry 1 failed job of task hello in queue q with an error that says 'KeyError' since 1h ago?" in one.err
-    rest = queue("jobs", "retry", "--all", "--yes", "--json").rows()
+    assert (
+        "Retry 1 failed job of task hello of the serial key q with an error that says 'KeyError' since 1h ago?"
+        in one.err
+    )
+    rest = serial("jobs", "retry", "--all", "--yes", "--json").rows()
     assert [(row["id"], row["done"]) for row in rest] == [(1, "done"), (2, "done"), (3, "done")]
-    assert len(queue("jobs", "list", "--state", "queued", "--json").rows()) == 4
+    assert len(serial("jobs", "list", "--state", "queued", "--json").rows()) == 4
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "remove", "complete", "fail"])
-def test_every_verb_takes_ids_or_the_same_filters_and_never_both(queue: Stowhand, verb: str) -> None:
+def test_every_verb_takes_ids_or_the_same_filters_and_never_both(serial: Stowhand, verb: str) -> None:
     for arguments in ((), (1, "--task", "t"), (1, "--all"), (1, "--since", "1h"), ("-y",)):
-        assert queue("jobs", verb, *arguments).code == 2, arguments
+        assert serial("jobs", verb, *arguments).code == 2, arguments
     for narrowed in (("--task", "t"), ("--error", "x"), ("--since", "1h"), ("--state", "queued"), ("--worker", "w")):
-        assert queue("jobs", verb, *narrowed, "-y").err == "No such jobs.\n"
+        assert serial("jobs", verb, *narrowed, "-y").err == "No such jobs.\n"
 
 
-def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
-    queue("add", "hello", '{"name": "a"}')
-    queue(*BROKEN)
-    queue("worker", "--once")
-    queue("add", "other")
-    queue("queues", "pause", "mail")
-    said = queue("stats").out
+def test_stats_tell_how_many_stand_where_and_who_works(serial: Stowhand) -> None:
+    serial("add", "hello", '{"name": "a"}')
+    serial(*BROKEN)
+    serial("worker", "--once")
+    serial("add", "other")
+    serial("serials", "pause", "mail")
+    said = serial("stats").out
     assert "1 queued" in said
     assert "1 completed" in said
     assert "No workers." in said, "it has said goodbye"
@@ -118,7 +121,7 @@ def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
     assert line == ["0", "0", "0", "1"]
     assert counted[1:4] == ["1", "0", "0"], "failed, retried, reset, as the worker counted when it ended"
     assert all(time.endswith(("ms", "s")) for time in counted[4:])
-    found = json.loads(queue("stats", "--json").out)
+    found = json.loads(serial("stats", "--json").out)
     assert found["states"]["failed"] == 1
     lately = found["finished"]["15m"]
     assert (lately["completed"], lately["failed"], lately["canceled"]) == (1, 1, 0)
@@ -131,10 +134,10 @@ def test_stats_tell_how_many_stand_where_and_who_works(queue: Stowhand) -> None:
 
 
 @pytest.mark.parametrize("history", [("--history", "none"), ()])
-def test_stats_count_what_ended_with_any_history(queue: Stowhand, history: tuple[str, ...]) -> None:
-    queue("add", "hello", '{"name": "a"}')
-    queue("worker", "--once", *history)
-    lately = json.loads(queue("stats", "--json").out)["finished"]["15m"]
+def test_stats_count_what_ended_with_any_history(serial: Stowhand, history: tuple[str, ...]) -> None:
+    serial("add", "hello", '{"name": "a"}')
+    serial("worker", "--once", *history)
+    lately = json.loads(serial("stats", "--json").out)["finished"]["15m"]
     assert (lately["completed"], lately["failed"], lately["canceled"]) == (1, 0, 0)
 
 

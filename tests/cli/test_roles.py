@@ -32,7 +32,7 @@ def test_an_enqueuer_adds_and_a_worker_runs_from_the_command_line(
         "    if payload.get('again'):\n"
         "        await helpers.add_job('hello', {}, queue_name='q')\n"
     )
-    for arguments in (["hello", '{"again": true}'], ["hello", "{}", "--queue", "q"], ["hello", "--key", "k"]):
+    for arguments in (["hello", '{"again": true}'], ["hello", "{}", "--serial", "q"], ["hello", "--key", "k"]):
         added = call("add", *arguments, "-c", logins.url("enqueuer"))
         assert added.code == 0, added.err
     worked = stowhand("worker", "--once", "-c", logins.url("worker"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Stowhand, command
-from tests.remote.server.lending import Client, claiming
+from tests.remote.server.lending import Client
 from tests.support import forked
 from tests.support.jobs_table import jobs_table
 
@@ -62,12 +62,12 @@ def serving(folder: Path) -> Iterator[Serving]:
 def test_a_served_store_ends_its_polls_and_itself_at_a_signal(serving: Serving) -> None:
     client, later = Client(serving.url), Client(serving.url)
     assert client.claim() == []
-    poll = json.dumps(claiming(wait=30)).encode()
-    client.connection.request("POST", "/v1/claim", poll, {"content-type": "application/json"})
+    poll = json.dumps({"wait": 30, "wake_count": client.post("due").body["wake_count"]}).encode()
+    client.connection.request("POST", "/v1/due", poll, {"content-type": "application/json"})
     assert later.get("/v1/terms").status == 200, "so the poll has been read too"
     serving.process.send_signal(signal.SIGTERM)
     with client.connection.getresponse() as answer:
-        assert (answer.status, json.load(answer)["claims"]) == (200, []), "it was answered, not cut off"
+        assert (answer.status, json.load(answer)["seconds"]) == (200, None), "it was answered, not cut off"
     assert serving.process.wait(60) == 0
     client.close()
     later.close()
@@ -102,14 +102,14 @@ import msgspec
 from stowhand import App
 
 def marked(job):
-    return msgspec.structs.replace(job, flags=(*job.flags, job.queue))
+    return msgspec.structs.replace(job, flags=(*job.flags, job.serial))
 
 app = App("sqlite:///mine.db", include=["bank"], on_enqueue=[marked])
 """
 BANK = """\
 from shop import app
 
-@app.task(queue="bank", max_attempts=3)
+@app.task(serial="bank", max_attempts=3)
 def charge(cents: int) -> None: ...
 """
 
@@ -122,7 +122,7 @@ def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_
     try:
         body = client.post("enqueue", jobs=[{"task": "charge", "payload": '{"cents":5}', "priority": 2}]).body
         (job,) = body["jobs"]
-        assert [job[name] for name in ("queue", "max_attempts", "priority")] == ["bank", 3, 2]
+        assert [job[name] for name in ("serial", "max_attempts", "priority")] == ["bank", 3, 2]
         assert job["flags"] == ["bank"], "it has passed the App's on_enqueue, with what its task declares"
         client.post("enqueue", jobs=[{"task": "charge", "payload": "{}"}]).refused(400, "invalid job")
         assert (folder / "mine.db").exists()
@@ -187,9 +187,9 @@ def test_the_file_of_tokens_is_named_by_option_or_variable(
     [
         (("--scope", "everything"), "there are: act, add, claim, enqueue, payload, read"),
         (("--scope", ","), "none given"),
-        (("--queue", "q"), "cannot be limited by queue"),
+        (("--serial", "q"), "cannot be limited by serial key"),
         (("--scope", "read,act", "--task", "a"), "act and add are for the dashboard"),
-        (("--scope", "add", "--queue", "q"), "act and add are for the dashboard"),
+        (("--scope", "add", "--serial", "q"), "act and add are for the dashboard"),
         (("--task", "a\nb"), "--task"),
         (("--expires", "soon"), "no duration"),
         (("--expires", "0s"), "longer than nothing"),

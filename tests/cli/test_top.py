@@ -26,8 +26,8 @@ PROGRAM = (sys.executable, "-m", "stowhand.cli")
 
 def fill(url: str) -> None:
     async def enqueue(store: QueueStore) -> None:
-        await store.jobs.enqueue_many([NewJob(task="send")] * 3 + [NewJob(task="stuck", queue="mail")])
-        await store.operate.pause_queue("mail")
+        await store.jobs.enqueue_many([NewJob(task="send")] * 3 + [NewJob(task="stuck", serial="mail")])
+        await store.operate.pause_serial("mail")
 
     with_store(url, enqueue)
 
@@ -97,7 +97,7 @@ def test_on_eighty_columns_names_give_way_and_no_count_is_cut() -> None:
     long = "a_task_with_a_name_that_is_longer_than_anybody_would_write_it"
     amount = Amount(123_456_789)
     line = LiveCounts(name=long, queued=amount, due=amount, processing=amount, failed=amount)
-    figures = Figures(states={}, tasks=[line], queues=[], workers=[], paused={})
+    figures = Figures(states={}, tasks=[line], serials=[], workers=[], paused={})
     stats = Stats(figures=figures, oldest_due=0.0, workers=[], now=datetime(2030, 1, 1, tzinfo=UTC))
     rows = list(_tasks(stats, 80))
     assert all(len(row) <= 80 for row in rows)

@@ -67,7 +67,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
         (("add", "hello", "--run-at", "2030-01-31T09:00:00"), "time zone"),
         (("add", "hello", "--run-at", "+5parsecs"), "unit of time"),
         (("add", "hello", "--key-mode", "replace"), "--key"),
-        (("add", "hello", "--max-attempts", "0"), "max_attempts"),
+        (("add", "hello", "--max-attempts", "0"), "--max-attempts: 0"),
         (("add", "hello", "--priority", "99999999999"), "priority"),
         (("add", "helo", "--tasks", "tasks"), "did you mean 'hello'?"),
     ],

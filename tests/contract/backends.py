@@ -174,7 +174,7 @@ class PostgresBackend:
         return {row["id"]: as_text(row) for row in rows}
 
     def empty(self) -> None:
-        """No jobs, no queues, no crontab; what the migrations wrote stays."""
+        """No jobs, no serial keys, no crontab; what the migrations wrote stays."""
         empty(self._own_connection())
         if self._refuses:
             self._look("DROP FUNCTION refuse() CASCADE")

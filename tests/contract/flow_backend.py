@@ -30,7 +30,7 @@ from tests.contract.table_backend import NotOffered
 from tests.support.flow_keys import FlowKeys
 
 RETRIES = 24
-FOREIGN = ("queue", "key", "flags", "max_resets", "max_attempts")
+FOREIGN = ("serial", "key", "flags", "max_resets", "max_attempts")
 """What a job of a queue of ours may have and a flow's has not."""
 
 # Beside the time that the server's clock takes itself, which is little.
@@ -350,7 +350,7 @@ def made_job(job_id: Any, job: NewJob, due: datetime, now: datetime) -> Job:
         task=job.task,
         payload_text=job.payload,
         state=State.QUEUED,
-        queue=None,
+        serial=None,
         priority=job.priority,
         run_at=due,
         attempts=0,

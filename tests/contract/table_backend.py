@@ -1,4 +1,4 @@
-"""A user's table in the clothes of a queue, so that the suite can be run on it.
+"""A user's table in the clothes of a serial key, so that the suite can be run on it.
 
 What a table's store offers is its own (``claim``, ``settle``, the heart …). What it leaves to the application is done
 here as an application does it, in plain SQL: inserting, looking, asking for a cancellation.
@@ -30,8 +30,8 @@ from tests.contract.backends import Image, Secrets, raising
 
 RETRIES = 24
 RESETS = 5
-PLAIN = {"queue", "key", "flags", "max_resets", "max_attempts"}
-"""What a job of a queue may have and a record has not."""
+PLAIN = {"serial", "key", "flags", "max_resets", "max_attempts"}
+"""What a job of a serial key may have and a record has not."""
 
 OWN = ("task text", "payload text", "priority int")
 """The application's columns."""
@@ -243,7 +243,7 @@ class AdaptedStore:
             task=row["task"],
             payload_text=row["payload"],
             state=state,
-            queue=None,
+            serial=None,
             priority=row["priority"],
             run_at=moment(row["process_after"]),
             attempts=failures + began,

@@ -205,11 +205,11 @@ async def test_retry_of_a_dead_killer_gives_it_another_chance(harness: StoreHarn
 
 
 async def test_retry_brings_a_canceled_job_back_with_its_id_and_its_key(harness: StoreHarness) -> None:
-    job = await harness.in_state(X, key="k", payload='{"n": 1}', queue="q", priority=4, flags=("f",))
+    job = await harness.in_state(X, key="k", payload='{"n": 1}', serial="q", priority=4, flags=("f",))
     assert await harness.store.admin.retry(job.id) == Answer(job.id, Done.DONE)
     back = await harness.job(job.id)
     assert (back.id, back.state, back.key, back.attempts) == (job.id, Q, "k", 0)
-    assert (back.payload, back.queue, back.priority, back.flags) == (job.payload, "q", 4, ("f",))
+    assert (back.payload, back.serial, back.priority, back.flags) == (job.payload, "q", 4, ("f",))
     assert back.finished_at is None
     assert (await harness.store.inspect.counts())[X] == 0
     assert (await harness.store.admin.remove_key("k")).job_id == job.id

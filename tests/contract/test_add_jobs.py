@@ -19,7 +19,7 @@ pytestmark = needs("jobs")
 async def test_they_come_back_as_they_were_committed_in_the_order_given(harness: StoreHarness) -> None:
     await harness.add("elder", key="b")
     wanted = [
-        NewJob(task="one", payload='{"n": 1}', queue="q", priority=-3, flags=("f",), max_attempts=2, max_resets=0),
+        NewJob(task="one", payload='{"n": 1}', serial="q", priority=-3, flags=("f",), max_attempts=2, max_resets=0),
         NewJob(task="two", key="z", delay=60.0),
         NewJob(task="three", run_at=harness.now + timedelta(hours=1)),
         NewJob(task="four", key="b", payload="[1]"),
@@ -27,8 +27,8 @@ async def test_they_come_back_as_they_were_committed_in_the_order_given(harness:
         NewJob(task="one"),
     ]
     jobs = await harness.store.jobs.add_jobs(wanted)
-    assert [(job.task, job.key, job.queue, job.priority, job.flags) for job in jobs] == [
-        (new.task, new.key, new.queue, new.priority, new.flags) for new in wanted
+    assert [(job.task, job.key, job.serial, job.priority, job.flags) for job in jobs] == [
+        (new.task, new.key, new.serial, new.priority, new.flags) for new in wanted
     ]
     assert [job.run_at - harness.now for job in jobs] == [timedelta(seconds=n) for n in (0, 60, 3600, 0, 0, 0)]
     assert [await harness.job(job.id) for job in jobs] == list(jobs)
@@ -102,7 +102,7 @@ async def test_they_may_be_claimed_at_once_and_a_sleeper_hears_of_them(harness: 
         pass
     sleeping = asyncio.create_task(harness.store.wait(20.0))
     await asyncio.sleep(0)
-    jobs = await (await harness.another()).jobs.add_jobs([NewJob(task="t", queue="q"), NewJob(task="t")])
+    jobs = await (await harness.another()).jobs.add_jobs([NewJob(task="t", serial="q"), NewJob(task="t")])
     assert await sleeping
     assert {claim.lease.job_id for claim in await harness.claim(9)} == {job.id for job in jobs}
 

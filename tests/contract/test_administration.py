@@ -1,6 +1,6 @@
 """Acting on many jobs at once: the table "what each call does in each state", its last three lines, cell by cell.
 
-A live lease is never touched. A lease that has expired is: its holder is fenced out, and its queue is free.
+A live lease is never touched. A lease that has expired is: its holder is fenced out, and its serial key is free.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ async def test_naming_no_job_changes_none(harness: StoreHarness, name: str) -> N
 @pytest.mark.parametrize("name", ["complete", "fail", "postpone", "unlock"])
 async def test_many_jobs_are_changed_by_one_call(harness: StoreHarness, name: str) -> None:
     ids = await harness.store.jobs.enqueue_many(
-        NewJob(task="t", queue=f"q{n}" if n % 9 == 0 else None) for n in range(1100)
+        NewJob(task="t", serial=f"q{n}" if n % 9 == 0 else None) for n in range(1100)
     )
     if name == "unlock":
         await harness.claim(1100)
@@ -257,7 +257,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("state", [Q, E])
 @pytest.mark.parametrize("what", GIVEN)
 async def test_what_is_given_is_set_and_what_is_not_is_kept(harness: StoreHarness, what: str, state: State) -> None:
-    job = await harness.in_state(state, priority=7, max_attempts=20, key="k", queue="q", flags=("f",))
+    job = await harness.in_state(state, priority=7, max_attempts=20, key="k", serial="q", flags=("f",))
     await harness.pass_time(5)
     (changed,) = await harness.store.admin.reschedule_jobs([job.id], Reschedule(**GIVEN[what]))
     expected = {name: getattr(job, name) for name in Job.__struct_fields__} | GIVEN[what] | {"updated_at": harness.now}
@@ -388,9 +388,9 @@ async def test_a_job_that_was_asked_to_cancel_and_failed_is_not_canceled_when_it
 
 
 async def test_a_job_that_is_moved_forward_is_claimed_and_one_that_is_moved_back_is_not(harness: StoreHarness) -> None:
-    for queue in (None, "q"):
-        later = await harness.add("a", delay=3600.0, queue=queue)
-        now = await harness.add("b", queue=queue and f"{queue}2")
+    for serial in (None, "q"):
+        later = await harness.add("a", delay=3600.0, serial=serial)
+        now = await harness.add("b", serial=serial and f"{serial}2")
         await harness.store.admin.reschedule_jobs([later.id], Reschedule(run_at=harness.now))
         await harness.store.admin.reschedule_jobs([now.id], Reschedule(run_at=harness.now + timedelta(seconds=60)))
         assert [claim.lease.job_id for claim in await harness.claim(9)] == [later.id]
@@ -398,9 +398,9 @@ async def test_a_job_that_is_moved_forward_is_claimed_and_one_that_is_moved_back
         assert [claim.lease.job_id for claim in await harness.claim(9)] == [now.id]
 
 
-@pytest.mark.parametrize("queue", [None, "q"])
-async def test_a_new_priority_decides_who_is_first(harness: StoreHarness, queue: str | None) -> None:
-    first, second = await harness.add(queue=queue), await harness.add(queue=queue)
+@pytest.mark.parametrize("serial", [None, "q"])
+async def test_a_new_priority_decides_who_is_first(harness: StoreHarness, serial: str | None) -> None:
+    first, second = await harness.add(serial=serial), await harness.add(serial=serial)
     await harness.store.admin.reschedule_jobs([second.id], Reschedule(priority=-1))
     lease = await harness.take()
     assert lease.job_id == second.id
@@ -435,7 +435,7 @@ async def test_what_no_job_may_have_is_refused_and_nothing_changed(
 
 async def expired(harness: StoreHarness, **details: Any) -> Lease:
     """A running job whose worker let its lease end."""
-    lease = await harness.start(queue="q", key="k", **details)
+    lease = await harness.start(serial="q", key="k", **details)
     await harness.pass_time(31)
     return lease
 
@@ -464,7 +464,7 @@ async def test_an_expired_lease_is_acted_on_and_its_holder_fenced_out(
 @pytest.mark.parametrize("name", ["complete", "fail", "postpone"])
 async def test_the_queue_of_an_expired_lease_is_free_at_once(harness: StoreHarness, name: str) -> None:
     lease = await expired(harness)
-    following = await harness.add("next", queue="q")
+    following = await harness.add("next", serial="q")
     assert list(await harness.claim()) == []
     await call(harness, name, lease.job_id)
     assert (await harness.take()).job_id == following.id
@@ -537,7 +537,7 @@ async def test_what_a_worker_holds_is_taken_back_as_by_a_reset_and_nobody_elses(
 
 @pytest.mark.parametrize("how", SETTLEMENTS)
 async def test_a_worker_that_is_unlocked_while_it_lives_is_fenced_out(harness: StoreHarness, how: str) -> None:
-    lease = await harness.start(queue="q")
+    lease = await harness.start(serial="q")
     await harness.store.admin.force_unlock_workers(["w1"])
     before = await harness.image(lease.job_id)
     assert await harness.settle(lease, SETTLEMENTS[how]) is Verdict.LOST
@@ -583,7 +583,7 @@ async def test_a_worker_that_is_unlocked_too_often_fails_its_job(
 
 
 async def test_what_a_worker_held_whose_lease_has_ended_is_taken_back_too(harness: StoreHarness) -> None:
-    lease = await harness.start(queue="q")
+    lease = await harness.start(serial="q")
     await harness.pass_time(31)
     (changed,) = await harness.store.admin.force_unlock_workers(["w1"])
     assert (changed.id, changed.state, changed.resets) == (lease.job_id, Q, 1)
@@ -598,8 +598,8 @@ async def test_what_a_worker_held_whose_lease_has_ended_is_taken_back_too(harnes
 async def test_a_sleeper_hears_of_what_became_claimable(harness: StoreHarness, name: str) -> None:
     other = await harness.another()
     if name in ("unlock", "complete"):
-        job = await harness.start(queue="q")
-        await harness.add("next", queue="q")
+        job = await harness.start(serial="q")
+        await harness.add("next", serial="q")
         await harness.pass_time(31 if name == "complete" else 0)
         act = (
             other.admin.complete_jobs([job.job_id]) if name == "complete" else other.admin.force_unlock_workers(["w1"])
@@ -654,9 +654,9 @@ async def test_an_administrator_and_the_holder_of_an_expired_lease_exclude_each_
 
 @pytest.mark.parametrize("state", STATES)
 async def test_others_are_left_alone(harness: StoreHarness, state: State) -> None:
-    bystander = await harness.in_state(state, key="other", queue="q")
+    bystander = await harness.in_state(state, key="other", serial="q")
     image = await harness.image(bystander.id)
-    job = await harness.add("t", key="k", queue="r")
+    job = await harness.add("t", key="k", serial="r")
     for to in (POSTPONED, ATTEMPTED):
         await harness.store.admin.reschedule_jobs([job.id], to)
     await harness.store.admin.permanently_fail_jobs([job.id])
@@ -675,9 +675,9 @@ async def test_what_is_left_of_a_batch_survives_being_rescheduled(harness: Store
 
 async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_else(harness: StoreHarness) -> None:
     first = await harness.store.admin.add_built_in(
-        NewJob(task=PURGE, payload='{"a": 1}', key="k", queue="q", priority=3)
+        NewJob(task=PURGE, payload='{"a": 1}', key="k", serial="q", priority=3)
     )
-    assert (first.task, payload_of(first.payload_text), first.key, first.queue, first.priority) == (
+    assert (first.task, payload_of(first.payload_text), first.key, first.serial, first.priority) == (
         PURGE,
         {"a": 1},
         "k",

@@ -19,7 +19,7 @@ async def test_a_claim_moves_the_job_to_processing_under_its_lease(harness: Stor
     token = new_token()
     (claim,) = await harness.claim(worker="w7", token=token)
     assert (claim.lease.job_id, claim.lease.token, claim.lease.epoch) == (job.id, token, 1)
-    assert (claim.task, claim.attempts, claim.max_attempts, claim.queue) == ("mail", 1, 25, None)
+    assert (claim.task, claim.attempts, claim.max_attempts, claim.serial) == ("mail", 1, 25, None)
     assert claim.record.id == job.id
     running = await harness.job(job.id)
     assert (running.state, running.attempts, running.worker) == (State.PROCESSING, 1, "w7")
@@ -28,10 +28,10 @@ async def test_a_claim_moves_the_job_to_processing_under_its_lease(harness: Stor
 
 @needs("keys")
 async def test_the_claimed_record_is_the_row_as_it_was_committed(harness: StoreHarness) -> None:
-    await harness.add("mail", queue="q", key="k", priority=3, flags=("a", "b"), max_attempts=4, max_resets=2)
+    await harness.add("mail", serial="q", key="k", priority=3, flags=("a", "b"), max_attempts=4, max_resets=2)
     (claim,) = await harness.claim()
     assert claim.record == await harness.job(claim.lease.job_id)
-    assert claim.queue == "q"
+    assert claim.serial == "q"
 
 
 @excepted(redis="by priority, then as they stand in the list")

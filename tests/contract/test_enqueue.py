@@ -21,7 +21,7 @@ pytestmark = needs("jobs")
 
 async def test_a_new_job_has_the_documented_defaults(harness: StoreHarness) -> None:
     job = await harness.store.jobs.enqueue(NewJob(task="t"))
-    assert (job.task, payload_of(job.payload_text), job.state, job.queue) == ("t", {}, State.QUEUED, None)
+    assert (job.task, payload_of(job.payload_text), job.state, job.serial) == ("t", {}, State.QUEUED, None)
     assert (job.priority, job.attempts, job.max_attempts, job.resets, job.max_resets) == (0, 0, 25, 0, None)
     assert (job.key, job.flags, job.last_error, job.revision, job.result_text) == (None, (), None, 0, None)
     assert (job.run_at, job.created_at, job.updated_at) == (harness.now, harness.now, harness.now)
@@ -29,7 +29,7 @@ async def test_a_new_job_has_the_documented_defaults(harness: StoreHarness) -> N
 
 
 async def test_what_enqueue_gives_is_what_was_committed(harness: StoreHarness) -> None:
-    job = await harness.add(queue="q", key="k", priority=-3, flags=("a",), payload='{"n": [1.5, null]}', max_resets=0)
+    job = await harness.add(serial="q", key="k", priority=-3, flags=("a",), payload='{"n": [1.5, null]}', max_resets=0)
     assert await harness.job(job.id) == job
 
 
@@ -63,22 +63,22 @@ async def test_any_json_value_is_a_payload(harness: StoreHarness, payload: str) 
 
 async def test_names_come_back_as_they_were_given(harness: StoreHarness) -> None:
     name = "a'b\"c;--%s {} \\ é 日本"
-    job = await harness.add(name, queue=name, key=name, flags=(name,))
-    (listed,) = await harness.store.inspect.list(JobFilter(task=name, queue=name, key=name))
-    assert (listed.task, listed.queue, listed.key, listed.flags) == (name, name, name, (name,))
+    job = await harness.add(name, serial=name, key=name, flags=(name,))
+    (listed,) = await harness.store.inspect.list(JobFilter(task=name, serial=name, key=name))
+    assert (listed.task, listed.serial, listed.key, listed.flags) == (name, name, name, (name,))
     assert (await harness.take(tasks=(name,))).job_id == job.id
 
 
 async def test_the_longest_names_and_the_widest_priorities_are_accepted(harness: StoreHarness) -> None:
     for priority in (-(2**31), 2**31 - 1):
-        job = await harness.add("t" * 128, queue="q" * 128, key="k" * 512, priority=priority, flags=("f" * 128,))
+        job = await harness.add("t" * 128, serial="q" * 128, key="k" * 512, priority=priority, flags=("f" * 128,))
         assert (job.priority, len(job.task), len(job.key or "")) == (priority, 128, 512)
 
 
 REFUSED: dict[str, dict[str, Any]] = {
     "task too long": {"task": "t" * 129},
     "task empty": {"task": ""},
-    "queue too long": {"queue": "q" * 129},
+    "queue too long": {"serial": "q" * 129},
     "key too long": {"key": "k" * 513},
     "key empty": {"key": ""},
     "no attempts": {"max_attempts": 0},
@@ -121,11 +121,11 @@ async def test_many_may_be_none(harness: StoreHarness) -> None:
 async def test_many_may_come_from_an_async_generator(harness: StoreHarness) -> None:
     async def jobs() -> AsyncIterator[NewJob]:
         for number in range(3):
-            yield NewJob(task=f"t{number}", queue="q", flags=("f",), delay=60.0, max_attempts=2, max_resets=1)
+            yield NewJob(task=f"t{number}", serial="q", flags=("f",), delay=60.0, max_attempts=2, max_resets=1)
 
     ids = await harness.store.jobs.enqueue_many(jobs())
     job = await harness.job(ids[2])
-    assert (job.task, job.queue, job.flags, job.max_attempts, job.max_resets) == ("t2", "q", ("f",), 2, 1)
+    assert (job.task, job.serial, job.flags, job.max_attempts, job.max_resets) == ("t2", "q", ("f",), 2, 1)
     assert job.run_at == harness.now + timedelta(seconds=60)
 
 

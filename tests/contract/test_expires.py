@@ -37,8 +37,8 @@ async def test_it_is_counted_from_its_run_time(harness: StoreHarness) -> None:
 
 
 async def test_a_claim_of_any_task_cancels_it_and_takes_what_is_behind_it(harness: StoreHarness) -> None:
-    expired = [await harness.add(task, expires=1.0, queue=queue) for task in "ab" for queue in (None, "q")]
-    good = [await harness.add("a", queue=queue) for queue in (None, "q")]
+    expired = [await harness.add(task, expires=1.0, serial=serial) for task in "ab" for serial in (None, "q")]
+    good = [await harness.add("a", serial=serial) for serial in (None, "q")]
     await harness.pass_time(1)
     claims = await harness.claim(10, tasks=("a",))
     assert sorted(claim.lease.job_id for claim in claims) == [job.id for job in good]

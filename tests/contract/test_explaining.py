@@ -19,7 +19,7 @@ pytestmark = needs("inspect")
 
 CODES = (
     *("running", "cancel_asked", "completed", "canceled", "failed", "attempts_used_up", "not_due", "waits_for_retry"),
-    *("task_paused", "queue_paused", "queue_held", "no_worker", "unknown_task", "slots_busy"),
+    *("task_paused", "serial_paused", "serial_held", "no_worker", "unknown_task", "slots_busy"),
     *("worker_died", "suspect", "flags", "waits_for_children", "overdue", "due", "expires", "on_failure", "told"),
 )
 """Every code that a reason may have."""
@@ -51,14 +51,14 @@ async def test_a_due_job_says_how_many_are_ahead_of_it(harness: StoreHarness) ->
     await seen(harness)
     await harness.add(priority=-1)
     await harness.add(priority=-1, delay=60.0)
-    await harness.add(priority=-1, queue="q")
+    await harness.add(priority=-1, serial="q")
     job = await harness.add()
     found = await reasons(harness, job.id)
     assert list(found) == ["due"]
-    assert found["due"].what == "it is due; ahead of it among those without a queue: 1"
+    assert found["due"].what == "it is due; ahead of it among those without a serial key: 1"
     await harness.take()
     alone = (await reasons(harness, job.id))["due"].what
-    assert alone == "it is due, and no job is ahead of it among those without a queue"
+    assert alone == "it is due, and no job is ahead of it among those without a serial key"
 
 
 async def test_one_that_is_not_due_says_when(harness: StoreHarness) -> None:
@@ -81,36 +81,36 @@ async def test_one_that_waits_for_its_retry_says_which(harness: StoreHarness) ->
 
 async def test_a_paused_queue_comes_before_its_holder(harness: StoreHarness) -> None:
     await seen(harness)
-    holder = await harness.start(queue="my queue")
-    job = await harness.add(queue="my queue")
-    await harness.add(queue="my queue", priority=5)
-    await harness.store.operate.pause_queue("my queue")
+    holder = await harness.start(serial="my queue")
+    job = await harness.add(serial="my queue")
+    await harness.add(serial="my queue", priority=5)
+    await harness.store.operate.pause_serial("my queue")
     found = await reasons(harness, job.id)
-    assert list(found) == ["queue_paused", "queue_held", "due"]
-    assert found["queue_paused"].todo == "stowhand queues resume 'my queue'"
-    assert f"job {holder.job_id}" in found["queue_held"].what
-    assert found["queue_held"].todo == f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
-    assert "w1" in found["queue_held"].what
-    assert "no job is ahead of it in its queue" in found["due"].what
+    assert list(found) == ["serial_paused", "serial_held", "due"]
+    assert found["serial_paused"].todo == "stowhand serials resume 'my queue'"
+    assert f"job {holder.job_id}" in found["serial_held"].what
+    assert found["serial_held"].todo == f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
+    assert "w1" in found["serial_held"].what
+    assert "no job is ahead of it in its serial key" in found["due"].what
     assert list(await reasons(harness, holder.job_id)) == ["running"]
 
 
 async def test_a_queue_that_a_dead_workers_job_holds_says_so(harness: StoreHarness) -> None:
     await seen(harness)
-    holder = await harness.start(queue="q")
-    job = await harness.add(queue="q")
-    assert "lease" not in (await reasons(harness, job.id))["queue_held"].what
+    holder = await harness.start(serial="q")
+    job = await harness.add(serial="q")
+    assert "lease" not in (await reasons(harness, job.id))["serial_held"].what
     await harness.pass_time(31)
-    held = (await reasons(harness, job.id))["queue_held"].what
+    held = (await reasons(harness, job.id))["serial_held"].what
     assert f"job {holder.job_id}" in held
     assert "under a lease which has ended: if its worker is dead, another one takes the job back" in held
 
 
 async def test_a_pause_without_a_holder_is_a_pause_alone(harness: StoreHarness) -> None:
     await seen(harness)
-    job = await harness.add(queue="q")
-    await harness.store.operate.pause_queue("q")
-    assert list(await reasons(harness, job.id)) == ["queue_paused", "due"]
+    job = await harness.add(serial="q")
+    await harness.store.operate.pause_serial("q")
+    assert list(await reasons(harness, job.id)) == ["serial_paused", "due"]
 
 
 async def test_no_worker_and_no_worker_with_the_task(harness: StoreHarness) -> None:
@@ -151,16 +151,16 @@ async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_
     await seen(harness, _card("asking", forbidden_flags=None))
     found = await reasons(harness, job.id)
     assert "careful: gpu leaves it alone; 1 of them asks a function each time" in found["flags"].what
-    assert found["due"].what == "it is due; ahead of it among those without a queue: 1"
+    assert found["due"].what == "it is due; ahead of it among those without a serial key: 1"
 
 
 async def test_only_what_workers_take_that_could_take_the_job_is_ahead_of_it(harness: StoreHarness) -> None:
-    for queue in (None, "q"):
-        await harness.add("nobodys", queue=queue)
-        await harness.add(queue=queue)
-        await harness.add("another", queue=queue)
-        await harness.add(queue=queue, flags=("big",))
-    jobs = [await harness.add(queue=queue) for queue in (None, "q")]
+    for serial in (None, "q"):
+        await harness.add("nobodys", serial=serial)
+        await harness.add(serial=serial)
+        await harness.add("another", serial=serial)
+        await harness.add(serial=serial, flags=("big",))
+    jobs = [await harness.add(serial=serial) for serial in (None, "q")]
     await seen(harness, _card("both", tasks=("t", "another"), forbidden_flags=("big",)))
     await seen(harness, _card("other", tasks=("nobodys",)))
     assert [(await reasons(harness, job.id))["due"].what[-3:] for job in jobs] == [": 2", ": 2"]
@@ -257,13 +257,13 @@ async def test_a_job_that_no_free_slot_takes_is_overdue(harness: StoreHarness) -
     inspect = harness.store.inspect
     suspect = await harness.make_suspect("t")
     await harness.add("of another")
-    busy = await harness.add(queue="busy")
+    busy = await harness.add(serial="busy")
     await harness.take(tasks=("t",))
-    held = await harness.add(queue="busy")
-    paused = await harness.add(queue="paused")
-    await harness.store.operate.pause_queue("paused")
+    held = await harness.add(serial="busy")
+    paused = await harness.add(serial="paused")
+    await harness.store.operate.pause_serial("paused")
     later = await harness.add(delay=40.0)
-    jobs = [await harness.add(), await harness.add(queue="q", priority=3), suspect]
+    jobs = [await harness.add(), await harness.add(serial="q", priority=3), suspect]
     await seen(harness)
     assert list(await inspect.overdue(("t",))) == []
     assert "overdue" not in await reasons(harness, jobs[0].id)

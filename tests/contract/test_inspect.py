@@ -22,9 +22,9 @@ pytestmark = needs("inspect")
 
 @pytest.mark.parametrize("state", STATES)
 async def test_a_job_is_found_wherever_it_lies(harness: StoreHarness, state: State) -> None:
-    job = await harness.in_state(state, payload='{"n": 1}', queue="q", flags=("f",), priority=3, max_resets=4)
+    job = await harness.in_state(state, payload='{"n": 1}', serial="q", flags=("f",), priority=3, max_resets=4)
     found = await harness.job(job.id)
-    assert (found.id, found.state, found.queue, found.flags) == (job.id, state, "q", ("f",))
+    assert (found.id, found.state, found.serial, found.flags) == (job.id, state, "q", ("f",))
     assert (found.priority, found.max_resets, found.created_at) == (3, 4, job.created_at)
     assert (found.finished_at is not None) == state.terminal
     assert (found.worker is not None) == (state is State.PROCESSING)
@@ -81,12 +81,12 @@ async def test_a_list_shows_each_job_once_while_they_move_to_the_history(harness
 
 
 async def test_a_list_is_narrowed_by_task_queue_and_key(harness: StoreHarness) -> None:
-    wanted = await harness.add("a", queue="q", key="k")
-    await harness.add("b", queue="q", key="l")
-    await harness.add("a", queue="r")
-    assert [job.id for job in await harness.store.inspect.list(JobFilter(task="a", queue="q"))] == [wanted.id]
+    wanted = await harness.add("a", serial="q", key="k")
+    await harness.add("b", serial="q", key="l")
+    await harness.add("a", serial="r")
+    assert [job.id for job in await harness.store.inspect.list(JobFilter(task="a", serial="q"))] == [wanted.id]
     assert [job.id for job in await harness.store.inspect.list(JobFilter(key="k"))] == [wanted.id]
-    assert len(await harness.store.inspect.list(JobFilter(queue="q"))) == 2
+    assert len(await harness.store.inspect.list(JobFilter(serial="q"))) == 2
     assert list(await harness.store.inspect.list(JobFilter(task="z"))) == []
 
 
@@ -105,7 +105,7 @@ async def test_oldest_due_is_the_wait_of_what_is_due_and_waits(harness: StoreHar
     assert await harness.store.inspect.oldest_due() == 0, "later, or never again"
     await harness.pass_time(130.0)
     assert await harness.store.inspect.oldest_due() == pytest.approx(30.0, abs=0.1)
-    await harness.add("other", queue="q", priority=-5)
+    await harness.add("other", serial="q", priority=-5)
     assert await harness.store.inspect.oldest_due() == pytest.approx(30.0, abs=0.1), "the longest, whoever comes first"
     await harness.take(tasks=("t",))
     await harness.pass_time(3.0)
@@ -134,8 +134,8 @@ async def test_a_store_says_where_it_is(harness: StoreHarness) -> None:
 
 @pytest.mark.parametrize("name", ["", "a\x00", "a\udcff"])
 async def test_a_name_that_nothing_can_bear_lists_nothing(harness: StoreHarness, name: str) -> None:
-    await harness.add(queue="q", key="k")
-    for wanted in (JobFilter(task=name), JobFilter(queue=name), JobFilter(key=name)):
+    await harness.add(serial="q", key="k")
+    for wanted in (JobFilter(task=name), JobFilter(serial=name), JobFilter(key=name)):
         assert list(await harness.store.inspect.list(wanted)) == []
 
 

@@ -25,7 +25,7 @@ WAITING = (State.QUEUED, State.ERRORED)
 
 async def test_a_key_update_keeps_the_id_and_replaces_every_detail(harness: StoreHarness) -> None:
     old = await harness.add(
-        "old", key="k", payload='{"n": 1}', queue="q", priority=5, max_attempts=3, max_resets=1, flags=("a",)
+        "old", key="k", payload='{"n": 1}', serial="q", priority=5, max_attempts=3, max_resets=1, flags=("a",)
     )
     await harness.pass_time(5)
     run_at = harness.now + timedelta(hours=1)
@@ -33,14 +33,14 @@ async def test_a_key_update_keeps_the_id_and_replaces_every_detail(harness: Stor
         "new",
         key="k",
         payload='{"n": 2}',
-        queue="r",
+        serial="r",
         priority=6,
         max_attempts=4,
         max_resets=2,
         flags=("b",),
         run_at=run_at,
     )
-    assert (new.id, new.task, payload_of(new.payload_text), new.queue) == (old.id, "new", {"n": 2}, "r")
+    assert (new.id, new.task, payload_of(new.payload_text), new.serial) == (old.id, "new", {"n": 2}, "r")
     assert (new.priority, new.max_attempts, new.max_resets, new.flags, new.run_at) == (6, 4, 2, ("b",), run_at)
     assert (new.revision, new.created_at, new.updated_at) == (1, old.created_at, harness.now)
     assert await harness.job(old.id) == new
@@ -49,10 +49,10 @@ async def test_a_key_update_keeps_the_id_and_replaces_every_detail(harness: Stor
 @pytest.mark.parametrize("mode", UPDATING)
 async def test_a_key_update_merges_nothing(harness: StoreHarness, mode: KeyMode) -> None:
     old = await harness.add(
-        key="k", payload='{"n": 1}', queue="q", priority=5, max_attempts=3, max_resets=1, flags=("a",)
+        key="k", payload='{"n": 1}', serial="q", priority=5, max_attempts=3, max_resets=1, flags=("a",)
     )
     new = await harness.add("t", key="k", key_mode=mode)
-    assert (new.id, payload_of(new.payload_text), new.queue, new.priority) == (old.id, {}, None, 0)
+    assert (new.id, payload_of(new.payload_text), new.serial, new.priority) == (old.id, {}, None, 0)
     assert (new.max_attempts, new.max_resets, new.flags) == (25, None, ())
 
 
@@ -92,12 +92,12 @@ async def test_preserve_run_at_of_a_tried_job_that_was_handed_back_takes_the_new
 
 @pytest.mark.parametrize("mode", UPDATING)
 async def test_a_failed_job_is_revived_by_its_key(harness: StoreHarness, mode: KeyMode) -> None:
-    old = await harness.in_state(State.FAILED, key="k", payload='{"n": 1}', queue="q")
+    old = await harness.in_state(State.FAILED, key="k", payload='{"n": 1}', serial="q")
     await harness.pass_time(5)
     new = await harness.add(key="k", key_mode=mode, payload='{"n": 2}')
     assert (new.id, new.state, new.attempts, new.resets) == (old.id, State.QUEUED, 0, 0)
     assert (new.last_error, new.run_at, payload_of(new.payload_text)) == (None, harness.now, {"n": 2})
-    assert (new.queue, new.finished_at, new.revision) == (None, None, 1)
+    assert (new.serial, new.finished_at, new.revision) == (None, None, 1)
     assert (await harness.take()).job_id == old.id
 
 

@@ -111,14 +111,14 @@ async def test_every_way_to_fail_for_good_tells_of_it_once(
 
 
 async def test_the_job_that_tells_is_as_its_task_declares(harness: StoreHarness) -> None:
-    handler = msgspec.structs.replace(TOLD, queue="q", delay=5.0, max_resets=2)
+    handler = msgspec.structs.replace(TOLD, serial="q", delay=5.0, max_resets=2)
     await harness.settle(await harness.start(on_failure=handler), FAILED)
     await harness.pass_time(4)
     assert list(await harness.claim(tasks=("told",))) == []
     await harness.pass_time(1)
     (claim,) = await harness.claim(tasks=("told",))
     job = claim.record
-    assert (job.queue, job.priority, job.max_attempts, job.max_resets, job.flags) == ("q", 3, 4, 2, ("a", "b"))
+    assert (job.serial, job.priority, job.max_attempts, job.max_resets, job.flags) == ("q", 3, 4, 2, ("a", "b"))
     assert (job.key, job.run_at - job.created_at) == (None, timedelta(seconds=5))
 
 
@@ -229,7 +229,7 @@ async def test_what_is_handed_on_is_cut_to_the_limits_of_a_payload(
         NewJob(task="told", on_failure=TOLD),
         NewJob(task="jobs:purge_completed"),
         NewJob(task=""),
-        NewJob(task="told", flags=tuple(f"{n:0128}" for n in range(64)), queue="ü" * 128, priority=2**40),
+        NewJob(task="told", flags=tuple(f"{n:0128}" for n in range(64)), serial="ü" * 128, priority=2**40),
     ],
 )
 async def test_what_cannot_tell_is_refused_when_the_job_is_made(harness: StoreHarness, handler: NewJob) -> None:

@@ -29,7 +29,7 @@ async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:
     for number, state in enumerate(STATES, 1):
         for _ in range(number):
             await harness.in_state(state)
-    await harness.add(queue="q")
+    await harness.add(serial="q")
     await harness.make_suspect()
     expected = {state: Amount(number) for number, state in enumerate(STATES, 1)}
     expected[State.QUEUED] = Amount(3)
@@ -39,7 +39,7 @@ async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:
 async def test_beyond_ten_thousand_it_is_said_that_there_are_more(harness: StoreHarness) -> None:
     await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(COUNTED))
     assert (await harness.store.inspect.amounts())[State.QUEUED] == Amount(COUNTED)
-    await harness.store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 2}") for number in range(2000))
+    await harness.store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(2000))
     amounts = await harness.store.inspect.amounts()
     assert (amounts[State.QUEUED], amounts[State.ERRORED]) == (Amount(COUNTED, least=True), Amount(0))
     assert amounts[State.QUEUED].words == "more than 10,000"

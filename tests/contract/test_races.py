@@ -26,7 +26,8 @@ async def work(store: QueueStore, name: str, limit: int, seen: list[int]) -> Non
 
 
 async def settle_all(store: QueueStore, claims: Sequence[Claim[Job]]) -> None:
-    """A claim of others may hold a row, or its queue's, for the moment in which it finds that it is not to be had."""
+    """A claim of others may hold a row, or its serial key's, for the moment in which it finds that it is not to be
+    had."""
     left = [claim.lease for claim in claims]
     while left:
         verdicts = await store.settle([(lease, COMPLETED) for lease in left])
@@ -68,9 +69,9 @@ async def test_two_claimers_never_share_a_suspect(harness: StoreHarness) -> None
         assert len(taken) == len(set(taken)), Counter(taken).most_common(1)
 
 
-@needs("queues")
+@needs("serials")
 async def test_jobs_of_one_queue_never_run_side_by_side(harness: StoreHarness) -> None:
-    await harness.store.jobs.enqueue_many(NewJob(task="t", queue=f"q{n % 3}") for n in range(60))
+    await harness.store.jobs.enqueue_many(NewJob(task="t", serial=f"q{n % 3}") for n in range(60))
     running: Counter[str] = Counter()
     order: dict[str, list[int]] = {"q0": [], "q1": [], "q2": []}
 
@@ -78,13 +79,13 @@ async def test_jobs_of_one_queue_never_run_side_by_side(harness: StoreHarness) -
         while await store.next_due(None) is not None:
             claims = await store.claim(ClaimRequest(worker=name, token=new_token(), limit=2, lease=LEASE))
             for claim in claims:
-                assert claim.queue is not None
-                running[claim.queue] += 1
-                assert running[claim.queue] == 1, f"two jobs of {claim.queue} at once"
-                order[claim.queue].append(claim.lease.job_id)
+                assert claim.serial is not None
+                running[claim.serial] += 1
+                assert running[claim.serial] == 1, f"two jobs of {claim.serial} at once"
+                order[claim.serial].append(claim.lease.job_id)
             await asyncio.sleep(0)
             for claim in claims:
-                running[claim.queue or ""] -= 1
+                running[claim.serial or ""] -= 1
             await settle_all(store, claims)
 
     stores = [await harness.another() for _ in range(4)]

@@ -30,7 +30,7 @@ ACTIONS: dict[str, Callable[[QueueStore], Awaitable[object]]] = {
     "fail": lambda store: store.admin.permanently_fail_jobs([1]),
     "reschedule": lambda store: store.admin.reschedule_jobs([1], Reschedule(priority=1)),
     "unlock": lambda store: store.admin.force_unlock_workers(["w1"]),
-    "pause": lambda store: store.operate.pause_queue("q"),
+    "pause": lambda store: store.operate.pause_serial("q"),
     "pause task": lambda store: store.operate.pause_task("t"),
     "purge": lambda store: store.operate.purge(Ages(failed=0.0)),
     "install": lambda store: store.schema.install(),
@@ -60,7 +60,7 @@ async def refused(action: Awaitable[object]) -> bool:
 async def populate(harness: StoreHarness) -> None:
     """A job in each state, and a worker."""
     for state in STATES:
-        await harness.in_state(state, queue=None if state is State.PROCESSING else f"q{state}")
+        await harness.in_state(state, serial=None if state is State.PROCESSING else f"q{state}")
     assert isinstance(harness.heartbeats, WorkerList)
     await harness.heartbeats.worker_seen(WorkerCard("w1", "h", 1, "1", ("a",), 4, app_version="2.0"))
 
@@ -84,7 +84,7 @@ async def test_nothing_can_be_written(harness: StoreHarness) -> None:
             assert await refused(action(store)), name
         assert len((await store.inspect.search(Search())).jobs) == len(before), "it goes on to look"
     assert [await harness.image(job.id) for job in await harness.everything()] == before
-    assert list(await harness.store.inspect.queues()) == list(await harness.store.inspect.queues())
+    assert list(await harness.store.inspect.serials()) == list(await harness.store.inspect.serials())
     assert (await harness.store.inspect.pauses()).names() == []
 
 

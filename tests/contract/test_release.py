@@ -10,13 +10,13 @@ from tests.contract.store_harness import ERRORED, StoreHarness, new_token
 
 @needs("keys")
 async def test_a_released_job_is_as_it_was_before_its_claim(harness: StoreHarness) -> None:
-    job = await harness.add(key="k", queue="q", flags=("a",), priority=2)
+    job = await harness.add(key="k", serial="q", flags=("a",), priority=2)
     lease = await harness.take()
     await harness.pass_time(5)
     await harness.heartbeats.release([lease])
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.run_at, back.worker) == (State.QUEUED, 0, job.run_at, None)
-    assert (back.key, back.queue, back.flags, back.priority) == ("k", "q", ("a",), 2)
+    assert (back.key, back.serial, back.flags, back.priority) == ("k", "q", ("a",), 2)
     assert (back.resets, back.last_error, back.revision, back.finished_at) == (0, None, 0, None)
 
 

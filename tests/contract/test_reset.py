@@ -30,7 +30,7 @@ async def test_a_lease_is_stalled_only_after_its_deadline_and_the_slack(harness:
 
 @needs("keys")
 async def test_a_reset_gives_the_attempt_back_and_counts_the_death(harness: StoreHarness) -> None:
-    job = await harness.in_state(State.ERRORED, key="k", queue="q")
+    job = await harness.in_state(State.ERRORED, key="k", serial="q")
     await harness.pass_time(60)
     due = (await harness.job(job.id)).run_at
     await harness.take()
@@ -38,7 +38,7 @@ async def test_a_reset_gives_the_attempt_back_and_counts_the_death(harness: Stor
     await harness.heartbeats.reset_stalled(0)
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.resets, back.worker) == (State.QUEUED, 1, 1, None)
-    assert (back.run_at, back.last_error, back.key, back.queue) == (due, "it failed", "k", "q")
+    assert (back.run_at, back.last_error, back.key, back.serial) == (due, "it failed", "k", "q")
     assert (await harness.take()).epoch == 4
 
 

@@ -14,7 +14,7 @@ pytestmark = needs("admin")
 
 
 async def test_of_many_only_those_that_have_failed_are_retried(harness: StoreHarness) -> None:
-    jobs = {state: await harness.in_state(state, queue="q" if state is State.FAILED else None) for state in STATES}
+    jobs = {state: await harness.in_state(state, serial="q" if state is State.FAILED else None) for state in STATES}
     await harness.pass_time(5)
     ids = [job.id for job in reversed(jobs.values())]
     assert list(await harness.store.admin.retry_failed([*ids, ids[0], 12345, -1])) == [jobs[State.FAILED].id]

@@ -66,7 +66,7 @@ async def test_a_plan_is_read_and_not_run(bare_harness: StoreHarness) -> None:
 async def test_uninstalling_takes_every_job_along(bare_harness: StoreHarness) -> None:
     await bare_harness.store.schema.install()
     await bare_harness.store.open()
-    await bare_harness.add(queue="q")
+    await bare_harness.add(serial="q")
     await bare_harness.settle(await bare_harness.take())
     await bare_harness.add()
     await bare_harness.store.schema.uninstall()

@@ -52,11 +52,11 @@ async def test_live_jobs_come_before_the_history_the_newest_first(harness: Store
 
 
 async def test_waiting_jobs_of_a_queue_are_found_at_once_whatever_is_newer(harness: StoreHarness) -> None:
-    waiting = await harness.store.jobs.enqueue_many(NewJob(task="t", queue="stuck") for _ in range(3))
+    waiting = await harness.store.jobs.enqueue_many(NewJob(task="t", serial="stuck") for _ in range(3))
     others = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(2500))
     await harness.store.admin.complete_jobs(others[:1200])
-    assert ids((await search(harness, queue="stuck", budget=0.0)).jobs) == sorted(waiting, reverse=True)
-    found, answers = await walk(harness, queue="stuck", budget=0.0, limit=2)
+    assert ids((await search(harness, serial="stuck", budget=0.0)).jobs) == sorted(waiting, reverse=True)
+    found, answers = await walk(harness, serial="stuck", budget=0.0, limit=2)
     assert ids(found) == sorted(waiting, reverse=True)
     assert answers[-1].matches == 3
 
@@ -109,16 +109,16 @@ async def test_many_that_failed_at_one_moment_are_each_found_once(harness: Store
 
 
 async def test_a_search_is_narrowed_by_each_detail(harness: StoreHarness) -> None:
-    await harness.add("b", queue="r", key="l", flags=("g",))
+    await harness.add("b", serial="r", key="l", flags=("g",))
     (claim,) = await harness.claim(tasks=("b",), worker="w2")
-    wanted = await harness.add("a", queue="q", key="k", flags=("e", "f"))
+    wanted = await harness.add("a", serial="q", key="k", flags=("e", "f"))
     (claim,) = await harness.claim(tasks=("a",), worker="w1")
-    for details in ({"task": "a"}, {"queue": "q"}, {"key": "k"}, {"flag": "f"}, {"worker": "w1"}):
+    for details in ({"task": "a"}, {"serial": "q"}, {"key": "k"}, {"flag": "f"}, {"worker": "w1"}):
         assert ids((await search(harness, **details)).jobs) == [wanted.id], details
         assert ids((await search(harness, **details, states=(State.PROCESSING,))).jobs) == [wanted.id], details
-    assert ids((await search(harness, task="a", queue="r")).jobs) == []
+    assert ids((await search(harness, task="a", serial="r")).jobs) == []
     assert await harness.settle(claim.lease) is Verdict.SETTLED
-    for details in ({"task": "a"}, {"queue": "q"}, {"key": "k"}, {"flag": "f"}, {"worker": "w1"}):
+    for details in ({"task": "a"}, {"serial": "q"}, {"key": "k"}, {"flag": "f"}, {"worker": "w1"}):
         assert ids((await search(harness, **details)).jobs) == [wanted.id], "in the history, and who held it last"
 
 
@@ -209,9 +209,9 @@ async def test_what_is_enqueued_between_two_answers_repeats_nothing(harness: Sto
 async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(harness: StoreHarness) -> None:
     empty = await search(harness)
     assert (list(empty.jobs), empty.looked_at, empty.of, empty.go_on) == ([], 0, Amount(0), None)
-    await harness.add(queue="q", key="k")
+    await harness.add(serial="q", key="k")
     for name in ("", "a\x00", "a\udcff"):
-        for field in ("task", "queue", "key", "flag", "worker"):
+        for field in ("task", "serial", "key", "flag", "worker"):
             assert ids((await search(harness, **{field: name})).jobs) == []
     assert ids((await search(harness, error="\x00")).jobs) == []
 

@@ -120,13 +120,13 @@ LEFT = {
 @pytest.mark.parametrize("how", LEFT)
 @needs("keys")
 async def test_what_is_left_of_a_batch_takes_the_payloads_place(harness: StoreHarness, how: str) -> None:
-    lease = await harness.start(payload='[{"n": 1}, {"n": 2}]', key="k", queue="q")
+    lease = await harness.start(payload='[{"n": 1}, {"n": 2}]', key="k", serial="q")
     other = await harness.start("other", payload="[1]")
     verdicts = await harness.store.settle([(other, ERRORED), (lease, LEFT[how])])
     assert list(verdicts) == [Verdict.SETTLED] * 2
     job = await harness.job(lease.job_id)
     assert (job.state, job.last_error, payload_of(job.payload_text)) == (how, "some failed", [{"n": 2}])
-    assert (job.key, job.queue, job.revision) == ("k", "q", 0)
+    assert (job.key, job.serial, job.revision) == ("k", "q", 0)
     assert payload_of((await harness.job(other.job_id)).payload_text) == [1]
 
 
@@ -219,10 +219,10 @@ async def test_a_large_batch_is_settled_whole(harness: StoreHarness) -> None:
 @needs("follow_ups")
 async def test_what_follows_is_enqueued_with_the_settlement(harness: StoreHarness) -> None:
     lease = await harness.start()
-    then = (NewJob(task="next", payload='{"n": 1}', queue="q"), NewJob(task="later", delay=60.0, key="k"))
+    then = (NewJob(task="next", payload='{"n": 1}', serial="q"), NewJob(task="later", delay=60.0, key="k"))
     await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=then))
     first, second = await harness.store.inspect.list(JobFilter())
-    assert (first.task, payload_of(first.payload_text), first.queue, first.run_at) == (
+    assert (first.task, payload_of(first.payload_text), first.serial, first.run_at) == (
         "next",
         {"n": 1},
         "q",

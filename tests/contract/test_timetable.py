@@ -181,11 +181,13 @@ async def test_a_tick_makes_its_job_and_is_remembered(harness: StoreHarness) -> 
     await harness.store.timetable.register([("report", "0 4 * * *")])
     at = minute(harness)
     await harness.pass_time(2)
-    (entered,) = await harness.store.timetable.schedule([tick(at, queue="q", priority=3, max_attempts=4, flags=("f",))])
+    (entered,) = await harness.store.timetable.schedule(
+        [tick(at, serial="q", priority=3, max_attempts=4, flags=("f",))]
+    )
     job = await harness.job(entered.job_id)
     assert entered == Entered(mine=True, job_id=job.id, spec="0 4 * * *")
     assert (job.state, job.task, payload_of(job.payload_text)) == (State.QUEUED, "t", at.isoformat())
-    assert (job.queue, job.priority, job.max_attempts, job.flags) == ("q", 3, 4, ("f",))
+    assert (job.serial, job.priority, job.max_attempts, job.flags) == ("q", 3, 4, ("f",))
     assert (job.run_at, job.created_at) == (harness.now, harness.now)
     (item,) = await harness.store.timetable.known_items()
     assert item.last_tick == at
@@ -331,7 +333,7 @@ async def test_a_scheduled_job_is_claimed_and_a_sleeper_hears_of_it(harness: Sto
         pass
     sleeping = asyncio.create_task(harness.store.wait(20.0))
     await asyncio.sleep(0)
-    (entered,) = await (await harness.another()).timetable.schedule([tick(minute(harness), queue="q")])
+    (entered,) = await (await harness.another()).timetable.schedule([tick(minute(harness), serial="q")])
     assert await sleeping
     assert (await harness.take()).job_id == entered.job_id
 

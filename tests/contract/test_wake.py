@@ -75,20 +75,20 @@ async def by_a_cancellation(harness: StoreHarness) -> Callable[[], Awaitable[obj
 
 
 async def by_a_freed_queue(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
-    lease = await harness.start(queue="q")
-    await harness.add(queue="q")
+    lease = await harness.start(serial="q")
+    await harness.add(serial="q")
     return lambda: harness.settle(lease)
 
 
 async def by_a_queue_freed_by_an_error(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
-    lease = await harness.start(queue="q")
-    await harness.add(queue="q")
+    lease = await harness.start(serial="q")
+    await harness.add(serial="q")
     return lambda: harness.settle(lease, ERRORED)
 
 
 async def by_a_queue_freed_by_a_snooze(harness: StoreHarness) -> Callable[[], Awaitable[object]]:
-    lease = await harness.start(queue="q")
-    await harness.add(queue="q")
+    lease = await harness.start(serial="q")
+    await harness.add(serial="q")
     return lambda: harness.settle(lease, SNOOZED)
 
 
@@ -110,9 +110,9 @@ NEEDED = {
     by_retry: "retry",
     by_key: "keys",
     by_a_cancellation: "find_canceled",
-    by_a_freed_queue: "queues",
-    by_a_queue_freed_by_an_error: "queues",
-    by_a_queue_freed_by_a_snooze: "queues",
+    by_a_freed_queue: "serials",
+    by_a_queue_freed_by_an_error: "serials",
+    by_a_queue_freed_by_a_snooze: "serials",
 }
 
 

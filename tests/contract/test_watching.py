@@ -64,13 +64,13 @@ async def test_a_task_list_of_nothing_is_not_one_of_anything(harness: StoreHarne
 async def test_jobs_are_counted_by_task_and_by_queue_and_worker(harness: StoreHarness) -> None:
     for state in State:
         await harness.in_state(state, task="t")
-    await harness.add("later", delay=60.0, queue="q")
+    await harness.add("later", delay=60.0, serial="q")
     figures = await harness.store.inspect.figures()
     t, later = (next(one for one in figures.tasks if one.name == name) for name in ("t", "later"))
     one, none = Amount(1), Amount(0)
     assert (t.queued, t.errored, t.due, t.processing, t.failed) == (one, one, one, one, one)
     assert (later.queued, later.errored, later.due, later.processing, later.failed) == (one, none, none, none, none)
-    assert [(queue.name, queue.waiting, queue.due) for queue in figures.queues] == [("q", one, none)]
+    assert [(serial.name, serial.waiting, serial.due) for serial in figures.serials] == [("q", one, none)]
     assert [(worker.name, worker.processing) for worker in figures.workers] == [("w1", one)]
 
 
@@ -113,7 +113,7 @@ async def test_beyond_a_number_of_a_task_there_are_more_and_other_tasks_are_exac
         await harness.in_state(State.FAILED, task="fails")
     await harness.add("few", delay=60.0)
     for number in range(5):
-        await harness.add("serial", queue=f"q{number % 2}")
+        await harness.add("serial", serial=f"q{number % 2}")
     figures = await harness.store.inspect.figures(2)
     tasks = {one.name: (one.waiting, one.due, one.failed) for one in figures.tasks}
     more, none = Amount(2, least=True), Amount(0)
@@ -122,8 +122,8 @@ async def test_beyond_a_number_of_a_task_there_are_more_and_other_tasks_are_exac
         "fails": (none, none, more),
         "few": (Amount(1), none, none),
         "serial": (Amount(5), Amount(5), none),
-    }, "what waits in queues is read up to a million"
-    assert {one.name: one.waiting for one in figures.queues} == {"q0": Amount(3), "q1": Amount(2)}
+    }, "what waits in serial keys is read up to a million"
+    assert {one.name: one.waiting for one in figures.serials} == {"q0": Amount(3), "q1": Amount(2)}
 
 
 async def test_what_waits_in_queues_is_counted_up_to_a_bound(
@@ -131,14 +131,14 @@ async def test_what_waits_in_queues_is_counted_up_to_a_bound(
 ) -> None:
     monkeypatch.setattr(counts, "FAR", 2)
     for _ in range(3):
-        await harness.add(queue="q")
+        await harness.add(serial="q")
     figures = await harness.store.inspect.figures(10)
-    assert [one.waiting for one in (*figures.tasks, *figures.queues)] == [Amount(2, least=True)] * 2
+    assert [one.waiting for one in (*figures.tasks, *figures.serials)] == [Amount(2, least=True)] * 2
 
 
 async def test_nothing_is_told_of_an_empty_store(harness: StoreHarness) -> None:
     figures = await harness.store.inspect.figures()
-    assert [*figures.tasks, *figures.queues, *figures.workers, *figures.paused] == []
+    assert [*figures.tasks, *figures.serials, *figures.workers, *figures.paused] == []
     assert figures.states == dict.fromkeys(State, Amount(0))
 
 
@@ -153,14 +153,14 @@ async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: 
 
 
 async def test_paused_queues_are_named_and_their_jobs_are_not_late(harness: StoreHarness) -> None:
-    await harness.add(queue="mail")
+    await harness.add(serial="mail")
     await harness.pass_time(20)
-    await harness.store.operate.pause_queue("mail")
-    await harness.add(queue="other")
+    await harness.store.operate.pause_serial("mail")
+    await harness.add(serial="other")
     await harness.pass_time(5)
     assert list((await harness.store.inspect.figures()).paused) == ["mail"]
     assert await harness.store.inspect.oldest_due() == pytest.approx(5.0, abs=0.1)
-    await harness.store.operate.resume_queue("mail")
+    await harness.store.operate.resume_serial("mail")
     assert await harness.store.inspect.oldest_due() == pytest.approx(25.0, abs=0.1)
 
 
@@ -168,9 +168,9 @@ async def test_the_oldest_is_found_behind_any_priority_task_and_queue(harness: S
     await harness.add("a", priority=5)
     await harness.pass_time(10)
     await harness.add("a", priority=1)
-    await harness.add("b", queue="q", priority=-3)
+    await harness.add("b", serial="q", priority=-3)
     await harness.pass_time(10)
-    await harness.add("b", queue="p")
+    await harness.add("b", serial="p")
     assert await harness.store.inspect.oldest_due() == pytest.approx(20.0, abs=0.1)
 
 

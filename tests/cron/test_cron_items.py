@@ -32,7 +32,7 @@ def test_an_item_of_a_task_and_a_match_has_the_defaults() -> None:
     item = parse()
     job = item.job(AT, backfilled=False)
     assert (item.identifier, item.fill, item.tz, item.payload) == ("t", 0.0, "UTC", {})
-    assert (job.max_attempts, job.queue, job.priority, job.key, job.key_mode) == (None, None, 0, None, KeyMode.REPLACE)
+    assert (job.max_attempts, job.serial, job.priority, job.key, job.key_mode) == (None, None, 0, None, KeyMode.REPLACE)
 
 
 def test_an_item_and_a_line_that_say_the_same_are_the_same() -> None:

@@ -71,13 +71,13 @@ def test_every_option_reaches_the_job() -> None:
     item = parse(line)
     job = item.job(AT, backfilled=False)
     assert item.identifier == "other/1"
-    assert (job.task, job.queue, job.priority, job.max_attempts, job.key) == ("t", "mail out", -5, 3, "a&b")
+    assert (job.task, job.serial, job.priority, job.max_attempts, job.key) == ("t", "mail out", -5, 3, "a&b")
     assert job.key_mode is KeyMode.PRESERVE_RUN_AT
 
 
 def test_a_job_without_options_has_the_defaults() -> None:
     job = parse("* * * * * t").job(AT, backfilled=False)
-    assert (job.queue, job.priority, job.max_attempts, job.key, job.key_mode) == (None, 0, None, None, KeyMode.REPLACE)
+    assert (job.serial, job.priority, job.max_attempts, job.key, job.key_mode) == (None, 0, None, None, KeyMode.REPLACE)
 
 
 def test_comments_blank_lines_tabs_trailing_spaces_and_a_bom_are_accepted() -> None:
@@ -325,7 +325,7 @@ def test_queues_and_keys_survive_the_query_string(queue: str, key: str, value: s
     item = parse(f"* * * * * t ?queue={quoted[0]}&jobKey={quoted[1]} {json.dumps({'value': value})}")
     for found in (item, parse(item.spec)):
         job = found.job(AT, backfilled=False)
-        assert (job.queue, job.key, json.loads(job.payload)["value"]) == (queue, key, value)
+        assert (job.serial, job.key, json.loads(job.payload)["value"]) == (queue, key, value)
 
 
 NOISE = st.text(st.sampled_from("0123456789*/,- \t\r\n#?&={}[]'\"abM:%+@_\\\x00\ud800é٣") | st.characters())

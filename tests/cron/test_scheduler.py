@@ -40,7 +40,7 @@ def test_a_tick_becomes_one_job_when_its_minute_comes(run: Run) -> None:
             await harness.goes_to("2030-01-01T04:00:01")
             (job,) = await harness.jobs()
             assert cron_of(job) == {"ts": "2030-01-01T04:00:00.000Z", "backfilled": False}
-            assert (job.task, job.max_attempts, job.queue, job.priority) == ("rollup", 3, "slow", -2)  # case 116
+            assert (job.task, job.max_attempts, job.serial, job.priority) == ("rollup", 3, "slow", -2)  # case 116
             assert job.run_at.isoformat() == "2030-01-01T04:00:00+00:00"
             (scheduled,) = harness.told(CronScheduled)
             assert (scheduled.identifier, scheduled.job_id, scheduled.backfilled) == ("rollup", job.id, False)

@@ -186,7 +186,7 @@ def test_a_queue_is_a_second_name_and_no_serial_queue(backend: StowhandBackend, 
     result = shop.add.using(backend=backend.alias, queue_name="heavy").enqueue(1)
     job = backend.database.jobs.get(int(result.id))
     assert job is not None
-    assert (job.task, job.queue) == ("tests.django.site.shop.tasks.add@heavy", None)
+    assert (job.task, job.serial) == ("tests.django.site.shop.tasks.add@heavy", None)
     assert backend.get_result(result.id).task.queue_name == "heavy"
 
 

@@ -106,7 +106,7 @@ def worker(*tasks: str, emit: Callable[[Events], None] = lambda events: None) ->
 
 def store(*, cron: CronFigures = CronFigures(), paused: Mapping[str, datetime] | None = None) -> dict[str, float]:  # noqa: B008 - frozen
     registry = CollectorRegistry()
-    figures = Figures(states={}, tasks=[], queues=[], workers=[], paused=paused or {})
+    figures = Figures(states={}, tasks=[], serials=[], workers=[], paused=paused or {})
     QueueMetrics(lambda: figures, lambda: 0.0, registry, cron=lambda: cron)
     return samples(generate_latest(registry))
 

@@ -183,7 +183,7 @@ def test_jobs_are_scheduled_from_sql(installed: str) -> None:
     ) == [
         ("send_email", None, 25, 0),
         ("reminder", None, 25, 2 * 86400),
-        ("later", "a queue", 3, 90),
+        ("later", "a serial", 3, 90),
     ]
 
 

@@ -146,7 +146,7 @@ def test_the_page_of_limits_has_the_limits() -> None:
     page = read("limits.md")
     for number in (
         limits.TASK_LIMIT,
-        limits.QUEUE_LIMIT,
+        limits.SERIAL_LIMIT,
         limits.KEY_LIMIT,
         limits.FLAGS_LIMIT,
         limits.FLAG_LIMIT,

@@ -85,7 +85,7 @@ async def send(to: str) -> None:
     if to == "nobody":
         raise LookupError("no such address")
 
-@app.task(queue="slow")
+@app.task(serial="slow")
 def resize(width: int) -> None:
     with sentry_sdk.start_span(op="db", name="in a thread"):
         pass

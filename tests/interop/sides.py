@@ -1,4 +1,4 @@
-"""One database, two queues: the same SQL for both, and their rows in one form."""
+"""One database, two serial keys: the same SQL for both, and their rows in one form."""
 
 from __future__ import annotations
 

@@ -105,6 +105,6 @@ def _ours(connection: psycopg.Connection[Any]) -> list[Job]:
 
 def _sorted(rows: list[Job]) -> list[Job]:
     return sorted(
-        (task, json.dumps(payload, sort_keys=True), queue or "", priority, most, run_at.astimezone(UTC))
-        for task, payload, queue, priority, most, run_at in rows
+        (task, json.dumps(payload, sort_keys=True), serial or "", priority, most, run_at.astimezone(UTC))
+        for task, payload, serial, priority, most, run_at in rows
     )

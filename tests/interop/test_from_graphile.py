@@ -1,4 +1,5 @@
-"""Schemas in which the original has worked are moved into ours: jobs, keys, queues, flags, attempts, last ticks."""
+"""Schemas in which the original has worked are moved into ours: jobs, keys, serial keys, flags, attempts, last
+ticks."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def table_of(version: str, name: str) -> str:
 
 
 def source_of(version: str) -> str:
-    """Their jobs with the names of tasks and queues."""
+    """Their jobs with the names of tasks and serial keys."""
     if version < "0.16":
         return "graphile_worker.jobs"
     return """(select j.*, t.identifier as task_identifier, q.queue_name from graphile_worker._private_jobs j

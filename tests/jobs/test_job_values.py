@@ -15,7 +15,7 @@ NOW = datetime(2031, 1, 1, tzinfo=UTC)
 
 def job(payload: str, result: str | None = None) -> Job:
     return Job(
-        id=1, task="t", payload_text=payload, result_text=result, state=State.QUEUED, queue=None, priority=0,
+        id=1, task="t", payload_text=payload, result_text=result, state=State.QUEUED, serial=None, priority=0,
         run_at=NOW, attempts=0, max_attempts=25, created_at=NOW,
     )  # fmt: skip
 

@@ -31,8 +31,8 @@ def job(**fields: Any) -> NewJob:
         ({"task": "a\x00"}, "task: NUL at position 1; names are one line of text"),
         ({"task": "\ud800"}, "task: a lone surrogate at position 0; names are one line of text"),
         ({"task": 7}, "task: an int; give a string"),
-        ({"queue": "q" * 129}, "queue: 129 characters, the limit is 128"),
-        ({"queue": ""}, "queue: empty; give 1 to 128 characters"),
+        ({"serial": "q" * 129}, "serial: 129 characters, the limit is 128"),
+        ({"serial": ""}, "serial: empty; give 1 to 128 characters"),
         ({"key": "k" * 513}, "key: 513 characters, the limit is 512"),
         ({"key": "\x1b[31m"}, "key: the control character U+001B at position 0; names are one line of text"),
         ({"flags": ["f"] * 65}, "flags: 65 flags, the limit is 64"),
@@ -89,7 +89,7 @@ def test_a_run_at_outside_of_the_calendar_in_utc_is_refused(year: int, month: in
 @pytest.mark.parametrize(
     "fields",
     [
-        {"task": "x" * 128, "queue": "q" * 128, "key": "k" * 512, "flags": tuple("f" * 128 for _ in range(64))},
+        {"task": "x" * 128, "serial": "q" * 128, "key": "k" * 512, "flags": tuple("f" * 128 for _ in range(64))},
         {"task": "mail/send-it:now.später 😀", "key": "with space\u00a0and\u200dmore"},
         {"priority": 2**31 - 1, "max_attempts": 2**31 - 1, "max_resets": 0},
         {"priority": -(2**31), "max_attempts": 1, "delay": 0.0},
@@ -113,7 +113,7 @@ def test_plainly_meant_values_get_their_exact_types() -> None:
     st.builds(
         lambda **fields: fields,
         task=st.text(max_size=140) | st.integers(),
-        queue=st.none() | st.text(max_size=140),
+        serial=st.none() | st.text(max_size=140),
         priority=st.integers(-(2**33), 2**33) | st.booleans() | st.floats(),
         delay=st.none() | st.floats() | st.timedeltas() | st.text(),
         flags=st.lists(st.text(max_size=5), max_size=70) | st.text(max_size=3) | st.none(),

@@ -14,7 +14,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
-from stowhand.protocols.operating import Ages, QueueRow
+from stowhand.protocols.operating import Ages, SerialRow
 from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats
@@ -190,7 +190,7 @@ class Operations:
                 self.leases.append(held)
                 self.attempts[held[:2]] = (claim.attempts, claim.max_attempts)
         return [
-            (twin.ordinals[each.lease.job_id], each.lease.epoch, each.attempts, each.task, each.queue)
+            (twin.ordinals[each.lease.job_id], each.lease.epoch, each.attempts, each.task, each.serial)
             for each in claims
         ]
 
@@ -364,8 +364,8 @@ class Operations:
         name, pauses = self._random.choice("qr"), self._random.random() < 0.4
 
         async def do(twin: Twin) -> Callable[[], object]:
-            change = await (twin.store.operate.pause_queue(name) if pauses else twin.store.operate.resume_queue(name))
-            rows = await twin.store.inspect.queues()
+            change = await (twin.store.operate.pause_serial(name) if pauses else twin.store.operate.resume_serial(name))
+            rows = await twin.store.inspect.serials()
             # Looked up afterwards: a job that a settlement has enqueued may be unknown still.
             return lambda: (change, [(twin.ordinals.get(row.held_by or 0), unheld(row)) for row in rows])
 
@@ -412,7 +412,7 @@ class Operations:
         return NewJob(
             task=choose(TASKS),
             payload=choose(["{}", '{"n": 1}', "[1]", "[2, 3]", "null"]),
-            queue=choose(["q", "q", "q", "r"] if self._chains else [None, None, "q", "r"]),
+            serial=choose(["q", "q", "q", "r"] if self._chains else [None, None, "q", "r"]),
             priority=choose([0, 0, -1, 2**31 - 1]),
             run_at=choose([None, None, None, self._clock.now() - timedelta(seconds=7)]) if key is None else None,
             delay=choose([None, 4.0]) if key is not None else None,
@@ -422,7 +422,7 @@ class Operations:
             key_mode=mode,
             unique_period=choose([None, 5.0, 20.0]) if key is not None and mode is KeyMode.UNIQUE else None,
             flags=choose([(), (), ("f",), ("g", "f")]),
-            # What a claim of the next job of a queue passes over is no part of its specification.
+            # What a claim of the next job of a serial key passes over is no part of its specification.
             expires=None if self._chains else choose([None, None, None, 1.0, 5.0]),
             on_failure=choose([None, None, NewJob(task=choose(TASKS), priority=1, flags=choose([(), ("f",)]))]),
         )
@@ -448,7 +448,7 @@ class Operations:
         return None
 
 
-def unheld(row: QueueRow) -> QueueRow:
+def unheld(row: SerialRow) -> SerialRow:
     """A queue without the id of the job that runs: stores give different ones."""
     return msgspec.structs.replace(row, held_by=None)
 

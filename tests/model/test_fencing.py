@@ -1,7 +1,7 @@
 """The lifecycle as a state machine: the promises hold in whatever order things happen; without the fence they do not.
 
 The promises by their numbers: I2 terminal states absorb, I4 a stale lease changes nothing, I5 one valid lease per job,
-I6 attempts and resets stay within their limits, I12 a named queue is serial, I14 a key names one live job,
+I6 attempts and resets stay within their limits, I12 a serial key is serial, I14 a key names one live job,
 I23 every row satisfies the state machine's checks.
 """
 
@@ -89,7 +89,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(
         target=jobs,
-        queue=st.sampled_from([None, None, "q", "r"]),
+        serial=st.sampled_from([None, None, "q", "r"]),
         key=st.sampled_from([None, None, "k", "l"]),
         mode=st.sampled_from(list(KeyMode)),
         delay=st.sampled_from([None, None, 5.0]),
@@ -98,7 +98,7 @@ class Lifecycle(RuleBasedStateMachine):
     )
     def enqueue(
         self,
-        queue: str | None,
+        serial: str | None,
         key: str | None,
         mode: KeyMode,
         delay: float | None,
@@ -106,7 +106,13 @@ class Lifecycle(RuleBasedStateMachine):
         max_resets: int | None,
     ) -> int:
         new = NewJob(
-            task="t", queue=queue, key=key, key_mode=mode, delay=delay, max_attempts=max_attempts, max_resets=max_resets
+            task="t",
+            serial=serial,
+            key=key,
+            key_mode=mode,
+            delay=delay,
+            max_attempts=max_attempts,
+            max_resets=max_resets,
         )
         job = do(self.store.jobs.enqueue(new))
         assert key is None or job.key == key, "I14: a keyed enqueue gives the job that holds the key"
@@ -234,7 +240,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def queues_are_serial(self) -> None:
-        running = Counter(row.queue for row in self.store.rows() if row.queue and row.state is State.PROCESSING)
+        running = Counter(row.serial for row in self.store.rows() if row.serial and row.state is State.PROCESSING)
         assert all(number == 1 for number in running.values()), f"I12: {running}"
 
     @invariant()
@@ -331,7 +337,7 @@ def hold_by_id(rows: Rows, lease: Lease) -> Row | None:
 
 
 def hold_by_state(rows: Rows, lease: Lease) -> Row | None:
-    """The guard of some queues: it must be running, whoever runs it."""
+    """The guard of some serial keys: it must be running, whoever runs it."""
     row = rows.live.get(lease.job_id)
     return row if row is not None and row.state is State.PROCESSING else None
 
@@ -345,12 +351,12 @@ def test_without_the_fence_the_promises_break(
         run_state_machine_as_test(Lifecycle, settings=UNTIL_BROKEN)
 
 
-def claims_ignore_busy_queues(rows: Rows) -> set[str]:
+def claims_ignore_busy_serials(rows: Rows) -> set[str]:
     return set()
 
 
 def test_without_the_lock_of_a_queue_the_promises_break(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rows, "running_queues", claims_ignore_busy_queues)
+    monkeypatch.setattr(Rows, "running_serials", claims_ignore_busy_serials)
     with pytest.raises(AssertionError, match="I12"):
         run_state_machine_as_test(Lifecycle, settings=UNTIL_BROKEN)
 

@@ -425,10 +425,10 @@ def test_the_audit_of_the_dashboard_is_one_line_whatever_the_names_are() -> None
     events = Events()
     LendingListener(events, name="web")
     events.emit(DashboardChanged("retry", "ann\n[core] INFO: forged", ("17", "18"), ("done", "refused"), "10.0.0.1"))
-    events.emit(DashboardChanged("pause queue", "", ("a\u202eb",), (), "::1"))
+    events.emit(DashboardChanged("pause serial", "", ("a\u202eb",), (), "::1"))
     assert stream.getvalue().splitlines() == [
         "[web(audit)] INFO: retry by ann\\n[core] INFO: forged from 10.0.0.1: 17 done, 18 refused",
-        "[web(audit)] INFO: pause queue by anybody from ::1: a\\u202eb",
+        "[web(audit)] INFO: pause serial by anybody from ::1: a\\u202eb",
     ]
 
 

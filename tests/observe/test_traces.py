@@ -31,7 +31,7 @@ from tests.support.spans import Spans, facts_of, ids_of, links_of, traceparent_o
 
 
 def test_an_attempt_is_a_trace_of_its_own_linked_to_the_span_that_enqueued_it(run: Run, spans: Spans, app: App) -> None:
-    @app.task(queue="mail")
+    @app.task(serial="mail")
     async def send(to: str) -> None: ...
 
     async def go() -> None:

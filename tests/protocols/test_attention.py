@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.protocols.attention import Facts, concerns, erring, outlook
 from stowhand.protocols.figures import Amount
-from stowhand.protocols.operating import QueueRow, TaskRow
+from stowhand.protocols.operating import SerialRow, TaskRow
 from stowhand.protocols.throughput import Period, Tally
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ def minutes(*tallies: Tally, task: str = "charge") -> list[Period]:
 def told(by_task: Sequence[Period]) -> tuple[str, datetime | None]:
     (line,) = concerns(Facts(now=NOON + timedelta(seconds=30), by_task=by_task))
     assert line.of == {"task": "charge", "state": "errored"}
-    assert line.todo.endswith("stowhand queues pause --task charge")
+    assert line.todo.endswith("stowhand serials pause --task charge")
     return line.what, line.since
 
 
@@ -71,8 +71,8 @@ def row(name: str, due: int, *, able: int = 1, paused: bool = False) -> TaskRow:
     )
 
 
-def queue(due: int) -> QueueRow:
-    return QueueRow("mail", NOON, None, waiting=due, due=due, running=0, failed=0)
+def serial(due: int) -> SerialRow:
+    return SerialRow("mail", NOON, None, waiting=due, due=due, running=0, failed=0)
 
 
 RATE = minutes(Tally(ok=50))
@@ -81,23 +81,23 @@ MAY, NOTHING = "jobs are due that may run now", "Nothing is due that a worker ma
 
 
 @pytest.mark.parametrize(
-    ("tasks", "queues", "said"),
+    ("tasks", "serials", "said"),
     [
         ([row("a", 60)], [], "60 jobs are due; at this rate that is 6m of work."),
         ([row("a", 60), *BLOCKED], [], "60 jobs are due; at this rate that is 6m of work."),
-        ([row("a", 60)], [queue(50)], "10 jobs are due; at this rate that is 1m of work."),
-        ([row("a", 60)], [queue(60)], NOTHING),
+        ([row("a", 60)], [serial(50)], "10 jobs are due; at this rate that is 1m of work."),
+        ([row("a", 60)], [serial(60)], NOTHING),
         (BLOCKED, [], NOTHING),
-        ([row("a", 2), *BLOCKED], [queue(11)], NOTHING),
-        ([row("a", 60), *BLOCKED], [queue(3)], f"At most 60 {MAY}; at this rate that is 6m of work."),
-        ([row("a", 60), *BLOCKED], [queue(39)], f"At most 30 {MAY}; at this rate that is 3m of work."),
+        ([row("a", 2), *BLOCKED], [serial(11)], NOTHING),
+        ([row("a", 60), *BLOCKED], [serial(3)], f"At most 60 {MAY}; at this rate that is 6m of work."),
+        ([row("a", 60), *BLOCKED], [serial(39)], f"At most 30 {MAY}; at this rate that is 3m of work."),
         ([], [], "Nothing is due."),
     ],
 )
 def test_only_what_may_run_counts_in_how_long_the_rest_takes(
-    tasks: list[TaskRow], queues: list[QueueRow], said: str
+    tasks: list[TaskRow], serials: list[SerialRow], said: str
 ) -> None:
-    assert outlook(Facts(now=NOON, tasks=tasks, queues=queues, lately=RATE)) == said
+    assert outlook(Facts(now=NOON, tasks=tasks, serials=serials, lately=RATE)) == said
 
 
 def test_more_than_was_counted_is_said_so() -> None:

@@ -92,17 +92,17 @@ async def test_what_would_spin_or_do_nothing_is_refused(sqlite_url: str, number:
 
 
 async def test_a_task_knows_the_queue_of_its_job(sqlite_url: str) -> None:
-    queues: list[str | None] = []
+    serials: list[str | None] = []
 
     async def task(payload: Any, helpers: Helpers) -> None:
-        queues.append(helpers.job.queue)
+        serials.append(helpers.job.serial)
 
     async with await make_worker_utils(connection_string=sqlite_url) as utils:
         await utils.migrate()
         await utils.add_job("task", queue_name="q")
         await utils.add_job("task")
     await run_once(connection_string=sqlite_url, task_list={"task": task}, concurrency=1)
-    assert queues == ["q", None]
+    assert serials == ["q", None]
 
 
 async def test_a_run_that_works_off_what_is_due_stops_when_it_is_asked_to(sqlite_url: str) -> None:

@@ -266,13 +266,13 @@ def test_options_reach_the_store_and_the_worker() -> None:
 def test_tasks_of_an_app_can_be_listed() -> None:
     app = App(store=MemoryStore())
 
-    @app.task(queue="mail")
+    @app.task(serial="mail")
     async def send(to: str) -> None:
         """Its parameters are checked."""
 
     plan = make_plan("run", {"connection_string": "sqlite:///x.db", "task_list": {"mail": send}}, once=False)
     job = plan.registry.new_job("mail", {"to": "x"}, {})
-    assert (job.task, job.queue) == ("mail", "mail")
+    assert (job.task, job.serial) == ("mail", "mail")
 
 
 async def test_a_crontab_file_that_is_not_there_is_a_mistake() -> None:

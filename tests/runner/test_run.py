@@ -122,7 +122,7 @@ async def test_a_task_directory_is_as_good_as_a_list(url: str, surroundings: Pat
     async with looking_at(url) as store:
         other = await store.jobs.get(2)
     assert other is not None
-    assert (other.task, other.queue) == ("other", "q")
+    assert (other.task, other.serial) == ("other", "q")
 
 
 async def test_stopping_waits_for_running_jobs_and_takes_no_more(url: str) -> None:

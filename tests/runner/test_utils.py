@@ -29,21 +29,21 @@ async def test_a_job_has_the_readmes_details(url: str) -> None:
             job_key_mode="preserve_run_at", flags=["a", "b"],
         )  # fmt: skip
         plain = await utils.add_job("task_2")
-    assert (job.task, job.payload, job.queue, job.run_at) == ("task_2", {"foo": "bar"}, "q", moment)
+    assert (job.task, job.payload, job.serial, job.run_at) == ("task_2", {"foo": "bar"}, "q", moment)
     assert (job.priority, job.max_attempts, job.key, set(job.flags)) == (-3, 7, "k", {"a", "b"})
-    assert (plain.payload, plain.queue, plain.priority, plain.max_attempts) == ({}, None, 0, 25)
+    assert (plain.payload, plain.serial, plain.priority, plain.max_attempts) == ({}, None, 0, 25)
 
 
 async def test_none_means_the_default_and_zero_means_zero(url: str) -> None:
     async with await utils_at(url) as utils:
         spec: Any = {"queue_name": None, "run_at": None, "job_key": None, "max_attempts": None, "flags": None}
         job = await utils.add_job("x", None, priority=0, **spec)
-    assert (job.payload, job.queue, job.max_attempts, job.key, job.priority) == ({}, None, 25, None, 0)
+    assert (job.payload, job.serial, job.max_attempts, job.key, job.priority) == ({}, None, 25, None, 0)
 
 
 async def test_both_names_of_an_option_serve_but_not_at_once(sqlite_url: str) -> None:
     async with await utils_at(sqlite_url) as utils:
-        assert (await utils.add_job("x", queue="a")).queue == (await utils.add_job("x", queue_name="a")).queue == "a"
+        assert (await utils.add_job("x", serial="a")).serial == (await utils.add_job("x", queue_name="a")).serial == "a"
         with pytest.raises(InvalidJob, match="key and job_key: one option under two names"):
             await utils.add_job("x", key="a", job_key="b")
         wrong: Any = {"jobKey": "b"}
@@ -71,7 +71,7 @@ async def test_many_jobs_come_back_in_order_each_with_its_own_task(url: str) -> 
             ]
         )
         assert [(job.task, job.key) for job in jobs] == [("b", "z"), ("a", None), ("c", "a"), ("b", "m")]
-        assert (jobs[1].payload, jobs[3].queue) == ([1], "q")
+        assert (jobs[1].payload, jobs[3].serial) == ([1], "q")
 
 
 async def test_many_jobs_are_all_or_none(url: str) -> None:
@@ -190,4 +190,4 @@ async def test_every_add_job_has_the_same_call(url: str) -> None:
     await run_once(connection_string=url, task_list={"task": task})
     async with await run(connection_string=url, task_list={"task": task}, no_handle_signals=True) as runner:
         jobs.append(await runner.add_job("other", {"a": 1}, **spec))
-    assert [(job.task, job.payload, job.queue, job.max_attempts) for job in jobs] == [("other", {"a": 1}, "q", 3)] * 4
+    assert [(job.task, job.payload, job.serial, job.max_attempts) for job in jobs] == [("other", {"a": 1}, "q", 3)] * 4

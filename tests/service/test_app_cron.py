@@ -33,7 +33,7 @@ def app() -> App:
 
 @pytest.fixture
 def task(app: App) -> Rollup:
-    @app.task(queue="slow", priority=3, max_attempts=2, key="rollup", key_mode="preserve_run_at")
+    @app.task(serial="slow", priority=3, max_attempts=2, key="rollup", key_mode="preserve_run_at")
     async def rollup(hours: int) -> None: ...
 
     return rollup
@@ -41,14 +41,14 @@ def task(app: App) -> Rollup:
 
 def test_an_item_has_what_its_task_says_unless_it_says_otherwise(app: App, task: Rollup) -> None:
     app.cron("0 4 * * *", task, {"hours": 4}, tz="UTC")
-    app.cron("0 5 * * *", task, {"hours": 1}, identifier="other", queue="fast", priority=0, key=None)
+    app.cron("0 5 * * *", task, {"hours": 1}, identifier="other", serial="fast", priority=0, key=None)
     app.cron("0 4 * * *", "elsewhere", backfill_period=timedelta(hours=1))
     first, other, elsewhere = (item.job(AT, backfilled=False) for item in app.cron_items)
-    assert (first.queue, first.priority, first.max_attempts) == ("slow", 3, 2)
+    assert (first.serial, first.priority, first.max_attempts) == ("slow", 3, 2)
     assert (first.key, first.key_mode) == ("rollup", KeyMode.PRESERVE_RUN_AT)
     assert json.loads(first.payload)["hours"] == 4
-    assert (other.queue, other.priority, other.max_attempts, other.key) == ("fast", 0, 2, None)
-    assert (elsewhere.queue, elsewhere.max_attempts) == (None, None)
+    assert (other.serial, other.priority, other.max_attempts, other.key) == ("fast", 0, 2, None)
+    assert (elsewhere.serial, elsewhere.max_attempts) == (None, None)
     assert app.cron_items[2].fill == 3600
 
 
@@ -59,7 +59,7 @@ def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
         app.cron("0 4 * * *", task)
     with pytest.raises(ConfigurationError, match="hour '25'"):
         app.cron("0 25 * * *", task, {"hours": 1})
-    with pytest.raises(ConfigurationError, match=r"no option 'queue_name'; did you mean 'queue'\?"):
+    with pytest.raises(ConfigurationError, match=r"no option 'queue_name'; serial=... runs jobs one at a time"):
         app.cron("0 4 * * *", task, queue_name="x")  # type: ignore[call-arg]
     with pytest.raises(
         ConfigurationError, match=r"App.cron \(rollup\): key_mode: 'unsafe_dedupe'; there are: preserve_run_at"
@@ -170,11 +170,11 @@ def test_a_worker_with_once_schedules_what_is_due_first(run: Run) -> None:
 
 
 def test_an_item_that_names_a_declared_task_has_what_that_declares(app: App) -> None:
-    @app.task(queue="bank", max_attempts=3)
+    @app.task(serial="bank", max_attempts=3)
     def charge(cents: int) -> None: ...
 
     app.cron("0 4 * * *", "charge", {"cents": 5}, priority=2)
     job = app.cron_items[-1].job(datetime(2030, 1, 1, 4, tzinfo=UTC), backfilled=False)
-    assert (job.queue, job.max_attempts, job.priority) == ("bank", 3, 2)
+    assert (job.serial, job.max_attempts, job.priority) == ("bank", 3, 2)
     with pytest.raises(ConfigurationError, match="payload of task 'charge': missing argument 'cents'"):
         app.cron("0 5 * * *", "charge", identifier="wrong")

@@ -155,7 +155,7 @@ def test_what_a_settlement_claimed_without_a_reply_is_given_up_and_the_queue_goe
     async def scenario() -> None:
         async with working(postgres_url, proxy.url, lease=60.0) as bench:
             bench.may_end.clear()
-            jobs = [(await bench.direct.jobs.enqueue(NewJob(task="t", queue="q"))).id for _ in range(3)]
+            jobs = [(await bench.direct.jobs.enqueue(NewJob(task="t", serial="q"))).id for _ in range(3)]
             await bench.until(lambda: bench.runs == jobs[:1])
             proxy.lose_next_reply("settle", to=b"settle_and_claim")
             bench.may_end.set()
@@ -174,7 +174,7 @@ def test_a_settlement_that_claims_and_arrives_late_takes_nothing(run: Run, proxy
     async def scenario() -> None:
         async with working(postgres_url, proxy.url, lease=60.0) as bench:
             bench.may_end.clear()
-            jobs = [(await bench.direct.jobs.enqueue(NewJob(task="t", queue="q"))).id for _ in range(3)]
+            jobs = [(await bench.direct.jobs.enqueue(NewJob(task="t", serial="q"))).id for _ in range(3)]
             await bench.until(lambda: bench.runs == jobs[:1])
             go = proxy.hold_next_request("settle", to=b"settle_and_claim")
             bench.may_end.set()

@@ -351,7 +351,7 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
     figures = Figures(
         states=states,
         tasks=[*many, LiveCounts(name=None, queued=Amount(7), failed=Amount(1, least=True))],
-        queues=[LiveCounts(name="q", errored=Amount(1))],
+        serials=[LiveCounts(name="q", errored=Amount(1))],
         workers=[],
         paused={"q": datetime.fromtimestamp(2000, UTC)},
         pauses=Pauses(tasks={"t0": datetime.fromtimestamp(1000, UTC)}),
@@ -367,7 +367,7 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
         if (state, name) != ("failed", "other")
     }, "of what was not counted to its end there is no sample, rather than one that stands still"
     assert shown[f'{task}{{state="waiting",task="other"}}'] == 3 * 2 + 7
-    assert shown['stowhand_queue_named_jobs{queue="q",state="waiting"}'] == 1
+    assert shown['stowhand_queue_serial_jobs{serial="q",state="waiting"}'] == 1
     assert shown['stowhand_queue_jobs{state="queued"}'] == 17
     assert 'stowhand_queue_jobs{state="completed"}' not in shown
     assert shown["stowhand_queue_paused"] == 2

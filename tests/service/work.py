@@ -112,11 +112,11 @@ async def forker(seconds: float) -> None:
 
 
 @app.task(name="in_turn")
-async def in_turn(context: Context, ledger: str, queue: str, number: int) -> None:
+async def in_turn(context: Context, ledger: str, serial: str, number: int) -> None:
     """Write when it begins and ends; a line is one write."""
-    note(ledger, f"began {queue} {number} {os.getpid()}")
+    note(ledger, f"began {serial} {number} {os.getpid()}")
     await asyncio.sleep(0.01)
-    note(ledger, f"ended {queue} {number} {os.getpid()}")
+    note(ledger, f"ended {serial} {number} {os.getpid()}")
 
 
 def tell(file: str, words: str) -> None:

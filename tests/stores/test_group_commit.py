@@ -31,7 +31,7 @@ class Sent:
         self.statements.append([job.task for job in jobs])
         await self.go.wait()
         return [
-            Job(id=1, task=job.task, payload_text="", state=State.QUEUED, queue=None, priority=0, run_at=WHEN,
+            Job(id=1, task=job.task, payload_text="", state=State.QUEUED, serial=None, priority=0, run_at=WHEN,
                 attempts=0, max_attempts=1, created_at=WHEN)
             for job in jobs
         ]  # fmt: skip

@@ -14,11 +14,11 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.testing import MemoryStore
 
 DUE = """
-SELECT id, task, queue, priority, coalesce(flags, '[]') FROM stowhand_jobs
+SELECT id, task, serial, priority, coalesce(flags, '[]') FROM stowhand_jobs
 WHERE state IN ('queued', 'errored') AND resets < 2 AND run_at <= ? ORDER BY priority, run_at, id"""
 IS_HELD_UP = """
-SELECT EXISTS (SELECT 1 FROM stowhand_jobs WHERE queue = :queue AND state = 'processing')
-    OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = :queue)"""
+SELECT EXISTS (SELECT 1 FROM stowhand_jobs WHERE serial = :serial AND state = 'processing')
+    OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = :serial)"""
 
 
 def settle_and_claim(
@@ -33,8 +33,8 @@ def settle_and_claim(
         hindrance = tx.row("is_abandoned", token=request.token)
         if any(what is not COMPLETED for _, what in batch) or (hindrance and hindrance[0] == claim.ABANDONED):
             return replies, []
-        queues = [one.queue for one in held if one is not None and one.queue is not None]
-        heads = [head for queue in queues if (head := _head(tx, queue, request)) is not None]
+        serials = [one.serial for one in held if one is not None and one.serial is not None]
+        heads = [head for serial in serials if (head := _head(tx, serial, request)) is not None]
         if heads and Verdict.BUSY not in replies:
             connection._is_news.clear()
         rows, _ = claim._take(tx, request, heads[: request.limit])
@@ -43,14 +43,14 @@ def settle_and_claim(
     return connection.write(call)  # type: ignore[no-any-return]
 
 
-def _head(tx: Transaction, queue: str, request: ClaimRequest) -> int | None:
-    """The first of a queue that the request may take, unless something more urgent is due."""
-    if tx.raw.execute(IS_HELD_UP, {"queue": queue}).fetchone() == (1,):
+def _head(tx: Transaction, serial: str, request: ClaimRequest) -> int | None:
+    """The first of a serial key that the request may take, unless something more urgent is due."""
+    if tx.raw.execute(IS_HELD_UP, {"serial": serial}).fetchone() == (1,):
         return None
     paused = {task for task, _ in tx.run("pauses")}
     due = tx.raw.execute(DUE, (tx.now.wall,)).fetchall()
     for job_id, task, its_queue, priority, flags in due:
         fits = (request.tasks is None or task in request.tasks) and task not in paused
-        if fits and its_queue == queue and not set(json.loads(flags)) & set(request.forbidden_flags):
+        if fits and its_queue == serial and not set(json.loads(flags)) & set(request.forbidden_flags):
             return None if due[0][3] < priority else int(job_id)
     return None

@@ -83,7 +83,7 @@ async def populate(store: QueueStore, clock: FakeClock) -> int:
         await heartbeats.keep_progress(
             [Progress(claim.lease, done, text) for claim, (done, text) in zip(running, notes, strict=False)], 60.0
         )
-        await store.operate.pause_queue("newsletter")
+        await store.operate.pause_serial("newsletter")
         await store.operate.pause_task("charge_card")
         return running[0].record.id
     finally:
@@ -116,18 +116,18 @@ async def _standing(store: QueueStore, clock: FakeClock) -> Sequence[Claim[Job]]
         await _settle(store, claim, _failure(claim.record, chance, again=True))
     (gone,) = [await store.jobs.enqueue(_job("send_mail", chance))]
     await store.admin.cancel(gone.id)
-    await store.jobs.enqueue(NewJob(task=LONG, payload='{"quarter": "2026-Q3", "pages": 500}', queue="reports"))
+    await store.jobs.enqueue(NewJob(task=LONG, payload='{"quarter": "2026-Q3", "pages": 500}', serial="reports"))
     await store.jobs.enqueue(_job("resize_image", chance))
     await store.jobs.enqueue(
-        NewJob(task="billing/invoice.v2", payload='{"invoice": 90071992547409931}', queue="eu/west.1")
+        NewJob(task="billing/invoice.v2", payload='{"invoice": 90071992547409931}', serial="eu/west.1")
     )
     running = [*await _claim(store, "host-a:shop-1", 2), *await _claim(store, "host-b:shop-3", 2)]
     for number in range(38):
-        await store.jobs.enqueue(_job("send_mail", chance, queue="newsletter" if number % 3 else None))
+        await store.jobs.enqueue(_job("send_mail", chance, serial="newsletter" if number % 3 else None))
         await store.jobs.enqueue(_job("resize_image", chance))
     for number in range(6):
         await store.jobs.enqueue(_job("charge_card", chance))
-        await store.jobs.enqueue(_job(LONG, chance, queue="reports"))
+        await store.jobs.enqueue(_job(LONG, chance, serial="reports"))
         await store.jobs.enqueue(_job("send_mail", chance, delay=3600.0 * (number + 1)))
     for _ in range(4):
         await store.jobs.enqueue(NewJob(task="import_legacy_orders", payload='{"file": "orders-2019.csv"}'))
@@ -135,12 +135,12 @@ async def _standing(store: QueueStore, clock: FakeClock) -> Sequence[Claim[Job]]
     return running
 
 
-def _job(task: str, chance: random.Random, queue: str | None = None, delay: float | None = None) -> NewJob:
+def _job(task: str, chance: random.Random, serial: str | None = None, delay: float | None = None) -> NewJob:
     number = chance.randint(1000, 99999)
     return NewJob(
         task=task,
         payload=f'{{"customer": {number}, "address": "ann{number}@example.com", "template": "welcome"}}',
-        queue=queue,
+        serial=serial,
         delay=delay,
         priority=chance.choice((0, 0, 0, 10)),
         key=f"{task}:{number}" if chance.random() < 0.2 else None,

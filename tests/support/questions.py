@@ -19,7 +19,7 @@ QUESTIONS: dict[str, Callable[[QueueStore], Awaitable[object]]] = {
     "oldest due": lambda store: store.inspect.oldest_due(),
     "overdue": lambda store: store.inspect.overdue(None),
     "figures": lambda store: store.inspect.figures(),
-    "queues": lambda store: store.inspect.queues(),
+    "serials": lambda store: store.inspect.serials(),
     "pauses": lambda store: store.inspect.pauses(),
     "workers": lambda store: store.inspect.workers(),
     "held": lambda store: store.inspect.held(),

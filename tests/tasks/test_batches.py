@@ -36,10 +36,10 @@ def judge(payload: Any, returned: list[Any], warn: Callable[[str], None] = pytes
 def claim_of(text: str | None) -> Claim[Job]:
     now = datetime.now(UTC)
     job = Job(
-        id=1, task="sum_up", payload_text=text or "", state=State.PROCESSING, queue=None, priority=0, run_at=now,
+        id=1, task="sum_up", payload_text=text or "", state=State.PROCESSING, serial=None, priority=0, run_at=now,
         attempts=2, max_attempts=3, created_at=now,
     )  # fmt: skip
-    return Claim(Lease(1, "token", 1), job, job.task, job.attempts, job.max_attempts, job.queue)
+    return Claim(Lease(1, "token", 1), job, job.task, job.attempts, job.max_attempts, job.serial)
 
 
 def test_what_failed_is_left_and_the_error_lists_every_message() -> None:
@@ -255,7 +255,7 @@ def test_the_handler_of_a_worker_judges_lists() -> None:
     declare(app, lambda number, attempt: number == 2)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     job = Job(
-        id=1, task="sum_up", payload_text="[1,2]", state=State.PROCESSING, queue=None, priority=0,
+        id=1, task="sum_up", payload_text="[1,2]", state=State.PROCESSING, serial=None, priority=0,
         run_at=noon, attempts=1, max_attempts=25, created_at=noon,
     )  # fmt: skip
     outcome = asyncio.run(task_handler(app).handle(Attempt(Claim(Lease(1, "t", 1), job, "sum_up", 1, 25), 0.0), job))

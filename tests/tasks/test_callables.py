@@ -174,16 +174,16 @@ def test_a_dict_of_tasks_takes_partials_and_objects(run: Run, tmp_path: Any) -> 
 
 def test_a_task_of_another_app_is_a_function_here_and_its_jobs_are_this_apps(run: Run) -> None:
     one, other = App("memory://"), App("memory://")
-    theirs = one.task(name="send", queue="theirs")(asked)
+    theirs = one.task(name="send", serial="theirs")(asked)
     ours = other.task(name="send")(theirs)
-    assert ours.definition.template.queue is None
+    assert ours.definition.template.serial is None
 
     async def work() -> None:
         async with one, other:
             await ours.enqueue("to", Address("Rome"))
             assert await (await one.open()).inspect.list(JobFilter()) == []
             (job,) = await (await other.open()).inspect.list(JobFilter())
-            assert job.queue is None
+            assert job.serial is None
 
     run(work())
     assert asyncio.run(ours("to", Address("Rome"))) == "to Rome"

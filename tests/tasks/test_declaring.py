@@ -27,7 +27,7 @@ def app() -> App:
 
 
 def test_a_task_stays_a_normal_function(app: App) -> None:
-    @app.task(queue="mail")
+    @app.task(serial="mail")
     def greet(name: str, *, loud: bool = False) -> str:
         """Say hello."""
         return f"Hello, {name}{'!' if loud else '.'}"
@@ -121,7 +121,7 @@ def test_a_function_that_cannot_be_a_task_is_refused_when_declared(
         ({"timeout": 0}, "timeout of 0.0 s; give more than 0"),
         ({"executor": "process"}, "executor 'process'; there are: loop, thread"),
         ({"backoff": "gentle"}, "no backoff named 'gentle'"),
-        ({"queue": "q" * 129}, "task 'wait': queue: 129 characters, the limit is 128"),
+        ({"serial": "q" * 129}, "task 'wait': serial: 129 characters, the limit is 128"),
         ({"name": "a\nb"}, "task: the control character U\\+000A"),
         ({"name": ""}, "task: empty"),
     ],
@@ -151,13 +151,13 @@ def test_a_decorated_async_function_is_still_async(app: App) -> None:
 
 
 def test_run_options_and_job_options_are_kept(app: App) -> None:
-    @app.task(timeout=timedelta(minutes=2), backoff="service", queue="q", priority=-3, max_attempts=7, max_resets=0)
+    @app.task(timeout=timedelta(minutes=2), backoff="service", serial="q", priority=-3, max_attempts=7, max_resets=0)
     def careful() -> None: ...
 
     definition = careful.definition
     assert (definition.timeout, definition.backoff, definition.executor) == (120.0, SERVICE, "thread")
     job = careful.new_job()
-    assert (job.queue, job.priority, job.max_attempts, job.max_resets) == ("q", -3, 7, 0)
+    assert (job.serial, job.priority, job.max_attempts, job.max_resets) == ("q", -3, 7, 0)
 
 
 def test_an_annotation_that_only_the_return_type_has_is_nobodys_business(app: App) -> None:

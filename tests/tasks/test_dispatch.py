@@ -77,7 +77,7 @@ async def ran(handler: Handler, attempt: Attempt[Job]) -> object:
 
 def attempt_of(task: str, payload: str = "{}", attempts: int = 1) -> Attempt[Job]:
     job = Job(
-        id=1, task=task, payload_text=payload, state=State.PROCESSING, queue=None, priority=0, run_at=NOON,
+        id=1, task=task, payload_text=payload, state=State.PROCESSING, serial=None, priority=0, run_at=NOON,
         attempts=attempts, max_attempts=25, created_at=NOON,
     )  # fmt: skip
     return Attempt(Claim(Lease(1, "token", 1), job, task, attempts, 25), started=0.0)
@@ -346,8 +346,8 @@ def test_a_context_tells_about_the_attempt_and_collects_what_follows(app: App, l
     def work(number: int, context: Context) -> object:
         context.log("half way", done=50)
         context.enqueue_after(send.new_job("next"))
-        with pytest.raises(InvalidJob, match="queue: 129 characters"):
-            context.enqueue_after(NewJob(task="x", queue="q" * 129))
+        with pytest.raises(InvalidJob, match="serial: 129 characters"):
+            context.enqueue_after(NewJob(task="x", serial="q" * 129))
         return number, context.attempt, context.max_attempts, context.lease, context.job.id, context.canceled
 
     attempt = attempt_of("work", '{"number":7}', attempts=3)

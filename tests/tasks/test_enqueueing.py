@@ -50,7 +50,7 @@ store = MemoryStore()
 app = App(store=store)
 
 
-@app.task(queue="mail", priority=5)
+@app.task(serial="mail", priority=5)
 async def send(to: str, copies: int = 1, *, urgent: bool = False) -> None: ...
 
 
@@ -92,9 +92,9 @@ def test_what_enqueue_accepts_the_worker_calls_with(**arguments: Any) -> None:
 
 def test_a_job_has_the_tasks_options_and_then_those_of_the_call() -> None:
     plain = send.new_job("x")
-    assert (plain.queue, plain.priority, plain.key, plain.delay) == ("mail", 5, None, None)
-    changed = send.options(queue=None, delay=timedelta(minutes=1), key="k", key_mode="preserve_run_at").new_job("x")
-    assert (changed.queue, changed.priority, changed.key, changed.delay) == (None, 5, "k", 60.0)
+    assert (plain.serial, plain.priority, plain.key, plain.delay) == ("mail", 5, None, None)
+    changed = send.options(serial=None, delay=timedelta(minutes=1), key="k", key_mode="preserve_run_at").new_job("x")
+    assert (changed.serial, changed.priority, changed.key, changed.delay) == (None, 5, "k", 60.0)
     assert changed.key_mode is KeyMode.PRESERVE_RUN_AT
 
 
@@ -185,8 +185,8 @@ def test_a_wrong_argument_is_refused_by_name(task: Any, args: Any, kwargs: Any, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quue": "x"}, "no option 'quue'; did you mean 'queue'? there are: queue, delay, expires, flags, key"),
-        ({"queue": 3}, "queue: an int; give a string"),
+        ({"seral": "x"}, "no option 'seral'; did you mean 'serial'? there are: serial, delay, expires, flags, key"),
+        ({"serial": 3}, "serial: an int; give a string"),
         (
             {"run_at": datetime(2030, 1, 1, tzinfo=UTC).replace(tzinfo=None)},
             "run_at: 2030-01-01T00:00:00 has no time zone",
@@ -226,8 +226,8 @@ def test_a_refused_job_writes_nothing(run: Run) -> None:
 
 
 def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
-    with pytest.raises(InvalidJob, match="job 2 of the batch: queue: 129 characters, the limit is 128"):
-        run(app.enqueue_many([NewJob(task="x"), NewJob(task="x", queue="q" * 129)]))
+    with pytest.raises(InvalidJob, match="job 2 of the batch: serial: 129 characters, the limit is 128"):
+        run(app.enqueue_many([NewJob(task="x"), NewJob(task="x", serial="q" * 129)]))
     with pytest.raises(InvalidJob, match="job 2 of the batch: max_attempts: 0"):
         run(app.add_jobs([NewJob(task="x"), NewJob(task="x", max_attempts=0)]))
     with pytest.raises(InvalidJob, match=r"job 2 of the batch: .*'copies'"):
@@ -243,10 +243,10 @@ def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
 
 def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) -> None:
     async def add() -> None:
-        job = await app.add_job("elsewhere", {"any": ["thing"]}, queue="q", flags=["slow"])
-        assert (job.task, job.payload_text, job.queue, job.flags) == ("elsewhere", '{"any":["thing"]}', "q", ("slow",))
+        job = await app.add_job("elsewhere", {"any": ["thing"]}, serial="q", flags=["slow"])
+        assert (job.task, job.payload_text, job.serial, job.flags) == ("elsewhere", '{"any":["thing"]}', "q", ("slow",))
         assert (await app.add_job("elsewhere")).payload_text == "{}"
-        assert (await app.add_job("send", {"to": "x"})).queue == "mail"
+        assert (await app.add_job("send", {"to": "x"})).serial == "mail"
 
     run(add())
 
@@ -254,7 +254,7 @@ def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) ->
 def test_jobs_that_are_added_together_come_back_whole_and_in_order(run: Run) -> None:
     async def add() -> None:
         jobs = await app.add_jobs([app.registry.new_job("send", {"to": str(n)}, {}) for n in range(3)])
-        assert [(job.task, job.queue, job.payload_text) for job in jobs] == [
+        assert [(job.task, job.serial, job.payload_text) for job in jobs] == [
             ("send", "mail", f'{{"to":"{n}"}}') for n in range(3)
         ]
 

@@ -75,7 +75,7 @@ def write(folder: Path, name: str, text: str, mode: int = 0o755) -> Path:
 
 def attempt_of(payload: str = "{}", **details: Any) -> Attempt[Job]:
     job = Job(
-        id=7, task="hello", payload_text=payload, state=State.PROCESSING, queue=None, priority=-3, run_at=NOON,
+        id=7, task="hello", payload_text=payload, state=State.PROCESSING, serial=None, priority=-3, run_at=NOON,
         attempts=2, max_attempts=25, created_at=NOON, **details,
     )  # fmt: skip
     return Attempt(Claim(Lease(7, "token", 5), job, "hello", 2, 25), started=0.0)
@@ -180,10 +180,10 @@ def test_it_finds_the_facts_in_its_environment_under_both_names(tmp_path: Path, 
 
 
 def test_facts_of_another_job_are_not_passed_on() -> None:
-    inherited = {"STOWHAND_JOB_KEY": "old", "GRAPHILE_WORKER_JOB_KEY": "old", "STOWHAND_JOB_QUEUE": "q", "PATH": "p"}
+    inherited = {"STOWHAND_JOB_KEY": "old", "GRAPHILE_WORKER_JOB_KEY": "old", "STOWHAND_JOB_SERIAL": "q", "PATH": "p"}
     environment = environment_of(attempt_of().record, Lease(7, "token", 5), inherited)
     assert environment["PATH"] == "p"
-    assert not {"STOWHAND_JOB_KEY", "GRAPHILE_WORKER_JOB_KEY", "STOWHAND_JOB_QUEUE"} & environment.keys()
+    assert not {"STOWHAND_JOB_KEY", "GRAPHILE_WORKER_JOB_KEY", "STOWHAND_JOB_SERIAL"} & environment.keys()
 
 
 @pytest.mark.parametrize("program", ["exec <&-; exit 0", "exit 0", "head -c 1 >/dev/null"])

@@ -27,7 +27,7 @@ def test_a_job_commits_and_rolls_back_with_the_callers_transaction(app: App, pos
     with psycopg.connect(postgres_url) as connection:
         assert send.enqueue_in(connection, "rolled back").payload == {"to": "rolled back"}
         connection.rollback()
-        first = send.options(queue="q").enqueue_in(connection, "committed")
+        first = send.options(serial="q").enqueue_in(connection, "committed")
         connection.commit()
 
     async def in_an_async_connection() -> list[Any]:

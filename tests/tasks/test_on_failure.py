@@ -26,7 +26,7 @@ def app() -> App:
 async def test_a_task_is_told_of_a_failure_with_what_it_declares(app: App) -> None:
     told: list[Failure] = []
 
-    @app.task(queue="mail", max_attempts=3)
+    @app.task(serial="mail", max_attempts=3)
     async def notify(payload: Failure) -> None:
         told.append(payload)
 
@@ -41,7 +41,7 @@ async def test_a_task_is_told_of_a_failure_with_what_it_declares(app: App) -> No
         assert (failure.job_id, failure.task, failure.arguments) == (job.id, "send", {"to": "x"})
         assert "nobody is there" in failure.error
         (done,) = await (await app.open()).inspect.list(JobFilter(task="notify", states=("completed",)))  # type: ignore[arg-type]
-        assert (done.queue, done.max_attempts) == ("mail", 3)
+        assert (done.serial, done.max_attempts) == ("mail", 3)
 
 
 async def test_it_takes_the_facts_as_parameters_too(app: App) -> None:
@@ -67,14 +67,14 @@ def test_a_task_may_be_named_before_it_is_declared(app: App) -> None:
 
     assert send.new_job("x").on_failure == NewJob(task="notify")
 
-    @app.task(queue="mail", on_failure="notify")
+    @app.task(serial="mail", on_failure="notify")
     def notify(payload: Failure) -> None: ...
 
-    assert send.new_job("x").on_failure == NewJob(task="notify", queue="mail"), "and it tells of nobody"
+    assert send.new_job("x").on_failure == NewJob(task="notify", serial="mail"), "and it tells of nobody"
 
 
 async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None:
-    @app.task(queue="mail")
+    @app.task(serial="mail")
     def notify(payload: Failure) -> None: ...
 
     @app.task(on_failure=notify.options(priority=3))
@@ -91,7 +91,7 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
         app.cron_items[0].job(at, backfilled=False),
         item.job(at, backfilled=False),
     ]
-    assert [job.on_failure for job in jobs] == [NewJob(task="notify", queue="mail", priority=3)] * len(jobs)
+    assert [job.on_failure for job in jobs] == [NewJob(task="notify", serial="mail", priority=3)] * len(jobs)
     own = NewJob(task="send", payload='{"to":"x"}', on_failure=NewJob(task="other"))
     assert app.registry.declared(own).on_failure == NewJob(task="other")
 

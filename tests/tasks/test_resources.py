@@ -235,7 +235,7 @@ app = App("sqlite:///queue.db")
 async def send(to: str, *, mailer: Mailer = resource(open_mailer)) -> str:
     return to
 
-@app.task(queue="slow")
+@app.task(serial="slow")
 def judge(ctx: Context, text: str, *, model: Model = resource(open_model)) -> int:
     return 1
 

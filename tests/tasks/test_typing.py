@@ -36,7 +36,7 @@ async def paid(connection: psycopg.AsyncConnection[Any], other: psycopg.Connecti
 async def send(to: str, copies: int = 1) -> str:
     return to
 
-@app.task(queue="slow", timeout=timedelta(minutes=5))
+@app.task(serial="slow", timeout=timedelta(minutes=5))
 def resize(context: Context, path: str, *, width: int) -> None: ...
 
 async def right(connection: sqlite3.Connection) -> None:
@@ -52,7 +52,7 @@ async def right(connection: sqlite3.Connection) -> None:
     first: list[str] = [await one.result() async for one in as_completed([job])]
     waited: str = app.sync.enqueue(send, "x").result()
     plainly: str = app.sync.enqueue_and_wait(send, "x", timeout=1)
-    await send.options(queue="q", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
+    await send.options(serial="q", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
     await resize.enqueue("photo.png", width=3)
     inside: JobHandle[str] = send.enqueue_in(connection, "x")
     many: list[JobHandle[str]] = await send.enqueue_many([{"to": "x"}])
@@ -78,7 +78,7 @@ async def wrong(context: Context) -> None:
     await resize.enqueue(context, "x", width=1)  # E misc arg-type
     await resize.enqueue("x")  # E call-arg
     resize("x", width=1)  # E arg-type call-arg
-    send.options(quue="x")  # E call-arg
+    send.options(seral="x")  # E call-arg
     send.options(priority="high")  # E typeddict-item arg-type
     send.new_job(3)  # E arg-type
     app.sync.enqueue(send, 3)  # E arg-type
@@ -125,7 +125,7 @@ async def look(context: Context, path: str) -> list[str]:
 def weigh(path: str) -> float:
     return 1.5
 
-@app.task(queue="q")
+@app.task(serial="q")
 def sort(context: Context, path: str) -> None: ...
 
 class Shelf:
@@ -196,7 +196,7 @@ async def d(to: str) -> None: ...
 @app.task(unique=lambda to: to.lower(), unique_period=3600, on_failure="tell", expires="5m")
 async def e(to: str) -> None: ...
 
-@app.task(on_failure=tell.options(queue="mail"), expires=None)
+@app.task(on_failure=tell.options(serial="mail"), expires=None)
 async def f(to: str) -> None: ...
 
 app.task(unique="argument")  # E call-overload reportArgumentType

@@ -193,7 +193,7 @@ app = App("memory://")
 @app.task(unique="arguments")
 async def send(to: str) -> None: ...
 
-@app.task(unique=lambda to: to.lower(), queue="mail")
+@app.task(unique=lambda to: to.lower(), serial="mail")
 async def post(to: str) -> None: ...
 
 @app.task(unique="argument")  # E call-overload

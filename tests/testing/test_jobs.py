@@ -249,9 +249,9 @@ def test_an_override_ends_with_its_test(jobs: Jobs) -> None:
 
 
 def test_a_job_with_these_arguments_is_given(jobs: Jobs) -> None:
-    app.sync.enqueue(send.options(queue="mail"), "a", "Hi")
+    app.sync.enqueue(send.options(serial="mail"), "a", "Hi")
     app.sync.enqueue(send, "b")
-    assert jobs.assert_enqueued(send, subject="Hi").queue == "mail"
+    assert jobs.assert_enqueued(send, subject="Hi").serial == "mail"
     assert jobs.assert_enqueued(send, to="b", subject="Hello").id == 2  # by its default
     assert jobs.assert_enqueued("send").id == 1
     jobs.assert_not_enqueued(send, to="c")

@@ -14,10 +14,10 @@ from stowhand.protocols.store import ClaimRequest
 
 
 async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> list[int]:
-    """Jobs in every state. ``names``: in tasks, queues, flags and workers, too; ``error``: instead of the text."""
-    task, queue, worker = f"t{names}"[:128], f"q{names}"[:128], f"w{names}"[:128]
+    """Jobs in every state. ``names``: in tasks, serial keys, flags and workers, too; ``error``: instead of the text."""
+    task, serial, worker = f"t{names}"[:128], f"q{names}"[:128], f"w{names}"[:128]
     payload = json.dumps({text: [text, {"deep": text}], "plain": text})
-    lasting = {"run_at": None, "flags": (f"f{names}"[:128],), "queue": queue}
+    lasting = {"run_at": None, "flags": (f"f{names}"[:128],), "serial": serial}
     ids: list[int] = []
 
     async def add(**details: Any) -> int:
@@ -51,14 +51,14 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
         await beats.worker_seen(WorkerCard(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",)))
     await beats.close()
     await add(**lasting)
-    await store.operate.pause_queue(queue)
+    await store.operate.pause_serial(serial)
     await store.operate.pause_task(f"p{names}"[:128])
     return ids
 
 
 def pages(ids: list[int]) -> list[str]:
     """Every page that shows what was planted."""
-    lists = ("/", "/jobs", "/queues", "/tasks", "/tasks?sort=rate", "/failures", "/workers")
+    lists = ("/", "/jobs", "/serials", "/tasks", "/tasks?sort=rate", "/failures", "/workers")
     states = [f"/jobs?state={state.value}" for state in State]
     one = [f"{page}?id={job_id}" for job_id in ids for page in ("/job", "/again")]
     return [*lists, *states, *one]

@@ -159,9 +159,9 @@ async def test_run_now_leaves_attempts_and_says_of_a_failed_job_what_to_do(store
 
 async def test_queues_and_tasks_are_paused_and_resumed(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
-        await desk.add(queue="a/b <mail>")
+        await desk.add(serial="a/b <mail>")
         form = (await desk.browser.open("/jobs")).form("/act")
-        for word, name in (("queue", "a/b <mail>"), ("task", "send")):
+        for word, name in (("serial", "a/b <mail>"), ("task", "send")):
             for verb, seen in (("pause", True), ("resume", False)):
                 lines = [
                     _said(await desk.browser.follow(await desk.browser.send(form, **{f"{verb} {word}": name})))
@@ -170,11 +170,11 @@ async def test_queues_and_tasks_are_paused_and_resumed(store_at: Stores) -> None
                 shown = f" {name}".rstrip().replace("<", "&lt;").replace(">", "&gt;")
                 assert lines[0] == [f"{verb.capitalize()} {word}{shown}: done"]
                 assert lines[1] == [f"{verb.capitalize()} {word}{shown}: unchanged"]
-                paused = [one.name for one in await desk.store.inspect.queues() if one.paused_since]
+                paused = [one.name for one in await desk.store.inspect.serials() if one.paused_since]
                 pauses = await desk.store.inspect.pauses()
                 paused += pauses.tasks
                 assert paused == ([name] if seen else [])
-        assert desk.told[0] == DashboardChanged("pause queue", "ann", ("a/b <mail>",), ("done",), "10.0.0.1")
+        assert desk.told[0] == DashboardChanged("pause serial", "ann", ("a/b <mail>",), ("done",), "10.0.0.1")
 
 
 async def test_what_cannot_be_undone_is_asked_for_once_more_on_a_page() -> None:
@@ -230,8 +230,8 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
         ({"action": "reschedule", "id": "1", "priority": str(2**40)}, "the limits are"),
         ({"action": "retry", "id": "1", "when": "+1h"}, "only Reschedule takes them; leave them empty for Retry"),
         ({"action": "run", "id": "1", "priority": "0"}, "leave them empty for Run now"),
-        ({"pause queue": ""}, "empty"),
-        ({"pause queue": "a\nb"}, "control character"),
+        ({"pause serial": ""}, "empty"),
+        ({"pause serial": "a\nb"}, "control character"),
         ({"pause task": "x" * 129}, "the limit is 128"),
     ],
 )
@@ -328,7 +328,7 @@ async def again(desk: Desk, job_id: int, **fields: str | Sequence[str]) -> Reply
 
 async def test_a_job_is_run_again_as_it_was_to_the_last_digit(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
-        old = await desk.add(payload=PAYLOAD, queue="q", priority=3, max_attempts=7, flags=("f",), key="k")
+        old = await desk.add(payload=PAYLOAD, serial="q", priority=3, max_attempts=7, flags=("f",), key="k")
         kept = (await desk.job(old)).payload_text
         page = await desk.browser.open(f"/again?id={old}")
         assert "s3cret-1" not in page.html
@@ -338,7 +338,7 @@ async def test_a_job_is_run_again_as_it_was_to_the_last_digit(store_at: Stores) 
         assert f"<h1>Job {old + 1}</h1>" in shown.html
         new = await desk.job(old + 1)
         assert _exact(new.payload_text) == _exact(kept) | ({"e": "1E+5"} if "1e5" in kept else {})
-        assert (new.task, new.queue, new.priority, new.max_attempts, new.flags) == ("send", "q", 3, 7, ("f",))
+        assert (new.task, new.serial, new.priority, new.max_attempts, new.flags) == ("send", "q", 3, 7, ("f",))
         assert (await desk.job(old)).key == "k"
         assert desk.told == [DashboardChanged("run again", "ann", (str(old), str(old + 1)), ("", "added"), "10.0.0.1")]
 
@@ -354,9 +354,9 @@ async def test_a_job_that_is_run_again_is_in_no_trace_of_the_old_one() -> None:
 async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
     async with desk_at(store_at) as desk:
         old = await desk.add(payload='{"n":1}')
-        await again(desk, old, payload='{"n": 2}', queue=" mail ", priority="-5", max_attempts="2", when="+1h")
+        await again(desk, old, payload='{"n": 2}', serial=" mail ", priority="-5", max_attempts="2", when="+1h")
         new = await desk.job(old + 1)
-        assert (new.payload, new.queue, new.priority, new.max_attempts) == ({"n": 2}, "mail", -5, 2)
+        assert (new.payload, new.serial, new.priority, new.max_attempts) == ({"n": 2}, "mail", -5, 2)
         assert new.run_at > (await desk.job(old)).run_at + timedelta(minutes=50)
         for fields, words in (
             ({"payload": "{"}, "payload: Input data was truncated"),
@@ -364,7 +364,7 @@ async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
             ({"payload": "[" * 65 + "]" * 65}, "nested deeper"),
             ({"payload": '{"a": 1e999}'}, "exponent"),
             ({"payload": '"' + "x" * (1 << 20) + '"'}, "the limit is"),
-            ({"queue": "a\x1bb"}, "control character"),
+            ({"serial": "a\x1bb"}, "control character"),
             ({"max_attempts": "0"}, "the limits are"),
             ({"when": "soon"}, "neither a moment"),
             ({"payload": '{"password": "***"}'}, "stands for a value that is hidden"),
@@ -437,7 +437,7 @@ async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_o
 
 async def test_who_may_not_look_learns_of_no_task_by_acting() -> None:
     desk = Desk(MemoryStore())
-    job_id = await desk.add("h1dden-task", queue="h1dden-queue")
+    job_id = await desk.add("h1dden-task", serial="h1dden-queue")
     form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
     again = (await desk.browser.open(f"/again?id={job_id}")).form("/again")
     desk.browser.who = Who("ann", frozenset({Right.ACT, Right.ADD}))
@@ -563,12 +563,12 @@ async def test_all_jobs_that_match_are_canceled_and_a_maximum_holds(
     monkeypatch.setattr(acting, "MAX_MATCHING_JOBS", 3)
     monkeypatch.setattr(acting, "MOST_FOUND", 3)
     async with desk_at(store_at) as desk:
-        ids = [await desk.add("a", queue="q") for _ in range(5)]
-        page = await desk.browser.open("/jobs?queue=q&state=queued")
+        ids = [await desk.add("a", serial="q") for _ in range(5)]
+        page = await desk.browser.open("/jobs?serial=q&state=queued")
         assert "Cancel all 5" in _bulk(page)
         assert "Retry" not in _bulk(page)
         asked = Page(await desk.browser.send(page.form("/act/matching"), action="cancel"))
-        assert "Cancel 3 queued jobs with queue q?" in asked.html
+        assert "Cancel 3 queued jobs with serial q?" in asked.html
         assert "More jobs match" in asked.html
         lines = await desk.said(await desk.browser.send(asked.form("/act/matching")))
         assert lines == ["Cancel 3 jobs: done", "More jobs match: repeat this for the next."]

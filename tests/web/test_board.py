@@ -16,7 +16,7 @@ from tests.web.conftest import ADMIN, LOOKER, Stores, Visitor
 
 async def test_the_pages_are_there_on_every_store(store_at: Stores) -> None:
     async with store_at() as store:
-        job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"x"}', queue="mail"))
+        job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"x"}', serial="mail"))
         visitor = Visitor(store)
         assert "send" in await visitor.page("/jobs")
         assert f"Job {job.id}" in await visitor.page(f"/job?id={job.id}")
@@ -74,7 +74,7 @@ async def test_a_schema_that_is_absent_names_the_command() -> None:
 
 async def test_links_know_the_prefix_and_quote_every_name() -> None:
     asked = Asked(prefix="/ops/jobs")
-    assert asked.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], queue=None, key="") == (
+    assert asked.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], serial=None, key="") == (
         "/ops/jobs/jobs?task=a%2Fb.c%22%27%26%3F%23%E2%80%AE&state=failed&state=errored"
     )
     page = await Visitor(MemoryStore(), prefix="/ops/jobs").page("/")
@@ -108,9 +108,9 @@ async def test_every_page_is_there_where_the_database_may_only_be_read(store_at:
         job = await store.jobs.enqueue(NewJob(task="send"))
         await store.admin.permanently_fail_jobs([job.id])
         async with store_at(StoreOptions(read_only=True)) as read:
-            pages = ["/", "/?span=7d", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers"]
+            pages = ["/", "/?span=7d", "/jobs", "/jobs?state=failed", "/serials", "/tasks", "/failures", "/workers"]
             for at in pages if read.description != "memory" else []:
-                assert "send" in await Visitor(read).page(at) or at in ("/queues", "/workers"), at
+                assert "send" in await Visitor(read).page(at) or at in ("/serials", "/workers"), at
             if read.description != "memory":
                 assert "Last error" in await Visitor(read).page(f"/job?id={job.id}")
 

@@ -40,12 +40,12 @@ async def claimed(store: QueueStore) -> list[Lease]:
 
 async def test_every_filter_narrows_the_list_and_stays_in_its_links(store_at: Stores) -> None:
     async with store_at() as store:
-        mail = await store.jobs.enqueue(NewJob(task="a/b.c", queue="mail & more", key="k'1", flags=("red",)))
+        mail = await store.jobs.enqueue(NewJob(task="a/b.c", serial="mail & more", key="k'1", flags=("red",)))
         other = await store.jobs.enqueue(NewJob(task="send"))
         await store.admin.permanently_fail_jobs([other.id], "Boom: <b>no</b> disk")
         visitor = Visitor(store)
         assert ids(await visitor.page("/jobs")) == [other.id, mail.id]
-        for name, value in [("task", "a/b.c"), ("queue", "mail & more"), ("key", "k'1"), ("flag", "red")]:
+        for name, value in [("task", "a/b.c"), ("serial", "mail & more"), ("key", "k'1"), ("flag", "red")]:
             page = await visitor.page(visitor.href("/jobs", **{name: value}))
             assert ids(page) == [mail.id], name
             assert visitor.href("/jobs", **{name: value}, state="failed") in links(page)
@@ -62,8 +62,8 @@ async def test_every_filter_narrows_the_list_and_stays_in_its_links(store_at: St
 
 async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
     async with store_at() as store:
-        wanted = await store.jobs.enqueue_many(NewJob(task="send", queue="q") for _ in range(120))
-        visitor, walked, at = Visitor(store, prefix="/x"), [], "/x/jobs?queue=q"
+        wanted = await store.jobs.enqueue_many(NewJob(task="send", serial="q") for _ in range(120))
+        visitor, walked, at = Visitor(store, prefix="/x"), [], "/x/jobs?serial=q"
         while at:
             page = await visitor.page(at)
             walked += ids(page)
@@ -77,7 +77,7 @@ async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
     [
         ("state=faild", "did you mean 'failed'"),
         ("since=yesterday", "'yesterday' is no duration"),
-        ("qeue=mail", "qeue: there is no such filter; did you mean 'queue'"),
+        ("seral=mail", "seral: there is no such filter; did you mean 'serial'"),
         ("sate=failed", "sate: there is no such filter; did you mean 'state'"),
         ("go_on=nowhere", "'nowhere' is not where a search like this goes on"),
     ],
@@ -136,7 +136,7 @@ async def test_a_worker_that_died_once_is_not_told_in_the_plural() -> None:
 async def test_a_job_that_waits_for_another_leads_to_it_and_says_times_for_the_script() -> None:
     store = MemoryStore()
     for _ in range(2):
-        await store.jobs.enqueue(NewJob(task="send", queue="<i>"))
+        await store.jobs.enqueue(NewJob(task="send", serial="<i>"))
     await claimed(store)
     page = (await Visitor(store).page("/job?id=2")).partition('id="why"')[2].partition("</section>")[0]
     assert re.search(r'held by <a href="/job\?id=1"><bdi>job 1</bdi></a>, since <time datetime="[-0-9]{10}T', page)

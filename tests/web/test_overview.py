@@ -40,11 +40,11 @@ def lines(page: str) -> list[tuple[str, str]]:
 
 async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Stores) -> None:
     async with store_at() as store:
-        await store.jobs.enqueue(NewJob(task="mail/x.y", queue='the "post"'))
+        await store.jobs.enqueue(NewJob(task="mail/x.y", serial='the "post"'))
         await store.jobs.enqueue(NewJob(task="unknown"))
         failed = await store.jobs.enqueue(NewJob(task="resize"))
         await store.admin.permanently_fail_jobs([failed.id])
-        await store.operate.pause_queue('the "post"')
+        await store.operate.pause_serial('the "post"')
         await store.operate.pause_task("resize")
         async with heartbeats_of(store) as heartbeats:
             assert isinstance(heartbeats, WorkerList)
@@ -52,14 +52,14 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
         visitor = Visitor(store)
         page, waiting = await visitor.page("/"), "state=queued&state=errored"
         assert lines(page) == [
-            ('Queue the "post" is paused; 1 job is waiting in it', f"/jobs?queue=the%20%22post%22&{waiting}"),
+            ('Serial key the "post" is paused; 1 job is waiting', f"/jobs?serial=the%20%22post%22&{waiting}"),
             ("Task resize is paused; 0 jobs are waiting", f"/jobs?task=resize&{waiting}"),
             ("No worker has the task unknown, of which 1 job is due", f"/jobs?task=unknown&{waiting}"),
             ("resize: 1 job failed by hand, the first ago", "/jobs?task=resize&state=failed"),
         ]
-        assert "stowhand queues resume &#39;the &#34;post&#34;&#39;" in page
+        assert "stowhand serials resume &#39;the &#34;post&#34;&#39;" in page
         for what, href in lines(page):
-            if not href.startswith("/queues") and "0 jobs" not in what:
+            if not href.startswith("/serials") and "0 jobs" not in what:
                 assert "<tbody>" in await visitor.page(href), href
 
 
@@ -118,20 +118,20 @@ async def test_a_task_whose_attempts_fail_is_told_before_a_job_has_failed_for_go
     what = "charge_card: 42 of 42 attempts of the last 10 minutes failed, the first ago"
     assert (what, href := "/jobs?task=charge_card&state=errored") in lines(page)
     assert 'id="job-1"' in await visitor.page(href)
-    assert "stowhand queues pause --task charge_card" in page
+    assert "stowhand serials pause --task charge_card" in page
 
 
 async def test_a_queue_that_one_job_holds_for_long_leads_to_that_job() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
-    for queue in ("busy", "busy", "alone"):
-        await store.jobs.enqueue(NewJob(task="import", queue=queue))
+    for serial in ("busy", "busy", "alone"):
+        await store.jobs.enqueue(NewJob(task="import", serial=serial))
     await store.claim(ClaimRequest(worker="w", token=new_token(), limit=2, lease=3600.0))
     visitor = Visitor(store)
     assert "is held by" not in await visitor.page("/")
     await clock.advance(660.0)
     visitor.reading.forget()
-    held = ("Queue busy is held by job 1 of import; 1 job is due behind it; it started ago", "/job?id=1")
+    held = ("Serial key busy is held by job 1 of import; 1 job is due behind it; it started ago", "/job?id=1")
     assert held in lines(page := await visitor.page("/"))
     assert "If it is stuck: stowhand jobs cancel 1" in page
     assert "Queue alone" not in page, "nothing waits for it"

@@ -100,12 +100,12 @@ async def shapes(text: str, *, names: str, error: str) -> tuple[dict[str, SHAPE]
             check_links(page)
             found[at] = shape(page)
             seen.append(page)
-        for query in ("task", "queue", "key", "flag", "worker", "error", "since", "go_on", "nonsense", "state"):
+        for query in ("task", "serial", "key", "flag", "worker", "error", "since", "go_on", "nonsense", "state"):
             reply = await client.get("/a%3Cb%3E/jobs", params={query: text})
             page = page_of(reply)
             check_links(page)
             found[f"{query} {reply.status_code}"] = shape(page)
-        form = {"action": "pause queue", "name": text, "back": text, "id": text, "token": "x"}
+        form = {"action": "pause serial", "name": text, "back": text, "id": text, "token": "x"}
         for path in ("/act", "/again", f"/{text}", "/login"):
             reply = await client.post(httpx.URL(f"/a%3Cb%3E{path}"), data=form)
             check_links(page_of(reply))
@@ -119,7 +119,7 @@ def harmless() -> dict[str, SHAPE]:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 async def test_a_hostile_text_is_text_on_every_page(text: str, harmless: dict[str, SHAPE]) -> None:
-    """In tasks, queues, keys, flags, workers and hosts, in names and values of payloads and results, in errors,
+    """In tasks, serial keys, keys, flags, workers and hosts, in names and values of payloads and results, in errors,
     progress and filters: twelve places on each of thirty pages."""
     found, seen = await shapes(text, names=text, error="")
     usual = frozenset[Any]().union(*harmless.values())

@@ -172,7 +172,7 @@ async def test_of_a_serial_queue_one_job_at_most_is_held_and_the_next_follows_at
         await clock.sleep(1)
 
     async with at_work(act, clock=clock, concurrency=4) as harness:
-        await harness.add(count=5, queue="q")
+        await harness.add(count=5, serial="q")
         for second in range(5):
             await clock.advance(0.5)
             assert (held(harness), len(order)) == (1, second + 1)
@@ -534,7 +534,7 @@ async def test_once_ends_when_everything_is_drained_and_leaves_what_waits() -> N
     clock = FakeClock()
     store = FaultyStore(clock)
     jobs = [NewJob(task=name) for name in ("parent", "errs", "snoozes")]
-    jobs += [NewJob(task="parent", queue="q"), NewJob(task="parent", queue="q"), NewJob(task="errs", delay=900.0)]
+    jobs += [NewJob(task="parent", serial="q"), NewJob(task="parent", serial="q"), NewJob(task="errs", delay=900.0)]
     async with at_work(acts, clock=clock, store=store, jobs=jobs, once=True, concurrency=2) as harness:
         await harness.ended()
         states = {row.id: (row.task, row.state) for row in store.rows()}
@@ -552,9 +552,9 @@ async def test_once_on_an_empty_store_ends_at_once() -> None:
 async def test_once_leaves_what_somebody_else_runs() -> None:
     clock = FakeClock()
     store = FaultyStore(clock)
-    await store.jobs.enqueue(NewJob(task="act", queue="q"))
+    await store.jobs.enqueue(NewJob(task="act", serial="q"))
     await store.claim(ClaimRequest(worker="other", token="t", limit=1, lease=1000.0))
-    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act", queue="q")], once=True) as harness:
+    async with at_work(nothing, clock=clock, store=store, jobs=[NewJob(task="act", serial="q")], once=True) as harness:
         await harness.ended(within=5)
         assert sorted(row.state for row in store.rows()) == [State.PROCESSING, State.QUEUED]
 

@@ -13,28 +13,28 @@ async def test_a_pause_is_obeyed_at_once_and_a_resume_heard_at_once() -> None:
     began: list[tuple[float, str | None]] = []
 
     async def act(attempt: Attempt[Job]) -> None:
-        began.append((clock.monotonic(), attempt.claim.queue))
+        began.append((clock.monotonic(), attempt.claim.serial))
         await clock.sleep(10)
 
     async with at_work(act, clock=clock, concurrency=4) as harness:
-        first = await harness.add(count=5, queue="q") - 4
+        first = await harness.add(count=5, serial="q") - 4
         await clock.advance(5)
-        await harness.store.operate.pause_queue("q")
-        other = await harness.add(queue="other")
+        await harness.store.operate.pause_serial("q")
+        other = await harness.add(serial="other")
         await clock.advance(600)
         assert (await harness.job(first)).state is State.COMPLETED
         assert (await harness.job(other)).state is State.COMPLETED
-        assert [queue for _, queue in began] == ["q", "other"]
-        await harness.store.operate.resume_queue("q")
+        assert [serial for _, serial in began] == ["q", "other"]
+        await harness.store.operate.resume_serial("q")
         await clock.advance(1)
-        assert [queue for _, queue in began] == ["q", "other", "q"]
+        assert [serial for _, serial in began] == ["q", "other", "q"]
         await clock.advance(60)
         assert len(began) == 6
 
 
 async def test_with_once_a_worker_does_not_wait_for_a_paused_queue() -> None:
     async with at_work(nothing, once=True) as harness:
-        await harness.store.operate.pause_queue("q")
-        await harness.add(queue="q")
+        await harness.store.operate.pause_serial("q")
+        await harness.add(serial="q")
         await harness.ended()
         assert (await harness.store.inspect.counts())[State.QUEUED] == 1

@@ -141,8 +141,8 @@ async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_
     async with at_work(act, clock=clock, store=store) as harness:
         store.down.add("wait")
         await clock.advance(30)
-        await store.jobs.enqueue(NewJob(task="act", queue="q"))
-        await store.jobs.enqueue(NewJob(task="act", queue="q"))
+        await store.jobs.enqueue(NewJob(task="act", serial="q"))
+        await store.jobs.enqueue(NewJob(task="act", serial="q"))
         await clock.advance(2)
         ended = len(harness.events(JobEnded))
         assert ended == 2, "one after the other, although nothing woke us"

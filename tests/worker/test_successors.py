@@ -56,7 +56,7 @@ def rows_in(harness: WorkerHarness, state: State) -> list[Row]:
 
 
 def queued(count: int, **details: Any) -> list[NewJob]:
-    return [NewJob(task="act", queue="q", **details) for _ in range(count)]
+    return [NewJob(task="act", serial="q", **details) for _ in range(count)]
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
@@ -102,7 +102,7 @@ async def test_one_slot_never_holds_two_jobs() -> None:
         await clock.sleep(0.01)
         most = max(most, len(rows_in(harness, State.PROCESSING)))
 
-    jobs = [NewJob(task="act", queue=f"q{number % 3}") for number in range(60)] + [NewJob(task="act")] * 30
+    jobs = [NewJob(task="act", serial=f"q{number % 3}") for number in range(60)] + [NewJob(task="act")] * 30
     async with at_work(act, clock=clock, store=ChainingStore(clock), jobs=jobs, concurrency=1, look_ahead=0) as harness:
         await clock.advance(2)
         assert len(harness.events(JobEnded)) == 90
@@ -138,7 +138,7 @@ async def test_a_queue_that_does_not_go_on_is_claimed_as_ever() -> None:
 
 async def test_other_ends_and_jobs_without_a_queue_are_settled_alone() -> None:
     async def act(attempt: Attempt[Job]) -> object:
-        return Retry("again", after=60.0) if attempt.record.queue else None
+        return Retry("again", after=60.0) if attempt.record.serial else None
 
     clock = FakeClock()
     jobs = [*queued(2), NewJob(task="act")]

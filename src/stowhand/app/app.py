@@ -75,7 +75,7 @@ class App:
 
         app = App("postgresql:///shop")
 
-        @app.task(queue="mail")
+        @app.task(serial="mail")
         async def send(to: str, subject: str = "Hello") -> None: ...
 
         await send.enqueue("someone@example.com")
@@ -138,8 +138,8 @@ class App:
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a function as a task; its name is the function's unless given.
 
-        The function stays what it was: calling it calls it. Options are defaults for its jobs (``queue``, ``priority``,
-        ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``, ``mismatch``).
+        The function stays what it was: calling it calls it. Options are defaults for its jobs (``serial``,
+        ``priority``, ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``, ``mismatch``).
         Raises ConfigurationError, DuplicateTask.
         """
 

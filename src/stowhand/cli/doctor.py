@@ -253,9 +253,9 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     yield from _workers(found, alive)
     yield from _tasks_without_workers(found, alive)
     if found.figures.paused:
-        yield warn("queues", f"paused: {_some(list(found.figures.paused))}; stowhand queues resume lets them go on")
+        yield warn("serials", f"paused: {_some(list(found.figures.paused))}; stowhand serials resume lets them go on")
     if names := found.figures.pauses.names():
-        yield warn("tasks", f"paused: {_some(names)}; stowhand queues resume --task lets them go on")
+        yield warn("tasks", f"paused: {_some(names)}; stowhand serials resume --task lets them go on")
     lost = [line.row.card.name for line in found.workers if not line.row.alive]
     if lost:
         yield warn("workers", f"said no goodbye within a day: {_some(lost)}")

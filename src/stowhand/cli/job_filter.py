@@ -22,7 +22,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     states: tuple[State, ...] = ()
     task: str | None = None
-    queue: str | None = None
+    serial: str | None = None
     worker: str | None = None
     error: str | None = None
     since: Past | None = None
@@ -30,7 +30,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
         """The same for a store, by its clock."""
-        asked = {name: getattr(self, name) for name in ("states", "task", "queue", "worker", "error")}
+        asked = {name: getattr(self, name) for name in ("states", "task", "serial", "worker", "error")}
         for name in ("since", "until"):
             if (moment := getattr(self, name)) is not None:
                 asked[name] = await moment.by(store.timetable.now)
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     def say(self) -> str:
         """For a question: how jobs have been narrowed down."""
         said = [f" of task {escape(self.task)}"] if self.task is not None else []
-        said += [f" in queue {escape(self.queue)}"] if self.queue is not None else []
+        said += [f" of the serial key {escape(self.serial)}"] if self.serial is not None else []
         said += [f" held by {escape(self.worker)}"] if self.worker is not None else []
         said += [f" with an error that says {escape(self.error)!r}"] if self.error is not None else []
         said += [f" since {self.since}"] if self.since is not None else []
@@ -67,7 +67,7 @@ filter_options = with_options(
         shell_complete=completing(State),
     ),
     click.option("--task", help="Only this task."),
-    click.option("--queue", help="Only this queue."),
+    click.option("--serial", help="Only this serial key."),
     click.option("--worker", help="Only what this worker holds."),
     click.option("--error", metavar="TEXT", help="Only those whose last error says this, in whatever case."),
     click.option(

@@ -21,7 +21,7 @@ COMMANDS = {
     "worker": "Run a worker: claim jobs and do them.",
     "add": "Add a job; prints its id.",
     "jobs": "Look at jobs, and act on them.",
-    "queues": "Named queues: what they hold; pause and resume them.",
+    "serials": "Serial keys: what they hold; pause and resume them.",
     "stats": "Jobs by state and task, throughput, and workers.",
     "top": "What the queue is doing, live.",
     "dev": "A worker that reloads, and the dashboard: while you write.",
@@ -115,8 +115,13 @@ def _way_out(error: Exception) -> str:
 
 
 def _show_usage(error: click.ClickException, name: str) -> int:
-    _complain(as_called(error.format_message(), name))
-    context = getattr(error, "ctx", None)
+    from stowhand.errors import hint
+
+    context: click.Context | None = getattr(error, "ctx", None)
+    words = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--queue" and context is not None:
+        words = words.rstrip(".") + hint("queue", [param.name or "" for param in context.command.params])
+    _complain(as_called(words, name))
     if context is not None:
         click.echo(f"Try: {context.command_path} --help", err=True)
     return error.exit_code

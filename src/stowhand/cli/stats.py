@@ -150,7 +150,7 @@ def stats_json(found: Stats) -> str:
             "more_than": [state for state, amount in states.items() if amount.least],
             "claimed_ahead": found.ahead,
             "tasks": [_task_json(one) for one in by_name(found.figures.tasks)],
-            "queues": [_standing_json("queue", one, found.figures) for one in found.figures.queues],
+            "serials": [_standing_json("serial", one, found.figures) for one in found.figures.serials],
             "oldest_due": found.oldest_due,
             "finished": {f"{minutes}m": _ended_json(ended) for minutes, ended in found.counted.lately.items()},
             "counted": counted_json(found.counted),

@@ -78,7 +78,7 @@ def _read_expiry(text: str) -> float | None:
 @click.option("--name", required=True, help="Whose it is, for the list and the audit.")
 @click.option("--scope", multiple=True, default=("claim",), callback=_scopes, help=f"{', '.join(Scope)}.  [claim]")
 @click.option("--task", multiple=True, help="Only this task (of a table: the store's name); may be repeated.")
-@click.option("--queue", multiple=True, help="Only this queue, for enqueue and read; may be repeated.")
+@click.option("--serial", multiple=True, help="Only this serial key, for enqueue and read; may be repeated.")
 @click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
 @click.option("--expires", default="90d", show_default=True, type=Read(_read_expiry), help="After how long; or never.")
 @tokens_option
@@ -86,7 +86,7 @@ def make(
     name: str,
     scope: tuple[str, ...],
     task: tuple[str, ...],
-    queue: tuple[str, ...],
+    serial: tuple[str, ...],
     condition: tuple[str, ...],
     expires: float | None,
     tokens: tuple[Path, bool],
@@ -95,14 +95,14 @@ def make(
     limits.check_name("name", name, NAME_LIMIT)
     for option, names, limit in (
         ("--task", task, limits.TASK_LIMIT),
-        ("--queue", queue, limits.QUEUE_LIMIT),
+        ("--serial", serial, limits.SERIAL_LIMIT),
         ("--condition", condition, COLUMN_LIMIT),
     ):
         for one in names:
             limits.check_name(option, one, limit)
     if not scope:
         raise ConfigurationError(f"--scope: none given; there are: {', '.join(Scope)}")
-    check_limits(frozenset(scope), task or None, queue or None)
+    check_limits(frozenset(scope), task or None, serial or None)
     token, token_id, sha256 = new_token()
     now = wall_clock()
     record = TokenRecord(
@@ -111,7 +111,7 @@ def make(
         sha256=sha256,
         scopes=scope,
         tasks=task or None,
-        queues=queue or None,
+        serials=serial or None,
         conditions=condition,
         made=now,
         expires=_after(now, expires),
@@ -176,7 +176,7 @@ def _after(now: datetime, seconds: float | None) -> datetime | None:
 
 
 def _row(one: TokenRecord, now: datetime) -> tuple[str, ...]:
-    kinds = (("task", one.tasks), ("queue", one.queues), ("condition", one.conditions))
+    kinds = (("task", one.tasks), ("serial", one.serials), ("condition", one.conditions))
     bounds = [f"{kind} {name}" for kind, names in kinds for name in names or ()]
     expires = f"{one.expires:%Y-%m-%d %H:%M}Z" if one.expires is not None else "never"
     return one.id, one.name, one.standing(now), expires, ", ".join(one.scopes), ", ".join(bounds) or "-"

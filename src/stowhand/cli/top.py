@@ -27,7 +27,7 @@ from stowhand.service.run_all import run_all
 
 RUNNING_SHOWN = 10
 TASKS_SHOWN = 10
-QUEUES_SHOWN = 5
+SERIALS_SHOWN = 5
 LAST_LOOK = 2.0
 """Seconds that a look under way has to end."""
 REST = 4.0
@@ -40,7 +40,8 @@ REST = 4.0
 @click.option("as_json", "--json", is_flag=True, help="One JSON object per look, as of 'stowhand stats'.")
 @store_options
 def command(interval: float, once: bool, as_json: bool, **typed: Any) -> None:
-    """Show what the queue is doing, every few seconds: jobs by state, task and queue, throughput, who works, what runs.
+    """Show what the queue is doing, every few seconds: jobs by state, task and serial key, throughput, who works, what
+    runs.
 
     It ends at q or Ctrl-C; p stops the picture and lets it go on, space looks at once. Numbers of large stores are
     estimates ("about 3.1 million"); in tables they begin with ~.
@@ -130,9 +131,9 @@ class _Top:
         yield ""
         yield from _tasks(stats, width)
         yield from counted_lines(stats.counted, TASKS_SHOWN, width)
-        if stats.figures.queues:
+        if stats.figures.serials:
             yield ""
-            yield from _queues(stats, width)
+            yield from _serials(stats, width)
         yield ""
         yield from _workers(stats, width)
         if running:
@@ -164,20 +165,20 @@ def _by_business(one: LiveCounts) -> tuple[object, ...]:
     return (*(-amount.number for amount in (one.processing, one.due, one.waiting)), one.name or "")
 
 
-def _queues(stats: Stats, width: int | None) -> Iterator[str]:
-    heads = ("QUEUE", "WAITING", "DUE", "RUNNING", "FAILED", "")
-    fullest = sorted(stats.figures.queues, key=lambda one: (-one.due.number, -one.waiting.number, one.name or ""))
+def _serials(stats: Stats, width: int | None) -> Iterator[str]:
+    heads = ("SERIAL", "WAITING", "DUE", "RUNNING", "FAILED", "")
+    fullest = sorted(stats.figures.serials, key=lambda one: (-one.due.number, -one.waiting.number, one.name or ""))
     rows = [
         (
             one.name or OTHERS,
             *map(str, (one.waiting, one.due, one.processing, one.failed)),
             "paused" if one.name in stats.figures.paused else "",
         )
-        for one in fullest[:QUEUES_SHOWN]
+        for one in fullest[:SERIALS_SHOWN]
     ]
     yield from table(heads, rows, right=heads[1:5], squeezed=heads[:1], width=width)
-    if len(fullest) > QUEUES_SHOWN:
-        yield f"and {len(fullest) - QUEUES_SHOWN} more queues"
+    if len(fullest) > SERIALS_SHOWN:
+        yield f"and {len(fullest) - SERIALS_SHOWN} more serial keys"
 
 
 def _workers(stats: Stats, width: int | None) -> Iterator[str]:
@@ -201,14 +202,14 @@ def _workers(stats: Stats, width: int | None) -> Iterator[str]:
 
 
 def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[str]:
-    heads = ["RUNNING", "TASK", "ATTEMPT", "FOR", "QUEUE", "KEY", "WORKER"]
+    heads = ["RUNNING", "TASK", "ATTEMPT", "FOR", "SERIAL", "KEY", "WORKER"]
     rows = [
         [
             str(job.id),
             job.task,
             f"{job.attempts} of {job.max_attempts}",
             "-" if job.started_at is None else say_span((now - job.started_at).total_seconds()),
-            job.queue or "-",
+            job.serial or "-",
             job.key or "-",
             job.worker or "-",
         ]
@@ -217,7 +218,7 @@ def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[
     if any(job.progress is not None for job in jobs):
         heads = [*heads, "PROGRESS"]
         rows = [[*row, _progress(job)] for row, job in zip(rows, jobs, strict=True)]
-    squeezed = [head for head in ("TASK", "QUEUE", "KEY", "WORKER", "PROGRESS") if head in heads]
+    squeezed = [head for head in ("TASK", "SERIAL", "KEY", "WORKER", "PROGRESS") if head in heads]
     yield from table(heads, rows, right=("RUNNING",), squeezed=squeezed, width=width)
 
 

@@ -77,7 +77,7 @@ def _prefix(text: str) -> str:
 def command(
     host: str, port: int, url_prefix: str, tls_cert: Path | None, tls_key: Path | None, beside: bool, **typed: Any
 ) -> int:
-    """Show the dashboard in a browser: every job, queue, task and worker.
+    """Show the dashboard in a browser: every job, serial key, task and worker.
 
     It listens on this machine alone and changes nothing. With --allow-actions you sign in by a link, good for one use;
     on another --host, and wherever there are tokens, by a token. In an application of yours: stowhand.web.dashboard.

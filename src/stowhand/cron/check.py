@@ -24,12 +24,12 @@ FILL_LIMIT = 366 * 86_400
 KEY_MODES = (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT)
 """Not ``unsafe_dedupe``: a failed job with the key would end the item for ever, in silence."""
 IN_TEXT = {
-    "fill": "fill", "max_attempts": "max", "queue": "queue", "priority": "priority", "key": "jobKey",
+    "fill": "fill", "max_attempts": "max", "serial": "queue", "priority": "priority", "key": "jobKey",
     "key_mode": "jobKeyMode",
 }  # fmt: skip
 """Details of a job as a crontab's options call them."""
 IN_PYTHON = {
-    "fill": "backfill_period", "max_attempts": "max_attempts", "queue": "queue_name", "priority": "priority",
+    "fill": "backfill_period", "max_attempts": "max_attempts", "serial": "queue_name", "priority": "priority",
     "key": "job_key", "key_mode": "job_key_mode",
 }  # fmt: skip
 """The same as `CronOptions` calls them."""
@@ -90,7 +90,7 @@ def check_item(
 
 def _details(options: CronOptions) -> dict[str, Any]:
     """What is given, by the names of `NewJob`."""
-    given = {field: getattr(options, IN_PYTHON[field]) for field in ("max_attempts", "queue", "priority", "key")}
+    given = {field: getattr(options, IN_PYTHON[field]) for field in ("max_attempts", "serial", "priority", "key")}
     return {field: value for field, value in given.items() if value is not None}
 
 
@@ -143,7 +143,7 @@ def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str
         "id": identifier if identifier != job.task else None,
         "fill": say_phrase(fill) if fill else None,
         "max": job.max_attempts if job.max_attempts != NewJob(task="").max_attempts else None,
-        "queue": job.queue,
+        "queue": job.serial,
         "priority": job.priority or None,
         "jobKey": job.key,
         "jobKeyMode": job.key_mode.value if job.key_mode is not KeyMode.REPLACE else None,

@@ -14,7 +14,7 @@ from stowhand.errors import a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.option import Suggesting
+from stowhand.jobs.struct import Suggesting
 
 HORIZON = 40 * 366 * DAY
 """Minutes that ``next_after`` looks ahead."""
@@ -45,7 +45,7 @@ class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
     """Ticks missed in so long a time are made up for at start; at most 366 days, rounded up to seconds."""
     max_attempts: int | None = None
     queue_name: str | None = None
-    """Jobs of one named queue run one after another."""
+    """Jobs of one serial key run one after another."""
     priority: int | None = None
     """Smaller runs first."""
     job_key: str | None = None
@@ -145,7 +145,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def declared(self, template: NewJob) -> ParsedItem:
         """The same item; what its jobs do not say is as the template of their task has it."""
         given = self.options
-        said = {"queue": given.queue_name, "priority": given.priority, "max_attempts": given.max_attempts}
+        said = {"serial": given.queue_name, "priority": given.priority, "max_attempts": given.max_attempts}
         changes: dict[str, object] = {name: value for name, value in said.items() if value is not None}
         if given.job_key is not None:
             changes |= {"key": self._job.key, "key_mode": self._job.key_mode}

@@ -42,7 +42,7 @@ class CronKeywords(TypedDict, total=False):
     backfill_period: Duration
     """As of ``CronOptions``."""
     max_attempts: int | None
-    queue: str | None
+    serial: str | None
     priority: int | None
     key: str | None
     key_mode: Literal["replace", "preserve_run_at"] | None
@@ -185,4 +185,4 @@ def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
         if getattr(job, name) not in (None, ()):
             raise ConfigurationError(f"App.cron: task {job.task!r} has {name}, which a recurring job cannot have")
     key = {"key": job.key, "key_mode": job.key_mode.value} if keyed and job.key is not None else {}
-    return {"queue": job.queue, "priority": job.priority, "max_attempts": job.max_attempts, **key}
+    return {"serial": job.serial, "priority": job.priority, "max_attempts": job.max_attempts, **key}

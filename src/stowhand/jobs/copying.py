@@ -11,7 +11,7 @@ from stowhand.jobs.fields import OPTIONS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, State
 
 SCHEMA = "stowhand"
-_IN_SQL = {"queue": "queue_name", "key": "job_key"}
+_IN_SQL = {"serial": "queue_name", "key": "job_key"}
 """Arguments of ``add_job`` that have other names."""
 
 
@@ -28,7 +28,7 @@ def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -
 
 
 def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
-    """``stowhand add --queue=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
+    """``stowhand add --serial=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
     options = []
     for field, value in _options(job, flags):
         # In one word with its option a value may begin with a dash.

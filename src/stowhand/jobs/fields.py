@@ -57,13 +57,13 @@ FIELDS = (
     Field("payload", Kind.JSON, kept=False),
     Field("state", Kind.STATE, kept=False),
     Field(
-        "queue",
+        "serial",
         settable=True,
         limits=_NAME,
-        flag="Jobs of one queue run one after another.",
-        heading="QUEUE",
+        flag="Jobs of one serial key run one after another.",
+        heading="SERIAL",
         label="Queue",
-        filter="queue",
+        filter="serial",
     ),
     Field(
         "key",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stowhand.jobs import strict_json
+from stowhand.jobs.struct import Suggesting
 
 
 class State(StrEnum):
@@ -50,14 +51,14 @@ MAX_ATTEMPTS = 25
 """The default, where the store's schema has no other."""
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=Suggesting):
     """A job to enqueue. ``None`` means the store's default."""
 
     task: str
     payload: str = "{}"
     """Strict JSON text, already checked against the limits."""
-    queue: str | None = None
-    """Jobs of one named queue run one after another."""
+    serial: str | None = None
+    """Jobs of one serial key run one after another."""
     run_at: datetime | None = None
     """Aware. ``None``: now, by the store's clock."""
     delay: float | None = None
@@ -94,7 +95,7 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     payload_text: str = msgspec.field(name="payload")
     """JSON, as it was written: numbers and the order of keys are the writer's."""
     state: State
-    queue: str | None
+    serial: str | None
     priority: int
     run_at: datetime
     attempts: int
@@ -138,8 +139,8 @@ class Job(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def queue_name(self) -> str | None:
-        """The same as ``queue``."""
-        return self.queue
+        """The same as ``serial``."""
+        return self.serial
 
     @property
     def locked_at(self) -> datetime | None:

@@ -81,7 +81,7 @@ class AttemptSpan:
         claim = self._attempt.claim
         sender = context_of(self._carried.get(TRACE_PARENT))
         sent = get_current_span(sender).get_span_context()
-        attributes = message_attributes("run", "process", claim.task, claim.queue)
+        attributes = message_attributes("run", "process", claim.task, claim.serial)
         attributes |= {"messaging.message.id": str(self.job_id), "stowhand.attempt": claim.attempts}
         attributes |= {"stowhand.worker": self.worker}
         if correlation_id is not None:

@@ -26,12 +26,12 @@ class EnqueueSpan:
         self,
         tracer: Tracer,
         task: str | None = None,
-        queue: str | None = None,
+        serial: str | None = None,
         context: Context | None = None,
         more: dict[str, Any] | None = None,
     ) -> None:
         self._span: Span = INVALID_SPAN
-        attributes = message_attributes("enqueue", "send", task, queue) | (more or {})
+        attributes = message_attributes("enqueue", "send", task, serial) | (more or {})
         with guarded():
             name = "enqueue" if task is None else f"enqueue {task}"
             self._span = tracer.start_span(name, context, SpanKind.PRODUCER, attributes)

@@ -12,7 +12,7 @@ from stowhand.protocols.figures import NAMES, Amount, CronFigures, Figures, Live
 COUNTED = (
     vocabulary.QUEUE_JOBS,
     vocabulary.QUEUE_TASK_JOBS,
-    vocabulary.QUEUE_NAMED_JOBS,
+    vocabulary.QUEUE_SERIAL_JOBS,
     vocabulary.QUEUE_PAUSED,
     vocabulary.QUEUE_PAUSED_SINCE,
 )
@@ -23,8 +23,9 @@ class QueueMetrics(Collector):
     """The figures of a queue store. Each gauge is there if its own question was answered.
 
     ``figures``, ``oldest_due`` (seconds) and ``cron``: the answers, soon; ``None`` when there is none now. Called in
-    the thread of the scrape. ``labels``: so many tasks, queues and recurring items have series of their own: of tasks
-    and queues the largest, at most 100 of each; of recurring items the first, and those of which something is wrong.
+    the thread of the scrape. ``labels``: so many tasks, serial keys and recurring items have series of their own: of
+    tasks and serial keys the largest, at most 100 of each; of recurring items the first, and those of which something
+    is wrong.
     """
 
     def __init__(
@@ -61,18 +62,18 @@ class QueueMetrics(Collector):
             yield from self._of_cron(cron)
 
     def _of(self, figures: Figures) -> Iterable[Metric]:
-        states, tasks, queues, paused, paused_since = (declared() for declared in COUNTED)
+        states, tasks, serials, paused, paused_since = (declared() for declared in COUNTED)
         for state, amount in figures.states.items():
             if not amount.least:
                 states.add_metric([state.value], amount.number)
-        for family, counts in ((tasks, figures.tasks), (queues, figures.queues)):
+        for family, counts in ((tasks, figures.tasks), (serials, figures.serials)):
             for labels, number in _numbers(counts, self._labels).items():
                 family.add_metric(labels, number)
         pauses = figures.all_pauses()
         paused.add_metric([], len(pauses))
         if pauses:
             paused_since.add_metric([], min(pauses).timestamp())
-        return states, tasks, queues, paused, paused_since
+        return states, tasks, serials, paused, paused_since
 
     def _of_cron(self, cron: CronFigures) -> Iterable[Metric]:
         families = [declared() for declared in CRON]

@@ -21,14 +21,14 @@ _W3C = TraceContextTextMapPropagator()
 _logged: set[type[BaseException]] = set()
 
 
-def message_attributes(name: str, operation: str, task: str | None, queue: str | None) -> dict[str, Any]:
-    """The attributes that the messaging conventions want of every span. ``queue``: of a job that has one."""
+def message_attributes(name: str, operation: str, task: str | None, serial: str | None) -> dict[str, Any]:
+    """The attributes that the messaging conventions want of every span. ``serial``: of a job that has one."""
     described = {
         "messaging.operation.name": name,
         "messaging.operation.type": operation,
         "stowhand.task": task,
     }
-    known = {"messaging.system": SYSTEM, "messaging.destination.name": queue, **described}
+    known = {"messaging.system": SYSTEM, "messaging.destination.name": serial, **described}
     return {name: value for name, value in known.items() if value is not None}
 
 

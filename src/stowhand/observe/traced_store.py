@@ -164,7 +164,7 @@ class TracedTimetable:
 def _begin(
     tracer: Tracer, job: NewJob, context: Context | None = None, more: dict[str, Any] | None = None
 ) -> EnqueueSpan:
-    return EnqueueSpan(tracer, job.task, job.queue, context, more)
+    return EnqueueSpan(tracer, job.task, job.serial, context, more)
 
 
 class _Tasks:

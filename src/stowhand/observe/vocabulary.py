@@ -13,7 +13,7 @@ from functools import partial
 from stowhand.observe.prometheus import Counter, Gauge, GaugeMetricFamily, Histogram
 
 OTHER = "other"
-"""The label of all tasks, or queues, that have no series of their own."""
+"""The label of all tasks, or serial keys, that have no series of their own."""
 LOST = "lost"
 UNKNOWN = "unknown"
 """Outcomes that no handler gives: the lease was gone; the store has no trace of what was recorded, or not."""
@@ -101,13 +101,13 @@ QUEUE_JOBS = partial(GaugeMetricFamily, "stowhand_queue_jobs", "Jobs in the stor
 QUEUE_TASK_JOBS = partial(
     GaugeMetricFamily, "stowhand_queue_task_jobs", f"Live jobs, by task: {_PARTS}", labels=("task", "state")
 )
-QUEUE_NAMED_JOBS = partial(
+QUEUE_SERIAL_JOBS = partial(
     GaugeMetricFamily,
-    "stowhand_queue_named_jobs",
-    f"Live jobs that have a queue, by queue: {_PARTS}",
-    labels=("queue", "state"),
+    "stowhand_queue_serial_jobs",
+    f"Live jobs that have a serial key, by key: {_PARTS}",
+    labels=("serial", "state"),
 )
-QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Queues and tasks that are paused")
+QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Serial keys and tasks that are paused")
 QUEUE_PAUSED_SINCE = partial(
     GaugeMetricFamily,
     "stowhand_queue_paused_since_timestamp_seconds",
@@ -128,7 +128,7 @@ QUEUE_CRON_MISSED = partial(
 QUEUE_OLDEST_DUE = partial(
     GaugeMetricFamily,
     "stowhand_queue_oldest_due_seconds",
-    "How long the job that is due longest could have run; 0: none is due. Without those of paused queues",
+    "How long the job that is due longest could have run; 0: none is due. Without those of paused serial keys",
 )
 
 # -- a user's table ------------------------------------------------------------------------------

@@ -17,14 +17,14 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import say_span
 from stowhand.jobs.tries import BY_HAND
 from stowhand.protocols.figures import Amount, Pauses
-from stowhand.protocols.operating import Held, QueueRow, TaskRow, WorkerRow
+from stowhand.protocols.operating import Held, SerialRow, TaskRow, WorkerRow
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.throughput import Period, total
 
 NEW = timedelta(hours=1)
 """How long a failure is news."""
 LATELY = timedelta(minutes=10)
-"""In which the attempts of a task are counted; and for which a job may hold its queue."""
+"""In which the attempts of a task are counted; and for which a job may hold its serial key."""
 FEWEST, SHARE = 5, 0.5
 """Attempts of that time, and the share of them that failed, from which on a task is named."""
 RATED = timedelta(minutes=5)
@@ -33,7 +33,7 @@ EACH = 3
 """Concerns of one kind; one more leads to the others."""
 WAITING = [State.QUEUED.value, State.ERRORED.value]
 """The states of jobs that wait, for links to them."""
-PAUSE, RESUME = "stowhand queues pause", "stowhand queues resume"
+PAUSE, RESUME = "stowhand serials pause", "stowhand serials resume"
 
 
 class Concern(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +43,9 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence, which ends with ``since`` where that is given: ``mail: 3 jobs failed by hand, the first …``."""
     since: datetime | None = None
     page: str = "jobs"
-    """``job``, or the list of ``jobs``, ``queues``, ``tasks``, ``failures``, ``workers``."""
+    """``job``, or the list of ``jobs``, ``serials``, ``tasks``, ``failures``, ``workers``."""
     of: Mapping[str, object] = {}
-    """What of the list: ``task``, ``queue`` and ``state`` of jobs; the ``id`` of a job."""
+    """What of the list: ``task``, ``serial`` and ``state`` of jobs; the ``id`` of a job."""
     todo: str = ""
     is_bad: bool = True
 
@@ -55,7 +55,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     now: datetime
     tasks: Sequence[TaskRow] = ()
-    queues: Sequence[QueueRow] = ()
+    serials: Sequence[SerialRow] = ()
     """The paused ones; all, where there are ``holders``."""
     pauses: Pauses = Pauses()
     failures: Sequence[Failures] = ()
@@ -71,8 +71,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 def concerns(facts: Facts) -> list[Concern]:
     """All of them, by kind."""
     kinds: tuple[tuple[Callable[[Facts], Iterable[Concern]], str], ...] = (
-        (_paused, "queues"),
-        (_held, "queues"),
+        (_paused, "serials"),
+        (_held, "serials"),
         (_orphaned, "tasks"),
         (_erring, "tasks"),
         (_failing, "failures"),
@@ -87,13 +87,13 @@ def concerns(facts: Facts) -> list[Concern]:
 def outlook(facts: Facts) -> str:
     """When nothing is due any more, if things go on as in the last minutes.
 
-    Only jobs that may run are counted. A task's jobs may be in a queue that is paused, and a queue's may be of a task
-    that is: where both are, the most that may run is told.
+    Only jobs that may run are counted. A task's jobs may have a serial key that is paused, and a key's jobs may be of a
+    task that is: where both are, the most that may run is told.
     """
     every = sum((row.due for row in facts.tasks), Amount())
     due = sum((row.due for row in facts.tasks if row.paused_since is None and row.able), Amount())
-    stuck = {job.queue for job in facts.holders}
-    behind = sum(row.due for row in facts.queues if row.paused_since is not None or row.name in stuck)
+    stuck = {job.serial for job in facts.holders}
+    behind = sum(row.due for row in facts.serials if row.paused_since is not None or row.name in stuck)
     least, most = max(due.number - behind, 0), min(due.number, max(every.number - behind, 0))
     if not most:
         return f"Nothing is due{' that a worker may take' if every.number else ''}."
@@ -108,12 +108,12 @@ def outlook(facts: Facts) -> str:
 
 
 def holders_of(held: Sequence[Held], now: datetime) -> list[Job]:
-    """Jobs that have held their queue for long; the longest first."""
+    """Jobs that have held their serial key for long; the longest first."""
     found = [
         (job.started_at, job.id, job)
         for one in held
         for job in one.longest
-        if job.queue is not None and job.started_at is not None and job.started_at < now - LATELY
+        if job.serial is not None and job.started_at is not None and job.started_at < now - LATELY
     ]
     return [job for _, _, job in sorted(found, key=lambda one: one[:2])]
 
@@ -141,11 +141,11 @@ def erring(by_task: Sequence[Period], now: datetime) -> dict[str, tuple[int, int
 
 
 def _paused(facts: Facts) -> Iterator[Concern]:
-    for row in facts.queues:
+    for row in facts.serials:
         if row.paused_since is not None:
-            what = f"Queue {_apart(row.name)} is paused; {_jobs(Amount(row.waiting))} waiting in it"
+            what = f"Serial key {_apart(row.name)} is paused; {_jobs(Amount(row.waiting))} waiting"
             todo = f"{RESUME} {shlex.quote(row.name)}"
-            yield Concern(what=what, of={"queue": row.name, "state": WAITING}, todo=todo, is_bad=False)
+            yield Concern(what=what, of={"serial": row.name, "state": WAITING}, todo=todo, is_bad=False)
     waiting = {row.name: row.waiting for row in facts.tasks}
     for name in facts.pauses.tasks:
         what = f"Task {_apart(name)} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
@@ -154,11 +154,11 @@ def _paused(facts: Facts) -> Iterator[Concern]:
 
 
 def _held(facts: Facts) -> Iterator[Concern]:
-    rows = {row.held_by: row for row in facts.queues if row.due and row.paused_since is None}
+    rows = {row.held_by: row for row in facts.serials if row.due and row.paused_since is None}
     for job in facts.holders:
         if (row := rows.get(job.id)) is not None:
             behind = f"{_jobs(Amount(row.due))} due behind it"
-            what = f"Queue {_apart(row.name)} is held by job {job.id} of {_apart(job.task)}; {behind}; it started"
+            what = f"Serial key {_apart(row.name)} is held by job {job.id} of {_apart(job.task)}; {behind}; it started"
             todo = f"If it is stuck: stowhand jobs cancel {job.id}"
             yield Concern(what=what, since=job.started_at, page="job", of={"id": job.id}, todo=todo, is_bad=False)
 

@@ -11,7 +11,7 @@ import msgspec
 from stowhand.jobs.job import State
 
 NAMES = 100
-"""Tasks and queues that are listed by name, at most: the largest. The others are summed up."""
+"""Tasks and serial keys that are listed by name, at most: the largest. The others are summed up."""
 COUNTED = 10_000
 """Jobs that are counted for people: exactly up to this number, and beyond it only that there are more."""
 COUNTED_FOR_METRICS = 1_000_000
@@ -42,7 +42,7 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class LiveCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Live jobs of one task, queue or worker. ``name`` ``None``: of all that are not listed by name."""
+    """Live jobs of one task, serial key or worker. ``name`` ``None``: of all that are not listed by name."""
 
     name: str | None
     queued: Amount = Amount()
@@ -59,7 +59,7 @@ class LiveCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pauses(msgspec.Struct, frozen=True, kw_only=True):
-    """What is paused besides queues, and since when."""
+    """What is paused besides serial keys, and since when."""
 
     tasks: Mapping[str, datetime] = {}
     """By name."""
@@ -75,16 +75,16 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     states: Mapping[State, Amount]
     """Every state is a key."""
     tasks: Sequence[LiveCounts]
-    queues: Sequence[LiveCounts]
+    serials: Sequence[LiveCounts]
     workers: Sequence[LiveCounts]
     """By name; ``processing``: a worker's jobs, those claimed ahead included."""
     paused: Mapping[str, datetime]
-    """Queues that are paused, by name, and since when."""
+    """Serial keys that are paused, by name, and since when."""
     pauses: Pauses = Pauses()
     """Paused tasks."""
 
     def all_pauses(self) -> list[datetime]:
-        """When each pause of a queue or task began."""
+        """When each pause of a serial key or task began."""
         return [*self.paused.values(), *self.pauses.tasks.values()]
 
 

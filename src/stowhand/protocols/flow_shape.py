@@ -19,7 +19,7 @@ from stowhand.errors import ConfigurationError, a_type, suggest
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import allowed_resets
 from stowhand.jobs.limits import check_name
-from stowhand.protocols.option import Suggesting
+from stowhand.jobs.struct import Suggesting
 from stowhand.retry import AnyBackoff, takes_error
 
 NAME_LIMIT = 40

@@ -1,4 +1,5 @@
-"""What operators do with a queue store: pause and purge; and what they see: queues, workers, why a job does not run.
+"""What operators do with a queue store: pause and purge; and what they see: serial keys, workers, why a job does not
+run.
 
 Operator      a part of a store (queue_store.py)
 WorkerList    its heartbeats' part: workers register themselves
@@ -49,10 +50,10 @@ MAX_OVERDUE_JOBS = 20
 """Overdue jobs that are looked at in one call."""
 
 
-class QueueChange(msgspec.Struct, frozen=True):
+class SerialChange(msgspec.Struct, frozen=True):
     """The result of a pause or a resume."""
 
-    queue: str
+    serial: str
     changed: bool
     """False: it was so already."""
 
@@ -65,13 +66,13 @@ class TaskChange(msgspec.Struct, frozen=True):
     """False: it was so already."""
 
 
-class QueueRow(msgspec.Struct, frozen=True):
-    """A named queue that has live jobs, or is paused."""
+class SerialRow(msgspec.Struct, frozen=True):
+    """A serial key that has live jobs, or is paused."""
 
     name: str
     paused_since: datetime | None
     held_by: int | None
-    """The running job: the next one of the queue waits for it."""
+    """The running job: the next one of the key waits for it."""
     waiting: int
     due: int
     """Of those that are waiting."""
@@ -215,15 +216,16 @@ class Explanation(msgspec.Struct, frozen=True):
 class Operator(Protocol):
     """Pauses, and purges."""
 
-    async def pause_queue(self, name: str) -> QueueChange:
-        """Let no further job of this queue be claimed; a running one goes on. Raises InvalidJob for an invalid name."""
+    async def pause_serial(self, name: str) -> SerialChange:
+        """Let no further job of this serial key be claimed; a running one goes on. Raises InvalidJob for an invalid
+        name."""
 
-    async def resume_queue(self, name: str) -> QueueChange:
+    async def resume_serial(self, name: str) -> SerialChange:
         """Let its jobs be claimed again; workers are woken."""
 
     async def pause_task(self, name: str) -> TaskChange:
-        """Let no further job of this task be claimed, in any queue; running ones go on. Raises InvalidJob for an
-        invalid name."""
+        """Let no further job of this task be claimed, whatever their serial key; running ones go on. Raises InvalidJob
+        for an invalid name."""
 
     async def resume_task(self, name: str) -> TaskChange:
         """Let its jobs be claimed again; workers are woken."""
@@ -244,9 +246,9 @@ class WorkerList(Protocol):
         """Deregister it. No error if it is not registered."""
 
 
-def read_queue(name: str) -> str:
-    """The name, if a queue may have it. Raises InvalidJob."""
-    return limits.check_name("queue", name, limits.QUEUE_LIMIT)
+def read_serial(name: str) -> str:
+    """The name, if a serial key may have it. Raises InvalidJob."""
+    return limits.check_name("serial", name, limits.SERIAL_LIMIT)
 
 
 def read_task(name: str) -> str:

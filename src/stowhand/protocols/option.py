@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache
 from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
+from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint
 from stowhand.jobs.durations import parse_duration, say_duration, seconds
 from stowhand.jobs.sizes import parse_size, say_size
 from stowhand.retry import PRESETS as BACKOFFS
@@ -244,18 +244,6 @@ class Made(Option, frozen=True):
     def read(self, given: Any) -> Any:
         refuse_other(given, self.of, self.what)
         return given if self.check is None else self.check(given)
-
-
-class Suggesting(msgspec.StructMeta):
-    """Makes structs that answer an unknown field with the nearest."""
-
-    if not TYPE_CHECKING:  # a checker would read the arguments of every such struct from here: any
-
-        def __call__(self, *args: Any, **given: Any) -> Any:
-            for name in given:
-                if name not in self.__struct_fields__:
-                    raise TypeError(f"{self.__name__}: no option {name!r}{suggest(name, self.__struct_fields__)}")
-            return super().__call__(*args, **given)
 
 
 @cache

@@ -12,8 +12,9 @@ import msgspec
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.lifecycle import Backoff
+from stowhand.jobs.struct import Suggesting
 from stowhand.protocols.offered import check_store
-from stowhand.protocols.option import Names, Seconds, Size, Suggesting, Switch, Text, Wait, Whole, read_fields
+from stowhand.protocols.option import Names, Seconds, Size, Switch, Text, Wait, Whole, read_fields
 from stowhand.protocols.store import Store, Terms
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import AnyBackoff, exponential, natural

@@ -40,7 +40,7 @@ from stowhand.protocols.operating import (
     Explanation,
     Held,
     Operator,
-    QueueRow,
+    SerialRow,
     TaskRow,
     WorkerRow,
 )
@@ -91,7 +91,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     states: tuple[State, ...] = ()
     task: str | None = None
-    queue: str | None = None
+    serial: str | None = None
     key: str | None = None
     worker: str | None = None
     """Only the jobs that this worker is running or has claimed."""
@@ -164,7 +164,7 @@ class FailureGroups(Protocol):
 
 
 class Inspector(FailureGroups, Protocol):
-    """Looking at jobs, queues and workers."""
+    """Looking at jobs, serial keys and workers."""
 
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In order of ids, ascending unless the filter says ``newest_first``."""
@@ -181,14 +181,14 @@ class Inspector(FailureGroups, Protocol):
     async def oldest_due(self) -> float:
         """Seconds for which the job that has been due longest has waited; 0 when none is due. Of any task.
 
-        Jobs of paused queues are left out.
+        Jobs of paused serial keys are left out.
         """
 
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
         """Find jobs of these tasks (``None``: any) that have been due for longer, the oldest first, twenty at most.
 
-        Of each task, priority and queue only the first is looked at. Jobs that a pause or a running job of their queue
-        holds up are left out. ``explain`` says what else may.
+        Of each task, priority and queue only the first is looked at. Jobs that a pause or a running job of their serial
+        key holds up are left out. ``explain`` says what else may.
         """
 
     async def figures(self, most: int = COUNTED) -> Figures:
@@ -208,8 +208,8 @@ class Inspector(FailureGroups, Protocol):
         little however many there are. Raises InvalidJob.
         """
 
-    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
-        """Queues that have live jobs or are paused, by name. ``paused``: only these, which costs less."""
+    async def serials(self, *, paused: bool = False) -> Sequence[SerialRow]:
+        """Serial keys that have live jobs or are paused, by name. ``paused``: only these, which costs less."""
 
     async def pauses(self) -> Pauses:
         """Which tasks are paused, and since when."""

@@ -22,7 +22,8 @@ from stowhand.jobs.fields import INT32
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.option import Option, Seconds, Suggesting, Switch, Text, Whole, read_fields
+from stowhand.jobs.struct import Suggesting
+from stowhand.protocols.option import Option, Seconds, Switch, Text, Whole, read_fields
 from stowhand.retry import AnyBackoff
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Claim(msgspec.Struct, Generic[R], frozen=True):
     attempts: int
     """The attempt that this claim began: 1, 2, …"""
     max_attempts: int
-    queue: str | None = None
+    serial: str | None = None
     resets: int = 0
     """How often a worker has died while running it since an attempt was last recorded."""
 
@@ -191,11 +192,11 @@ class SettleAndClaim(Protocol):
     async def __call__(
         self, batch: Sequence[tuple[Lease, Settlement]], request: ClaimRequest
     ) -> tuple[Sequence[Reply], Sequence[Claim[Any]]]:
-        """As ``Store.settle``; and of each serial queue that this call frees the next job, under the request's token.
+        """As ``Store.settle``; and of each serial key that this call frees the next job, under the request's token.
 
-        Nothing is claimed of a queue whose holder this call did not settle, of a paused one, or while something more
-        urgent is due. A claim that cannot be written leaves the settlements as they are. Raises StoreUnreachable when
-        the outcome is not known: first the token is abandoned, then ``Store.settle`` repeated.
+        Nothing is claimed of a serial key whose holder this call did not settle, of a paused one, or while something
+        more urgent is due. A claim that cannot be written leaves the settlements as they are. Raises StoreUnreachable
+        when the outcome is not known: first the token is abandoned, then ``Store.settle`` repeated.
         """
 
 
@@ -209,7 +210,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     table: str | None = None
     """The table whose records these are; ``None``: they are jobs."""
     settle_and_claim: SettleAndClaim | None = None
-    """Passes a serial queue from one job to its next without a claim of its own; ``None``: each is claimed."""
+    """Passes a serial key from one job to its next without a claim of its own; ``None``: each is claimed."""
     absent: Mapping[str, str] = {}
     """By each part (queue_store.py) that is ``None``: why, and what to do instead."""
 

@@ -67,7 +67,7 @@ class Lent(Message, frozen=True):
     task: str
     attempts: int
     max_attempts: int
-    queue: str | None = None
+    serial: str | None = None
     resets: int = 0
 
 
@@ -301,7 +301,7 @@ class Scope(StrEnum):
     PAYLOAD = "payload"
     """Read payload and result of jobs that were not claimed with it."""
     ACT = "act"
-    """Change jobs and queues on the dashboard."""
+    """Change jobs and serial keys on the dashboard."""
     ADD = "add"
     """Enqueue jobs from the dashboard."""
 

@@ -291,7 +291,7 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
 async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report: Report | None = None) -> ChildAnswer:
     """The child's side: run the handler once. Its hooks run beside the worker; but for what judges and encodes."""
     job = assignment.job
-    claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.queue)
+    claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.serial)
     attempt: Attempt[Job] = Attempt(claim, 0.0, report=report)
     control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
     encode: Callable[[object], str] | None = getattr(handler, "encode", None)

@@ -103,7 +103,7 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
         "JOB_PRIORITY": str(job.priority),
         "JOB_RUN_AT": run_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    only_ours = {"JOB_QUEUE": job.queue, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
+    only_ours = {"JOB_SERIAL": job.serial, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
     variables = {THEIRS + name: value for name, value in facts.items()}
     variables |= {OURS + name: value for name, value in (facts | only_ours).items()}
     if (context := handed_on()) is not None:

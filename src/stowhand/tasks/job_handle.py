@@ -81,7 +81,7 @@ class JobFields:
     payload = Field[Any]()
     payload_text = Field[str]()
     state = Field[State]()
-    queue = Field["str | None"]()
+    serial = Field["str | None"]()
     priority = Field[int]()
     run_at = Field[datetime]()
     attempts = Field[int]()

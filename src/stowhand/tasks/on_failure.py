@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Declared(Protocol):
-    """A task that an App declares, also one with options: ``notify``, ``notify.options(queue="mail")``."""
+    """A task that an App declares, also one with options: ``notify``, ``notify.options(serial="mail")``."""
 
     @property
     def definition(self) -> TaskDefinition: ...

@@ -17,8 +17,8 @@ from stowhand.jobs.job import KeyMode, NewJob
 class EnqueueOptions(TypedDict, total=False):
     """When, where and how often a job runs. What is not given is the task's own, or the default."""
 
-    queue: str | None
-    """Jobs of one named queue run one after another. 128 characters."""
+    serial: str | None
+    """Jobs of one serial key run one after another. 128 characters."""
     delay: Duration | None
     """Not before so much later (seconds if a number, or a phrase: "5m"), by the store's clock."""
     run_at: datetime | None
@@ -45,14 +45,14 @@ class TaskSpec(EnqueueOptions, total=False):
     """The same, and some of them under a second name: those that ``add_job`` has in SQL. ``None``: the default."""
 
     queue_name: str | None
-    """``queue``"""
+    """``serial``"""
     job_key: str | None
     """``key``"""
     job_key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe", "unique"] | None
     """``key_mode``"""
 
 
-_SPELT = {"queue_name": "queue", "job_key": "key", "job_key_mode": "key_mode"}
+_SPELT = {"queue_name": "serial", "job_key": "key", "job_key_mode": "key_mode"}
 
 
 def read_spec(spec: TaskSpec) -> EnqueueOptions:

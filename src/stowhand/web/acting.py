@@ -27,7 +27,7 @@ from stowhand.jobs.moments import When, read_when
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.answering import answers_of, fail, reschedule, retry_failed
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.operating import Operator, QueueChange, TaskChange
+from stowhand.protocols.operating import Operator, SerialChange, TaskChange
 from stowhand.protocols.option import one_of, whole
 from stowhand.protocols.propagation import without
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
@@ -57,7 +57,7 @@ SHOWN = 5
 """Jobs that a question names with their tasks."""
 LARGE = 20_000
 """Characters of a payload that a form does not hold."""
-FIELDS = ("payload", "queue", "priority", "max_attempts", "when", "once")
+FIELDS = ("payload", "serial", "priority", "max_attempts", "when", "once")
 Act = Callable[[QueueStore, Sequence[int], Asked], Awaitable[Sequence[Answer]]]
 
 
@@ -124,9 +124,9 @@ MAX_MATCHING_JOBS = 10_000
 JOBS_PER_CALL = 1000
 SEARCH_SECONDS = 5.0
 """Time for finding the jobs that match."""
-PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | TaskChange]]] = {
-    "pause queue": lambda operate, name: operate.pause_queue(name),
-    "resume queue": lambda operate, name: operate.resume_queue(name),
+PAUSES: dict[str, Callable[[Operator, str], Awaitable[SerialChange | TaskChange]]] = {
+    "pause serial": lambda operate, name: operate.pause_serial(name),
+    "resume serial": lambda operate, name: operate.resume_serial(name),
     "pause task": lambda operate, name: operate.pause_task(name),
     "resume task": lambda operate, name: operate.resume_task(name),
 }
@@ -142,7 +142,7 @@ class Acting:
         """By the form that was sent: the job that it made."""
 
     async def act(self, asked: Asked, reading: Reading) -> View | Reply:
-        """Do to jobs, or to a queue or task, what the form says."""
+        """Do to jobs, or to a serial key or task, what the form says."""
         word = next((word for word in PAUSES if word in asked.form), asked.sent("action"))
         if word in PAUSES:
             name = asked.sent(word)
@@ -223,7 +223,7 @@ class Acting:
         options: dict[str, Any] = {field.name: getattr(old, field.name) for field in OPTIONS} | {
             "key": None,
             "flags": without(old.flags),
-            "queue": asked.sent("queue").strip() or None,
+            "serial": asked.sent("serial").strip() or None,
             "priority": _number(asked, "priority") or 0,
             "max_attempts": _number(asked, "max_attempts"),
         }
@@ -349,7 +349,7 @@ async def _original(asked: Asked, reading: Reading) -> Job:
 
 
 def _form(asked: Asked, old: Job, sent: dict[str, str], words: str = "") -> View:
-    shown: dict[str, Any] = {"payload": "{}", "queue": old.queue or "", "priority": old.priority, "when": ""}
+    shown: dict[str, Any] = {"payload": "{}", "serial": old.serial or "", "priority": old.priority, "when": ""}
     is_large = asked.may(Right.PAYLOADS) and len(old.payload_text) > LARGE
     if is_large:
         shown["payload"] = ""

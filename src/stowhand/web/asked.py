@@ -33,11 +33,11 @@ class Right(StrEnum):
     """What a visitor may do. None of them includes another."""
 
     LOOK = "look"
-    """See that there are jobs: their ids, tasks, queues, states and times."""
+    """See that there are jobs: their ids, tasks, serial keys, states and times."""
     PAYLOADS = "payloads"
     """See what jobs carry and say: payloads, results, keys, errors, progress texts, execution logs."""
     ACT = "act"
-    """Change jobs and queues that are there."""
+    """Change jobs and serial keys that are there."""
     ADD = "add"
     """Enqueue jobs."""
 
@@ -205,7 +205,7 @@ def fields_of(encoded: str) -> Fields:
 
 
 def short(name: object) -> str:
-    """For a list: the job, the queue or the worker itself has all of it."""
+    """For a list: the job, the serial key or the worker itself has all of it."""
     return shorten(str(name), WIDTH)
 
 

@@ -1,4 +1,4 @@
-"""Four lists, each with where it leads: queues, tasks, groups of failed jobs, workers."""
+"""Four lists, each with where it leads: serials, tasks, groups of failed jobs, workers."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ ORDERS: dict[str, Callable[[TaskLine], Any]] = {
 }
 
 
-async def queues(asked: Asked, reading: Reading) -> View:
-    """Depth, holder and pause of each queue."""
-    rows = _sorted(await reading.queues(), lambda row: (row.paused_since is None, not row.failed, row.name))
-    return _view(asked, "queues", rows)
+async def serials(asked: Asked, reading: Reading) -> View:
+    """Depth, holder and pause of each serial key."""
+    rows = _sorted(await reading.serials(), lambda row: (row.paused_since is None, not row.failed, row.name))
+    return _view(asked, "serials", rows)
 
 
 async def tasks(asked: Asked, reading: Reading) -> View:
@@ -93,7 +93,9 @@ def _view(asked: Asked, page: str, rows: Sequence[Any] | None, **more: Any) -> V
     part = None if rows is None else rows[start : start + PAGE]
     values = {"page": page, "rows": part, "first": start + 1, "last": min(start + PAGE, count)}
     values |= {"count": count, "before": before, "after": after}
-    return View(template="lists.html", title=page.capitalize(), values=values | more)
+    return View(
+        template="lists.html", title="Serial keys" if page == "serials" else page.capitalize(), values=values | more
+    )
 
 
 async def _lines(reading: Reading, rows: Sequence[TaskRow]) -> list[TaskLine]:

@@ -12,7 +12,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols import attention
 from stowhand.protocols.attention import LATELY, NEW, Facts
 from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import QueueRow
+from stowhand.protocols.operating import SerialRow
 from stowhand.protocols.throughput import Period, Tally, slots_of
 from stowhand.web import charts
 from stowhand.web.asked import Asked, View
@@ -51,15 +51,15 @@ async def show(asked: Asked, reading: Reading) -> View:
 
 
 async def _facts(asked: Asked, reading: Reading, now: datetime, ends: datetime) -> Facts:
-    (tasks, workers, pauses, failures), (holders, queues), (lately, by_task) = await asyncio.gather(
+    (tasks, workers, pauses, failures), (holders, serials), (lately, by_task) = await asyncio.gather(
         asyncio.gather(reading.tasks(), reading.workers(), reading.pauses(), reading.failures(asked.who)),
-        _queues(asked, reading, now),
+        _serials(asked, reading, now),
         _counted(reading, now, ends),
     )
     return Facts(
         now=now,
         tasks=tasks or (),
-        queues=queues or (),
+        serials=serials or (),
         pauses=pauses or Pauses(),
         failures=failures or (),
         workers=workers or (),
@@ -69,10 +69,10 @@ async def _facts(asked: Asked, reading: Reading, now: datetime, ends: datetime) 
     )
 
 
-async def _queues(asked: Asked, reading: Reading, now: datetime) -> tuple[Sequence[Job], Sequence[QueueRow] | None]:
-    """Jobs that hold their queue for long. Only where there are some are all queues asked for, which is dear."""
+async def _serials(asked: Asked, reading: Reading, now: datetime) -> tuple[Sequence[Job], Sequence[SerialRow] | None]:
+    """Jobs that hold their serial for long. Only where there are some are all serials asked for, which is dear."""
     holders = attention.holders_of(await reading.held(asked.who) or (), now)
-    return holders, await (reading.queues() if holders else reading.paused())
+    return holders, await (reading.serials() if holders else reading.paused())
 
 
 async def _counted(reading: Reading, now: datetime, ends: datetime) -> tuple[Sequence[Period], Sequence[Period]]:

@@ -31,8 +31,8 @@ RECHECK_DELAYS_SECONDS = (0.01, 0.05, 0.25)
 """Pauses before the claims that follow one which found nothing although a job is due.
 
 ``SKIP LOCKED`` passes over a row that another transaction locks, mostly for milliseconds, and no notification follows
-when the lock is released. A job that stays unclaimable (its queue is busy, its flag is forbidden) waits for the poll
-after that, until a wake-up comes or nothing is due."""
+when the lock is released. A job that stays unclaimable (its serial key is busy, its flag is forbidden) waits for the
+poll after that, until a wake-up comes or nothing is due."""
 
 
 class Claimer:

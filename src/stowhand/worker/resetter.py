@@ -15,8 +15,9 @@ import msgspec
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.jobs.struct import Suggesting
 from stowhand.protocols.offered import heartbeats_of
-from stowhand.protocols.option import Seconds, Suggesting, Switch, Text, read_fields
+from stowhand.protocols.option import Seconds, Switch, Text, read_fields
 from stowhand.protocols.options import check_made, one_line
 from stowhand.protocols.store import Store
 from stowhand.worker.default_log import log_by_default

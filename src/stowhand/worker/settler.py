@@ -69,7 +69,7 @@ class Settler:
         chains: bool,
     ) -> None:
         """``on_recorded``: called with those that the store has recorded. ``chains``: a settlement may claim the next
-        job of its queue (successors.py)."""
+        job of its serial key (successors.py)."""
         self._store = store
         self._leases = leases
         self._judge = judge
@@ -219,7 +219,7 @@ class Settler:
         await self._clock.sleep(pause)
 
     def _answer(self, batch: list[Ended], replies: Sequence[Reply], goes_on: Container[str | None] = ()) -> None:
-        """``goes_on``: queues whose next job this worker holds already."""
+        """``goes_on``: serial keys whose next job this worker holds already."""
         answered: list[Held] = []
         busy: list[Ended] = []
         recorded: list[Ended] = []
@@ -300,13 +300,13 @@ class Settler:
 
 
 def _queued(batch: Sequence[Ended]) -> int:
-    """How many of them are of a serial queue."""
-    return sum(ended.held.claim.queue is not None for ended in batch)
+    """How many of them are of a serial key."""
+    return sum(ended.held.claim.serial is not None for ended in batch)
 
 
 def _makes_claimable(ended: Ended, goes_on: Container[str | None]) -> bool:
-    """Its queue, the job itself, or jobs enqueued along with it."""
+    """Its serial key, the job itself, or jobs enqueued along with it."""
     settlement = ended.settlement
     if settlement is COMPLETED:
-        return ended.held.claim.queue is not None and ended.held.claim.queue not in goes_on
-    return ended.held.claim.queue is not None or not settlement.state.terminal or bool(settlement.then)
+        return ended.held.claim.serial is not None and ended.held.claim.serial not in goes_on
+    return ended.held.claim.serial is not None or not settlement.state.terminal or bool(settlement.then)

@@ -1,8 +1,8 @@
-"""Settling claims: along with the end of a serial queue's job its next one, in one transaction of the store.
+"""Settling claims: along with the end of a serial key's job its next one, in one transaction of the store.
 
-A queue's jobs follow each other one commit apart, instead of a settlement, a wake-up and a claim. Otherwise it is a
-claim like others: under a token made before the call, which is abandoned when the reply is lost, and only of what the
-claimer would claim too. What it would not claim any more when the reply comes goes back unspent.
+The jobs of a serial key follow each other one commit apart, instead of a settlement, a wake-up and a claim. Otherwise
+it is a claim like others: under a token made before the call, which is abandoned when the reply is lost, and only of
+what the claimer would claim too. What it would not claim any more when the reply comes goes back unspent.
 
 In a row at most RUN jobs, or RUN_SECONDS: then a claim has its turn, which takes what comes first in the order of all.
 """
@@ -73,7 +73,7 @@ class Successors:
         """Jobs claimed in a row without a claim in between."""
 
     def request(self, entries: Entries, queued: int) -> ClaimRequest | None:
-        """What may be claimed along with these settlements, of which so many are of queues; ``None``: nothing."""
+        """What may be claimed along with these settlements, of which so many are of serial keys; ``None``: nothing."""
         if len(entries) > FEW or any(settlement is not COMPLETED for _, settlement in entries):
             return None
         limit = min(queued, self._claim_size.limit(promised=True) - self._claims.asking, self._left_in_row())
@@ -89,7 +89,7 @@ class Successors:
         )
 
     async def settle(self, entries: Entries, request: ClaimRequest, call: Call) -> tuple[Sequence[Reply], set[str]]:
-        """The replies, and the queues that go on. Raises StoreError; then the request is to be abandoned."""
+        """The replies, and the serial keys that go on. Raises StoreError; then the request is to be abandoned."""
         assert self._settle_and_claim is not None
         if self._events.wants(Claiming):
             self._events.emit(Claiming(self._worker, request.limit))
@@ -104,7 +104,7 @@ class Successors:
             self._events.emit(Claimed(self._worker, len(claims), call.seconds))
         if claims:
             self._take(claims, request, sent)
-        return replies, {claim.queue for claim in claims if claim.queue is not None}
+        return replies, {claim.serial for claim in claims if claim.serial is not None}
 
     def abandon(self, request: ClaimRequest) -> asyncio.Event:
         """The reply was lost. The event: what it may have claimed is given back, or locked, and it claims no more."""

@@ -18,23 +18,25 @@ def settle_and_claim(
 ) -> tuple[Sequence[Reply], Sequence[Claim[Job]]]:
     """As a capability of PostgreSQL's store."""
     with store.transaction() as rows:
-        queues = [row.queue for lease, _ in batch if (row := rows.held(lease)) is not None]
+        serials = [row.serial for lease, _ in batch if (row := rows.held(lease)) is not None]
         replies = [leasing.settle(rows, lease, what, repeat=False) for lease, what in batch]
         if any(what is not COMPLETED for _, what in batch) or request.token in rows.abandoned:
             return replies, []
-        heads = [head for queue in queues if queue is not None and (head := _head(rows, queue, request)) is not None]
+        heads = [
+            head for serial in serials if serial is not None and (head := _head(rows, serial, request)) is not None
+        ]
         for head in heads[: request.limit]:
             leasing.start(head, request, rows.now)
         return replies, [claimed(head) for head in heads[: request.limit]]
 
 
-def _head(rows: Rows, queue: str, request: ClaimRequest) -> Row | None:
-    """The first of a queue that the request may take, unless something more urgent is due."""
-    if queue in rows.running_queues():
+def _head(rows: Rows, serial: str, request: ClaimRequest) -> Row | None:
+    """The first of a serial key that the request may take, unless something more urgent is due."""
+    if serial in rows.running_serials():
         return None
     due = [
         row for row in rows.live.values() if row.waits() and row.run_at <= rows.now and row.resets < QUARANTINE_AFTER
     ]
-    mine = [row for row in due if row.queue == queue and leasing.claimable(row, request, rows.now)]
+    mine = [row for row in due if row.serial == serial and leasing.claimable(row, request, rows.now)]
     head = min((row for row in mine if not rows.is_paused(row)), key=IN_TURN, default=None)
     return None if head is None or any(row.priority < head.priority for row in due) else head

@@ -72,7 +72,7 @@ def add(rows: Rows, job: NewJob) -> Row:
         id=rows.last_id + 1,
         task=job.task,
         payload=job.payload,
-        queue=job.queue,
+        serial=job.serial,
         priority=job.priority,
         run_at=run_at(job, rows.now),
         max_attempts=job.max_attempts or rows.max_attempts,
@@ -101,7 +101,7 @@ def completed_within(rows: Rows, job: NewJob) -> Row | None:
         id=taken.job_id,
         task=job.task,
         payload=job.payload,
-        queue=job.queue,
+        serial=job.serial,
         priority=job.priority,
         run_at=taken.enqueued_at,
         max_attempts=job.max_attempts or rows.max_attempts,
@@ -142,7 +142,7 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
         row.run_at = run_at(job, rows.now)
     if row.state is State.FAILED:
         row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
-    row.task, row.payload, row.queue, row.priority = job.task, payload, job.queue, job.priority
+    row.task, row.payload, row.serial, row.priority = job.task, payload, job.serial, job.priority
     row.max_attempts, row.max_resets = job.max_attempts or rows.max_attempts, job.max_resets
     row.flags, row.on_failure = tuple(dict.fromkeys(job.flags)), job.on_failure
     rows.begin_round(row)

@@ -1,4 +1,4 @@
-"""Shows what there is: jobs, counts and queues."""
+"""Shows what there is: jobs, counts and serial keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.operating import QueueRow
+from stowhand.protocols.operating import SerialRow
 from stowhand.protocols.queue_store import NEWEST, JobFilter
 from stowhand.protocols.validation import validate_filter
 from tests.model.engine import operating
@@ -33,11 +33,11 @@ class Inspector:
             states = [row.state for row in rows.every()]
             return {state: states.count(state) for state in State}
 
-    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
+    async def serials(self, *, paused: bool = False) -> Sequence[SerialRow]:
         """By name: those with live jobs, and the paused ones."""
         with self._transaction() as rows:
-            names = {row.queue for row in rows.live.values() if row.queue is not None and not paused}
-            return [operating.queue_row(rows, name) for name in sorted(names | rows.paused_queues.keys())]
+            names = {row.serial for row in rows.live.values() if row.serial is not None and not paused}
+            return [operating.serial_row(rows, name) for name in sorted(names | rows.paused_serials.keys())]
 
 
 def matches(row: Row, wanted: JobFilter) -> bool:
@@ -47,7 +47,7 @@ def matches(row: Row, wanted: JobFilter) -> bool:
         (row.id < wanted.after if below else wanted.newest_first or row.id > wanted.after)
         and row.state in (wanted.states or LISTED)
         and wanted.task in (None, row.task)
-        and wanted.queue in (None, row.queue)
+        and wanted.serial in (None, row.serial)
         and wanted.key in (None, row.key)
         and wanted.worker in (None, row.worker)
         and (wanted.error is None or wanted.error.lower() in (row.last_error or "").lower())

@@ -22,21 +22,21 @@ RESET_PAGE = 1000
 
 
 def claim(rows: Rows, request: ClaimRequest) -> list[Row]:
-    """Due jobs in the order (priority, run_at, id); of a named queue one at most, and none while one runs."""
+    """Due jobs in the order (priority, run_at, id); of a serial key one at most, and none while one runs."""
     if request.token in rows.abandoned:
         return []
     if rows.expiring:
         expire(rows)
-    busy = rows.running_queues()
+    busy = rows.running_serials()
     claimed: list[Row] = []
     due = (row for row in rows.live.values() if claimable(row, request, rows.now) and not rows.is_paused(row))
     for row in sorted(due, key=IN_TURN):
         if len(claimed) == request.limit:
             break
-        if row.queue is not None:
-            if row.queue in busy:
+        if row.serial is not None:
+            if row.serial in busy:
                 continue
-            busy.add(row.queue)
+            busy.add(row.serial)
         start(row, request, rows.now)
         claimed.append(row)
     return claimed

@@ -1,31 +1,31 @@
-"""What operators ask: pause, purge, queues."""
+"""What operators ask: pause, purge, serial keys."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, QueueChange, QueueRow, read_queue
+from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, SerialChange, SerialRow, read_serial
 from tests.model.engine.rows import Row, Rows, Transaction
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
 
 
 class Operator:
-    """Pauses queues, and purges."""
+    """Pauses serial keys, and purges."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    async def pause_queue(self, name: str) -> QueueChange:
+    async def pause_serial(self, name: str) -> SerialChange:
         with self._transaction() as rows:
-            is_new = read_queue(name) not in rows.paused_queues
-            rows.paused_queues.setdefault(name, rows.now)
-            return QueueChange(name, is_new)
+            is_new = read_serial(name) not in rows.paused_serials
+            rows.paused_serials.setdefault(name, rows.now)
+            return SerialChange(name, is_new)
 
-    async def resume_queue(self, name: str) -> QueueChange:
+    async def resume_serial(self, name: str) -> SerialChange:
         with self._transaction() as rows:
-            return QueueChange(name, rows.paused_queues.pop(read_queue(name), None) is not None)
+            return SerialChange(name, rows.paused_serials.pop(read_serial(name), None) is not None)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
@@ -47,14 +47,14 @@ def old_rows(rows: Rows, state: State, age: float | None) -> list[Row]:
     ]
 
 
-def queue_row(rows: Rows, name: str) -> QueueRow:
+def serial_row(rows: Rows, name: str) -> SerialRow:
     """One queue."""
-    own = [row for row in rows.live.values() if row.queue == name]
+    own = [row for row in rows.live.values() if row.serial == name]
     waiting = [row for row in own if row.waits()]
     running = [row.id for row in own if row.state is State.PROCESSING]
-    return QueueRow(
+    return SerialRow(
         name=name,
-        paused_since=rows.paused_queues.get(name),
+        paused_since=rows.paused_serials.get(name),
         held_by=running[0] if running else None,
         waiting=len(waiting),
         due=sum(row.run_at <= rows.now for row in waiting),

@@ -31,7 +31,7 @@ class Row:
     id: int
     task: str
     payload: str
-    queue: str | None
+    serial: str | None
     priority: int
     run_at: datetime
     max_attempts: int
@@ -115,7 +115,7 @@ class Rows:
         """The items of crontabs, by identifier."""
         self.ledger: dict[tuple[str, datetime], Entered] = {}
         """Every tick that was scheduled: one entry, and so one job, for each (identifier, moment)."""
-        self.paused_queues: dict[str, datetime] = {}
+        self.paused_serials: dict[str, datetime] = {}
         """By name, since when."""
 
     def every(self) -> list[Row]:
@@ -148,8 +148,8 @@ class Rows:
             del self.uniques[key]
 
     def is_paused(self, row: Row) -> bool:
-        """Its queue is."""
-        return row.queue in self.paused_queues
+        """Its serial key is."""
+        return row.serial in self.paused_serials
 
     def held(self, lease: Lease) -> Row | None:
         """The fence. The row, if this very lease still holds it; every write after a claim passes through here."""
@@ -170,12 +170,12 @@ class Rows:
         """In processing, in id order."""
         return sorted((row for row in self.live.values() if row.token is not None), key=attrgetter("id"))
 
-    def running_queues(self) -> set[str | None]:
-        """Named queues that a running job blocks."""
-        return {row.queue for row in self.running()}
+    def running_serials(self) -> set[str | None]:
+        """Serial keys that a running job blocks."""
+        return {row.serial for row in self.running()}
 
     def end_lease(self, row: Row, state: State) -> None:
-        """To this state; the row no longer blocks its queue."""
+        """To this state; the row no longer blocks its serial key."""
         row.state = state
         row.token = row.lease_until = row.worker = None
 

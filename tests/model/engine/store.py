@@ -86,4 +86,4 @@ class ModelStore:
 def claimed(row: Row) -> Claim[Job]:
     """What a worker receives."""
     lease = Lease(row.id, str(row.token), row.epoch)
-    return Claim(lease, row.job(), row.task, row.attempts, row.max_attempts, row.queue, row.resets)
+    return Claim(lease, row.job(), row.task, row.attempts, row.max_attempts, row.serial, row.resets)

@@ -86,7 +86,7 @@ def test_whatever_befalls_the_line_and_the_server_each_job_is_settled_once(
     async def go() -> None:
         async with _beside(postgres_url) as beside:
             ids = await beside.jobs.enqueue_many(
-                NewJob(task="t", queue=f"q{n % 7}" if n % 4 == 0 else None) for n in range(JOBS)
+                NewJob(task="t", serial=f"q{n % 7}" if n % 4 == 0 else None) for n in range(JOBS)
             )
             with HttpProxy(serving.url) as proxy:
                 proxy.go.set()

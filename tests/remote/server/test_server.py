@@ -196,7 +196,7 @@ def test_a_queue_in_a_database_is_lent(
     _install(url)
     token = token_of(tokens)
     lending = lend(store)
-    ids = [lending.add(), lending.add(queue="q"), lending.add(queue="q")]
+    ids = [lending.add(), lending.add(serial="q"), lending.add(serial="q")]
     client = lending.client(token)
     first, second = client.claim(10)
     assert [claim["lease"]["job_id"] for claim in (first, second)] == ids[:2]

@@ -135,12 +135,12 @@ def test_a_claim_for_any_task_brings_those_of_the_token_only(lend: Lend, tokens:
 
 
 def test_enqueueing_is_limited_to_tasks_and_queues(lend: Lend, tokens: Path) -> None:
-    token = token_of(tokens, "a", "enqueue", "read", tasks=("a",), queues=("q",))
+    token = token_of(tokens, "a", "enqueue", "read", tasks=("a",), serials=("q",))
     lending = lend()
     hidden, client = lending.add("a"), lending.client(token)
-    client.post("enqueue", jobs=[{"task": "b", "queue": "q"}]).refused(403, "out of scope")
+    client.post("enqueue", jobs=[{"task": "b", "serial": "q"}]).refused(403, "out of scope")
     client.post("enqueue", jobs=[{"task": "a"}]).refused(403, "out of scope")
-    made = client.post("enqueue", jobs=[{"task": "a", "queue": "q", "payload": '"x"'}]).body
+    made = client.post("enqueue", jobs=[{"task": "a", "serial": "q", "payload": '"x"'}]).body
     (job_id,) = made["ids"]
     assert made["jobs"][0]["payload"] == ""  # with a key it might be another's
     assert client.get(f"/v1/jobs/{job_id}").status == 200
@@ -172,12 +172,12 @@ def test_a_job_that_tells_of_a_failure_needs_the_same_rights_unless_the_server_d
 
 def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tokens: Path) -> None:
     limited = token_of(tokens, "a", "claim", "enqueue", tasks=("a",))
-    queued = token_of(tokens, "q", "enqueue", queues=("q",))
+    queued = token_of(tokens, "q", "enqueue", serials=("q",))
     lending = lend()
-    others = lending.add("b", key="k", queue="other")
+    others = lending.add("b", key="k", serial="other")
     own = lending.add("a", key="own")
     for mode in ("replace", "preserve_run_at", "unsafe_dedupe"):
-        for token, job in ((limited, {"task": "a"}), (queued, {"task": "b", "queue": "q"})):
+        for token, job in ((limited, {"task": "a"}), (queued, {"task": "b", "serial": "q"})):
             reply = lending.client(token).post("enqueue", jobs=[job, job | {"key": "k", "key_mode": mode}])
             assert "'k'" in reply.refused(403, "out of scope")
     client = lending.client(limited)
@@ -186,7 +186,7 @@ def test_a_key_does_not_reach_a_job_outside_the_tasks_and_queues(lend: Lend, tok
     assert client.settle(claim, then=[{"task": "a", "key": "k"}]) == ["unwritten"]
     store: Any = lending.store
     kept = lending.do(store.jobs.get(others))
-    assert (kept.task, kept.queue, kept.revision) == ("b", "other", 0)
+    assert (kept.task, kept.serial, kept.revision) == ("b", "other", 0)
     assert client.post("enqueue", jobs=[{"task": "a", "key": "own"}]).status == 200
 
 

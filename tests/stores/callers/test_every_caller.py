@@ -116,7 +116,7 @@ def test_options_hold_and_the_job_is_given_as_it_was_written(opens: Opens, url: 
     chosen = [
         confirm.options(key="order 7", key_mode="unique", priority=-3, max_attempts=2, max_resets=0, flags=["b", "a"]),
         confirm.options(key="order 7", key_mode=KeyMode.UNIQUE, priority=9),
-        confirm.options(run_at=later, queue="orders", expires="1h"),
+        confirm.options(run_at=later, serial="orders", expires="1h"),
         confirm.options(delay=60),
     ]
 
@@ -133,7 +133,7 @@ def test_options_hold_and_the_job_is_given_as_it_was_written(opens: Opens, url: 
     assert made == found
     first, again, third, last, *both = made
     assert (first.id, first.priority, first.max_attempts, first.max_resets) == (again.id, -3, 2, 0)
-    assert (first.key, first.flags, third.queue, third.run_at) == ("order 7", ("b", "a"), "orders", later)
+    assert (first.key, first.flags, third.serial, third.run_at) == ("order 7", ("b", "a"), "orders", later)
     assert (last.run_at - last.created_at).total_seconds() == 60
     assert [job.id for job in both] == [both[0].id] * 2, "unique"
     assert both[0].priority == 4

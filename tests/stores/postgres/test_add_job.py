@@ -41,11 +41,11 @@ def test_the_job_comes_back_with_the_readmes_columns_first(sql: Sql) -> None:
 
 
 def test_null_for_any_argument_is_its_default(sql: Sql) -> None:
-    ((payload, queue, most, key, priority, flags, due),) = sql(
+    ((payload, serial, most, key, priority, flags, due),) = sql(
         "select payload::text, queue_name, max_attempts, key, priority, flags, run_at = now()"
         " from stowhand.add_job('t', null, null, null, null, null, null, null, null)"
     )
-    assert (payload, queue, most, key, priority, flags, due) == ("{}", None, 25, None, 0, None, True)
+    assert (payload, serial, most, key, priority, flags, due) == ("{}", None, 25, None, 0, None, True)
 
 
 def test_a_relative_run_time_works_as_in_the_readme(sql: Sql) -> None:
@@ -162,7 +162,7 @@ def test_a_parameter_without_a_type_is_a_payload(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
         connection.execute("prepare adding as select (stowhand.add_job($1, payload := $2, queue_name := $3)).id")
         connection.execute("""execute adding('t', '{"n": 1}', 'q')""")
-        row = connection.execute("select task, payload, queue from stowhand.live").fetchone()
+        row = connection.execute("select task, payload, serial from stowhand.live").fetchone()
     assert row == ("t", {"n": 1}, "q")
 
 

@@ -159,7 +159,7 @@ def test_unlocking_gives_back_the_jobs_and_frees_their_queues(sql: Sql) -> None:
         sql("select from stowhand.claim(%s, gen_random_uuid(), 1, 30, null, null, false)", worker)
     rows = sql("select id, locked_by, locked_at, attempts, resets, state from stowhand.force_unlock_workers('{p1}')")
     assert rows == [(1, None, None, 0, 1, "queued")]
-    assert sql("select name, holder_id is null from stowhand.queues order by name") == [("p1", True), ("p2", False)]
+    assert sql("select name, holder_id is null from stowhand.serials order by name") == [("p1", True), ("p2", False)]
     assert sql("select locked_by from stowhand.jobs order by id") == [(None,), ("p2",)]
 
 
@@ -232,7 +232,7 @@ def test_the_holder_of_a_lease_is_lost_when_its_worker_was_unlocked(postgres_url
     store = PostgresStore(postgres_url)
 
     async def story() -> None:
-        await store.jobs.enqueue(NewJob(task="t", queue="q"))
+        await store.jobs.enqueue(NewJob(task="t", serial="q"))
         lease = await take(store)
         sql("select stowhand.force_unlock_workers('{w}')")
         again = await take(store)
@@ -250,7 +250,7 @@ def test_ids_beyond_32_bits_live_like_others(postgres_url: str, sql: Sql, run: A
     store = PostgresStore(postgres_url)
 
     async def story() -> None:
-        jobs = await store.jobs.add_jobs([NewJob(task="t", queue="q", key="k"), NewJob(task="t"), NewJob(task="t")])
+        jobs = await store.jobs.add_jobs([NewJob(task="t", serial="q", key="k"), NewJob(task="t"), NewJob(task="t")])
         assert [job.id for job in jobs] == [2147483651, 2147483649, 2147483650]
         leases = [await take(store) for _ in jobs]
         heartbeats = store.heartbeats()
@@ -340,4 +340,4 @@ def test_nothing_under_a_live_lease_is_changed_by_an_administrator(
         assert lost == []
         assert sql("select distinct state from stowhand.everything where state not in ('completed', 'failed')") == []
     assert sql("select count(*), count(distinct id) from stowhand.everything") == [(150, 150)]
-    assert sql("select count(*) from stowhand.queues where holder_id is not null") == [(0,)]
+    assert sql("select count(*) from stowhand.serials where holder_id is not null") == [(0,)]

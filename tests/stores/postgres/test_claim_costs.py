@@ -28,7 +28,7 @@ class Rows:
     task: str = "mine"
     due_in: float = -60.0
     priority: int = 0
-    queues: int = 0
+    serials: int = 0
     held: bool = False
     paused: bool = False
     apart: float = 0.0
@@ -38,31 +38,31 @@ class Rows:
 IN_THE_WAY = {
     "not due, more urgent": Rows(due_in=86_400.0, priority=-10),
     "of another task": Rows(task="another"),
-    "behind a busy queue": Rows(queues=1, held=True),
+    "behind a busy serial key": Rows(serials=1, held=True),
     "of another task, of all times": Rows(task="another", due_in=-200_000.0, apart=1.0),
-    "not due, more urgent, in queues": Rows(due_in=86_400.0, priority=-10, queues=3),
-    "of another task, in queues": Rows(task="another", queues=3),
-    "behind many busy queues": Rows(queues=50, held=True),
-    "behind a paused queue": Rows(queues=1, paused=True),
-    "behind many paused queues": Rows(queues=50, paused=True),
+    "not due, more urgent, in serial keys": Rows(due_in=86_400.0, priority=-10, serials=3),
+    "of another task, in serial keys": Rows(task="another", serials=3),
+    "behind many busy serial keys": Rows(serials=50, held=True),
+    "behind a paused serial key": Rows(serials=1, paused=True),
+    "behind many paused serial keys": Rows(serials=50, paused=True),
 }
-MAIN = ("not due, more urgent", "of another task", "behind a busy queue")
+MAIN = ("not due, more urgent", "of another task", "behind a busy serial key")
 TASKS = {"one task": ["mine"], "several tasks": ["also mine", "mine", "mine too"], "any task": None}
 
 
 def fill(connection: Connection, rows: Rows, count: int) -> None:
     connection.execute(
-        """insert into stowhand.live (task, queue, priority, run_at, scout)
-           select %(task)s, case when %(queues)s > 0 then 'busy' || g %% greatest(%(queues)s, 1) end, %(priority)s,
-             now() + (%(due_in)s + g * %(apart)s) * interval '1 second', %(queues)s > 0
+        """insert into stowhand.live (task, serial, priority, run_at, scout)
+           select %(task)s, case when %(serials)s > 0 then 'busy' || g %% greatest(%(serials)s, 1) end, %(priority)s,
+             now() + (%(due_in)s + g * %(apart)s) * interval '1 second', %(serials)s > 0
            from generate_series(1, %(count)s) g""",
         {"count": count} | asdict(rows),
     )
     if rows.held:
         claim = "select from stowhand.claim('other', gen_random_uuid(), 50, 3600.0, null, null, false)"
-        assert connection.execute(claim).rowcount == rows.queues
+        assert connection.execute(claim).rowcount == rows.serials
     if rows.paused:
-        connection.execute("select stowhand.pause_queue('busy' || g) from generate_series(0, %s) g", (rows.queues,))
+        connection.execute("select stowhand.pause_serial('busy' || g) from generate_series(0, %s) g", (rows.serials,))
 
 
 def blocks(connection: Connection, call: str, *values: object) -> int:
@@ -92,7 +92,7 @@ def costs(connection: Connection, tasks: list[str] | None) -> dict[str, int]:
     found = {"an empty claim": claim(100), "next_due, nothing due": next_due()}
     connection.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 120)")
     found |= {"a claim of 100": claim(100), "a claim of one": claim(1), "next_due": next_due()}
-    connection.execute("delete from stowhand.live where task = 'mine' and queue is null and priority = 0")
+    connection.execute("delete from stowhand.live where task = 'mine' and serial is null and priority = 0")
     return found
 
 
@@ -170,7 +170,7 @@ def test_what_the_statistics_say_makes_no_difference(site: Connection, name: str
     found["empty"] = costs(site, tasks)
     site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 20000)")
     site.execute("analyze stowhand.live")
-    site.execute("delete from stowhand.live where task = 'mine' and queue is null and priority = 0")
+    site.execute("delete from stowhand.live where task = 'mine' and serial is null and priority = 0")
     found["ours"] = costs(site, tasks)
     usual = found["never taken"]
     for believed, cost in found.items():
@@ -182,9 +182,9 @@ def test_ten_thousand_queues_cost_a_claim_no_more_blocks_than_ten(site: Connecti
     claim = "select from stowhand.claim('w', gen_random_uuid(), 10, 30.0, '{mine}', null, false)"
     found = []
     for names in (10, 10_000):
-        site.execute("truncate stowhand.live, stowhand.queues")
-        fill(site, Rows(queues=names), 20_000)
-        site.execute("insert into stowhand.queues (name) select distinct queue from stowhand.live")
+        site.execute("truncate stowhand.live, stowhand.serials")
+        fill(site, Rows(serials=names), 20_000)
+        site.execute("insert into stowhand.serials (name) select distinct serial from stowhand.live")
         found.append(blocks(site, claim))
     few, many = found
     assert many <= 2 * few, f"{few} blocks with 10 names, {many} with 10,000"

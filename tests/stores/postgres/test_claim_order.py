@@ -26,28 +26,28 @@ class Row:
 
     id: int
     task: str
-    queue: str | None
+    serial: str | None
     place: tuple[int, int, int]
     due: bool
     flags: list[str] | None
 
 
-def fill(sql: Sql, random: Random, count: int, queues: int) -> list[Row]:
+def fill(sql: Sql, random: Random, count: int, serials: int) -> list[Row]:
     """Few different times, as after bulk enqueues; some not due; mostly of task e. A third have a queue, if any has."""
     made = []
     ((base,),) = sql("select date_trunc('hour', now()) - interval '1 hour'")  # once: an hour may end meanwhile
     for _ in range(count):
         task = random.choice(TASKS + ("e",) * 15)
-        queue = f"q{random.randrange(queues)}" if queues and random.random() < 0.3 else None
+        serial = f"q{random.randrange(serials)}" if serials and random.random() < 0.3 else None
         priority, minutes = random.choice((-5, 0, 0, 0, 7)), random.choice((-3, -2, -1, -1, -1, 60))
         flags = ["heavy"] if random.random() < 0.1 else None
         ((number,),) = sql(
-            """insert into stowhand.live (task, queue, priority, run_at, flags, scout)
+            """insert into stowhand.live (task, serial, priority, run_at, flags, scout)
                values (%s, %s, %s, %s + %s * interval '1 minute', %s, %s)
                returning id""",
-            *(task, queue, priority, base, minutes * (100 if minutes > 0 else 1), flags, queue is not None),
+            *(task, serial, priority, base, minutes * (100 if minutes > 0 else 1), flags, serial is not None),
         )
-        made.append(Row(number, task, queue, (priority, minutes, number), minutes < 0, flags))
+        made.append(Row(number, task, serial, (priority, minutes, number), minutes < 0, flags))
     return made
 
 
@@ -59,10 +59,10 @@ def expected(
     for row in sorted(rows, key=lambda row: row.place):
         if not row.due or (tasks is not None and row.task not in tasks) or (forbidden and row.flags):
             continue
-        if row.queue in taken:
+        if row.serial in taken:
             continue
-        if row.queue is not None:
-            taken.add(row.queue)
+        if row.serial is not None:
+            taken.add(row.serial)
         found.append(row.id)
         if len(found) == limit:
             break
@@ -70,13 +70,13 @@ def expected(
 
 
 @pytest.mark.usefixtures("patient_claims")
-@pytest.mark.parametrize("queues", [0, 5, 200])
+@pytest.mark.parametrize("serials", [0, 5, 200])
 @pytest.mark.parametrize("seed", range(2))
 def test_claims_of_any_tasks_take_what_the_order_says(
-    store: PostgresStore, sql: Sql, run: Any, queues: int, seed: int
+    store: PostgresStore, sql: Sql, run: Any, serials: int, seed: int
 ) -> None:
     random = Random(seed)
-    rows = fill(sql, random, 700, queues)
+    rows = fill(sql, random, 700, serials)
 
     async def story() -> None:
         left = {row.id: row for row in rows}
@@ -84,7 +84,7 @@ def test_claims_of_any_tasks_take_what_the_order_says(
         for _ in range(40):
             tasks = random.choice([None, ("a",), ("e",), ("a", "b"), ("a", "c", "e"), TASKS])
             limit, forbidden = random.choice([1, 3, 20, 60]), random.random() < 0.3
-            busy = {each.queue for each in held if each.queue is not None}
+            busy = {each.serial for each in held if each.serial is not None}
             wanted = expected(list(left.values()), busy, limit, tasks, forbidden)
             got = await claim(store, limit, tasks=tasks, forbidden_flags=("heavy",) if forbidden else ())
             assert [each.lease.job_id for each in got] == wanted, (tasks, limit, forbidden)
@@ -132,7 +132,7 @@ def test_a_queue_goes_on_behind_a_job_that_somebody_has_locked(
         first, second = (
             row[0]
             for row in sql(
-                "insert into stowhand.live (task, queue, scout) values ('t', 'q', true), ('t', 'q', true) returning id"
+                "insert into stowhand.live (task, serial, scout) values ('t', 'q', true), ('t', 'q', true) returning id"
             )
         )
         with psycopg.connect(postgres_url) as other:

@@ -37,22 +37,22 @@ def plans_of_a_claim(url: str) -> str:
 
 
 @pytest.mark.parametrize("analysed", [None, "empty", "full"])
-@pytest.mark.parametrize("queue", [None, "'q' || g % 500"])
+@pytest.mark.parametrize("serial", [None, "'q' || g % 500"])
 def test_a_claim_walks_its_index_whatever_the_statistics_say(
-    postgres_url: str, sql: Sql, analysed: str | None, queue: str | None
+    postgres_url: str, sql: Sql, analysed: str | None, serial: str | None
 ) -> None:
     sql("alter table stowhand.live set (autovacuum_enabled = off)")
     if analysed == "empty":
         sql("analyze stowhand.live")
     sql(
-        "insert into stowhand.live (task, queue, scout) select 't', "
-        + (queue or "null")
-        + f", {queue is not None} from generate_series(1, 5000) g"
+        "insert into stowhand.live (task, serial, scout) select 't', "
+        + (serial or "null")
+        + f", {serial is not None} from generate_series(1, 5000) g"
     )
     if analysed == "full":
         sql("analyze stowhand.live")
     plans = plans_of_a_claim(postgres_url)
-    wanted = "live_ready" if queue is None else "live_scouts"
+    wanted = "live_ready" if serial is None else "live_scouts"
     assert f"using {wanted}" in plans
     assert "Seq Scan" not in plans
     assert "Bitmap" not in plans
@@ -71,8 +71,8 @@ def commit_mode_after_a_claim(url: str) -> str:
 def test_a_claim_commits_asynchronously_only_if_no_job_of_it_has_a_queue(
     store: PostgresStore, postgres_url: str, run: Any
 ) -> None:
-    async def add(queue: str | None) -> None:
-        await store.jobs.enqueue(NewJob(task="t", queue=queue))
+    async def add(serial: str | None) -> None:
+        await store.jobs.enqueue(NewJob(task="t", serial=serial))
         await store.close()
 
     run(add(None))
@@ -87,7 +87,7 @@ def test_a_claim_leaves_nothing_behind_on_its_connection(store: PostgresStore, p
         await store._claims._link.rows(b"set synchronous_commit = on")  # the server of the tests has it off
         await claim(store, 1)
         ((mode,),) = await store._claims._link.rows(b"show synchronous_commit")
-        assert mode == "on", "the next claim on it may be one of a queue's job"
+        assert mode == "on", "the next claim on it may be one of a serial key's job"
         await store.close()
 
     run(story())

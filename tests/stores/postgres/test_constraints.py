@@ -33,10 +33,10 @@ HELD = "state = 'processing', token = gen_random_uuid(), lease_until = now(), wo
         ("cancel_requested = true", "asked_while_processing"),
         ("loses_retries = 'replaced', key = 'k'", "keyless_if_replaced"),
         ("loses_retries = 'unheard of'", "keyless_if_replaced"),
-        ("scout = true", "scouts_for_queues"),
+        ("scout = true", "scouts_for_serials"),
         ("task = ''", "task_length"),
         ("task = repeat('t', 129)", "task_length"),
-        ("queue = repeat('q', 129)", "queue_length"),
+        ("serial = repeat('q', 129)", "serial_length"),
         ("key = ''", "key_length"),
         ("key = repeat('k', 513)", "key_length"),
         ("flags = array_fill('f'::text, array[65])", "flags_count"),
@@ -63,7 +63,7 @@ def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
     sql("update stowhand.live set state = 'errored', finished_at = null, cancel_requested = false")
     # At the limits.
     sql(
-        "update stowhand.live set task = repeat('t', 128), queue = repeat('q', 128), key = repeat('k', 512),"
+        "update stowhand.live set task = repeat('t', 128), serial = repeat('q', 128), key = repeat('k', 512),"
         " scout = true, max_resets = 0, flags = array_fill('f'::text, array[64]), attempts = 25,"
         " payload = to_json(repeat('x', 1048574))"
     )
@@ -72,6 +72,6 @@ def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
 
 @pytest.mark.parametrize("change", ["holder_id = 1", "hint_run_at = now()", "hint_priority = 0, hint_id = 1"])
 def test_a_queue_that_contradicts_itself_is_refused(sql: Sql, change: str) -> None:
-    sql("insert into stowhand.queues (name) values ('q')")
+    sql("insert into stowhand.serials (name) values ('q')")
     with pytest.raises(psycopg.errors.CheckViolation):
-        sql(f"update stowhand.queues set {change}")
+        sql(f"update stowhand.serials set {change}")

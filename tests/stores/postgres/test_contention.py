@@ -38,10 +38,10 @@ SETTLE = """select count(*) from stowhand.settle_attempts(array[%s::bigint], arr
 LOOK = "select found from stowhand.look(array[%s::bigint], array[%s::uuid])"
 
 
-@pytest.mark.parametrize("queue", [None, "q"])
+@pytest.mark.parametrize("serial", [None, "q"])
 @pytest.mark.parametrize("call", ["add_job", "add_jobs"])
 def test_fifty_sessions_add_one_key_while_workers_lock_it(
-    postgres_url: str, sql: Sql, call: str, queue: str | None
+    postgres_url: str, sql: Sql, call: str, serial: str | None
 ) -> None:
     added = threading.Event()
     started = threading.Barrier(SESSIONS)
@@ -53,7 +53,7 @@ def test_fifty_sessions_add_one_key_while_workers_lock_it(
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             started.wait(60)
             for number in range(CALLS):
-                values = (f"[{session * CALLS + number}]", queue, mode)
+                values = (f"[{session * CALLS + number}]", serial, mode)
                 ((job_id, key),) = connection.execute(ADD[call], values).fetchall()
                 assert key == "k"
                 ids.append(job_id)

@@ -27,7 +27,7 @@ Ask = Callable[[Callable[[Inspector], Awaitable[Any]]], Any]
 def large(sql: Sql) -> Sql:
     """20,000 jobs wait and 20,000 are over, without statistics; few run, few have failed, and one task is rare."""
     sql(
-        "insert into stowhand.live (task, payload, state, run_at, queue, scout)"
+        "insert into stowhand.live (task, payload, state, run_at, serial, scout)"
         " select 't' || (n % 4), json_build_object('n', repeat('x', 100)),"
         " case when n % 10 = 0 then 'errored' else 'queued' end,"
         " now() + case when n % 2 = 0 then interval '1 hour' else interval '-1 hour' end,"

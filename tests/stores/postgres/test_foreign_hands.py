@@ -30,7 +30,7 @@ def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
     sql("drop function stowhand.remove(bigint)")
     sql("alter type stowhand.job_spec alter attribute max_attempts type smallint")
     sql("create or replace view stowhand.migrations as select 11 as id, now() as ts, true as breaking")
-    sql("alter table stowhand.queues drop constraint hint_whole")
+    sql("alter table stowhand.serials drop constraint hint_whole")
     # What a new text of this one forbids would not be looked for in the rows that are there.
     ((source,),) = sql("select pg_get_functiondef('stowhand.is_lawful'::regproc)")
     sql(source.replace("128", "127"))
@@ -39,7 +39,7 @@ def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
     sql("create function stowhand.mine() returns int language sql as 'select 1'")
     left = [
         "the function is_lawful is not the one of this version",
-        "the constraint queues.hint_whole is gone",
+        "the constraint serials.hint_whole is gone",
         "the type job_spec.max_attempts is not the one of this version",
     ]
 

@@ -60,7 +60,7 @@ def test_calls_at_the_same_time_are_two_transactions_with_ids_in_order_of_arriva
     """The first goes at once, on a connection of its own, and all others together."""
 
     async def story() -> list[Job]:
-        jobs = [numbered(n, delay=60.0 if n % 3 else None, queue=f"q{n % 2}", priority=n % 5) for n in range(40)]
+        jobs = [numbered(n, delay=60.0 if n % 3 else None, serial=f"q{n % 2}", priority=n % 5) for n in range(40)]
         made = await asyncio.gather(*map(store.jobs.enqueue, jobs))
         assert [await store.jobs.get(job.id) for job in made] == made
         await store.close()
@@ -68,7 +68,7 @@ def test_calls_at_the_same_time_are_two_transactions_with_ids_in_order_of_arriva
 
     made = run(story())
     assert [job.id for job in made[1:]] == sorted(job.id for job in made[1:])
-    assert [(job.payload, job.queue, job.priority) for job in made] == [(n, f"q{n % 2}", n % 5) for n in range(40)]
+    assert [(job.payload, job.serial, job.priority) for job in made] == [(n, f"q{n % 2}", n % 5) for n in range(40)]
     assert [(job.run_at - job.created_at).total_seconds() for job in made] == [60 if n % 3 else 0 for n in range(40)]
     assert sql(TRANSACTIONS) == [(2,)]
 

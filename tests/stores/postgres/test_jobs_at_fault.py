@@ -89,7 +89,7 @@ def test_the_others_are_claimed(store: PostgresStore, sql: Sql, run: Any, refusi
     async def story() -> None:
         warnings: list[str] = []
         store.notices.on_warning(lambda warning, mend: warnings.append(warning))
-        jobs = await store.jobs.enqueue_many(NewJob(task="t", queue="serial" if n == 5 else None) for n in range(6))
+        jobs = await store.jobs.enqueue_many(NewJob(task="t", serial="serial" if n == 5 else None) for n in range(6))
         bad, *good = jobs
         refusing(sql, bad, code)
         assert [each.lease.job_id for each in await claim(store, 1)] == good[:1]

@@ -115,7 +115,7 @@ def test_the_plan_run_by_hand_is_the_schema(empty_url: str, run: Any) -> None:
         connection.execute(plan.encode())
         tables = connection.execute(
             "select count(*) from pg_tables where schemaname = 'stowhand'"
-            " and tablename in ('live', 'queues', 'applied_migrations')"
+            " and tablename in ('live', 'serials', 'applied_migrations')"
         ).fetchone()
     assert tables == (3,)
 

@@ -24,14 +24,14 @@ async def everything(store: PostgresStore) -> None:
     await store.open()
     await store.jobs.enqueue(NewJob(task="t"))
     await store.jobs.enqueue(NewJob(task="t", key="k", flags=("a",)))
-    await store.jobs.enqueue_many([NewJob(task="t", queue="q")] * 2)
+    await store.jobs.enqueue_many([NewJob(task="t", serial="q")] * 2)
     claims = await claim(store, 9)
     heartbeats = store.heartbeats()
     leases = [each.lease for each in claims]
     assert not (await heartbeats.beat(leases, 30.0)).lost
     ends = [COMPLETED, *(Settlement(State.COMPLETED, Ended.OK, result="1") for _ in leases[1:])]
     assert set(await store.settle(list(zip(leases, ends, strict=True)))) == {Verdict.SETTLED}
-    assert len(leases) == 3, "one of a serial queue"
+    assert len(leases) == 3, "one of a serial key"
     await heartbeats.maintain()
     await heartbeats.close()
     assert await store.schema.foreign_changes() == []
@@ -62,7 +62,7 @@ def test_claims_at_once_do_not_fail_where_serializable_is_the_default(own_url: s
 
     async def story() -> None:
         stores = [PostgresStore(url) for _ in range(3)]
-        await stores[0].jobs.enqueue_many([NewJob(task="t", queue=f"q{n % 5}" if n % 2 else None) for n in range(60)])
+        await stores[0].jobs.enqueue_many([NewJob(task="t", serial=f"q{n % 5}" if n % 2 else None) for n in range(60)])
 
         async def drain(store: PostgresStore, worker: str) -> int:
             done = 0

@@ -17,14 +17,14 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Claim, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.test_queues import UNFINDABLE
+from tests.stores.postgres.test_serials import UNFINDABLE
 from tests.stores.postgres.verbs import claim, take, wait_for_a_waiter
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 # A queue is held by a job that is processing under that token; a paused one else by the pause itself.
 WRONG = f"""
-    select q.name from stowhand.queues q
-    left join stowhand.live j on j.id = q.holder_id and j.token = q.holder_token and j.queue = q.name
+    select q.name from stowhand.serials q
+    left join stowhand.live j on j.id = q.holder_id and j.token = q.holder_token and j.serial = q.name
     where q.holder_id is not null and j.id is null
       and (q.paused_at is null or (q.holder_id, q.holder_token) <> (-1, '{NOBODY}'))
 """
@@ -52,11 +52,11 @@ def test_a_pause_that_meets_a_claim_waits_for_it_and_its_job_goes_on(
     ids = run(with_two(store))
     with psycopg.connect(postgres_url) as claiming:
         assert claiming.execute(CLAIM, (uuid.uuid4(),)).fetchall() == [(ids[0],)]
-        thread, paused = blocked(postgres_url, "select stowhand.pause_queue('q')")
+        thread, paused = blocked(postgres_url, "select stowhand.pause_serial('q')")
         claiming.commit()
         thread.join(60)
     assert paused == [(True,)]
-    assert sql("select holder_id, paused_at is not null from stowhand.queues") == [(ids[0], True)]
+    assert sql("select holder_id, paused_at is not null from stowhand.serials") == [(ids[0], True)]
     assert sql(WRONG) == []
 
 
@@ -66,13 +66,13 @@ def test_a_claim_that_meets_a_pause_takes_nothing_and_waits_for_nobody(
     run(with_two(store))
     for existing in (False, True):  # the queue's row: first made by the pause, then there
         with psycopg.connect(postgres_url) as pausing:
-            assert pausing.execute("select stowhand.pause_queue('q')").fetchall() == [(True,)]
+            assert pausing.execute("select stowhand.pause_serial('q')").fetchall() == [(True,)]
             with psycopg.connect(postgres_url) as claiming:
                 claiming.execute("set lock_timeout = '10s'")
                 assert claiming.execute(CLAIM, (uuid.uuid4(),)).fetchall() == [], existing
             pausing.commit()
         with psycopg.connect(postgres_url) as resuming:
-            resuming.execute("select stowhand.resume_queue('q')")
+            resuming.execute("select stowhand.resume_serial('q')")
 
 
 @pytest.mark.parametrize("settlement", [COMPLETED, Settlement(State.FAILED, Ended.FAILED, error="no")])
@@ -80,12 +80,12 @@ def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any, settlement: Settlement
 ) -> None:
     async def story() -> None:
-        await store.jobs.enqueue_many(NewJob(task="t", queue=name) for name in ("q", "other", None, "q"))
-        leases = {one.queue: one.lease for one in await claim(store, 3)}
+        await store.jobs.enqueue_many(NewJob(task="t", serial=name) for name in ("q", "other", None, "q"))
+        leases = {one.serial: one.lease for one in await claim(store, 3)}
         batch = [(lease, settlement) for lease in leases.values()]
         heartbeats = store.heartbeats()
         with psycopg.connect(postgres_url) as pausing:
-            pausing.execute("select stowhand.pause_queue('q')")
+            pausing.execute("select stowhand.pause_serial('q')")
             verdicts = dict(zip(leases, await store.settle(batch, repeat=False), strict=True))
             assert verdicts == {"q": Verdict.BUSY, "other": Verdict.SETTLED, None: Verdict.SETTLED}
             assert await heartbeats.release([leases["q"]]) == [leases["q"]], "it is asked again, until it can be done"
@@ -97,7 +97,7 @@ def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
         await heartbeats.close()
 
     run(story())
-    assert sql("select holder_id, holder_token::text from stowhand.queues where name = 'q'") == [(-1, NOBODY)]
+    assert sql("select holder_id, holder_token::text from stowhand.serials where name = 'q'") == [(-1, NOBODY)]
     assert sql(WRONG) == []
     assert run(claimed(store)) == []
 
@@ -106,9 +106,9 @@ def test_a_resume_that_meets_a_settlement_leaves_the_queue_free(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any
 ) -> None:
     async def begin() -> tuple[Any, list[int]]:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
         lease = await take(store)
-        await store.operate.pause_queue("q")
+        await store.operate.pause_serial("q")
         await store.close()
         return lease, ids
 
@@ -116,34 +116,34 @@ def test_a_resume_that_meets_a_settlement_leaves_the_queue_free(
     settle = "select * from stowhand.settle_completed(array[%s::bigint], array[%s::uuid], true)"
     with psycopg.connect(postgres_url) as settling:
         settling.execute(settle, (lease.job_id, lease.token))
-        thread, resumed = blocked(postgres_url, "select stowhand.resume_queue('q')")
+        thread, resumed = blocked(postgres_url, "select stowhand.resume_serial('q')")
         settling.commit()
         thread.join(60)
     assert resumed == [(True,)]
-    assert sql("select holder_id, paused_at from stowhand.queues") == [(None, None)]
+    assert sql("select holder_id, paused_at from stowhand.serials") == [(None, None)]
     assert run(claimed(store)) == [ids[1]]
 
 
 def test_of_two_pauses_one_pauses(store: PostgresStore, sql: Sql, postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as first:
-        assert first.execute("select stowhand.pause_queue('q')").fetchall() == [(True,)]
-        thread, second = blocked(postgres_url, "select stowhand.pause_queue('q')")
+        assert first.execute("select stowhand.pause_serial('q')").fetchall() == [(True,)]
+        thread, second = blocked(postgres_url, "select stowhand.pause_serial('q')")
         first.commit()
         thread.join(60)
     assert second == [(False,)]
-    assert sql("select holder_id from stowhand.queues") == [(-1,)]
+    assert sql("select holder_id from stowhand.serials") == [(-1,)]
 
 
 def test_resuming_waits_for_somebodys_transaction_but_not_for_ever(own_url: str, run: Any) -> None:
     async def refused() -> None:
         store = PostgresStore(own_url)
-        await store.operate.pause_queue("q")
+        await store.operate.pause_serial("q")
         with psycopg.connect(own_url) as holding:
-            holding.execute("select from stowhand.queues where name = 'q' for update")
+            holding.execute("select from stowhand.serials where name = 'q' for update")
             with psycopg.connect(own_url) as changing:
-                changing.execute("alter function stowhand.resume_queue set lock_timeout = '100ms'")
+                changing.execute("alter function stowhand.resume_serial set lock_timeout = '100ms'")
             with pytest.raises(StoreUnreachable, match="holds the queue; try again"):
-                await store.operate.resume_queue("q")
+                await store.operate.resume_serial("q")
         await store.close()
 
     run(refused())
@@ -154,7 +154,7 @@ def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial
 
     async def race() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(4)]
-        await stores[0].jobs.enqueue_many(NewJob(task="t", queue=names[number % 130]) for number in range(780))
+        await stores[0].jobs.enqueue_many(NewJob(task="t", serial=names[number % 130]) for number in range(780))
         done: dict[str, list[int]] = {name: [] for name in names}
         running: set[str] = set()
 
@@ -162,18 +162,18 @@ def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial
             while sum(map(len, done.values())) < 780:
                 claims = await claim(store, 20)
                 for one in claims:
-                    assert one.queue not in running, f"two jobs of {one.queue} at once"
-                    running.add(str(one.queue))
-                    done[str(one.queue)].append(one.lease.job_id)
-                running.difference_update(str(one.queue) for one in claims)
+                    assert one.serial not in running, f"two jobs of {one.serial} at once"
+                    running.add(str(one.serial))
+                    done[str(one.serial)].append(one.lease.job_id)
+                running.difference_update(str(one.serial) for one in claims)
                 await complete(store, claims)
 
         async def meddle() -> None:
             for round_ in range(3):
                 for name in names[round_::4]:
-                    await stores[3].operate.pause_queue(name)
+                    await stores[3].operate.pause_serial(name)
                 for name in names[round_::4]:
-                    await stores[3].operate.resume_queue(name)
+                    await stores[3].operate.resume_serial(name)
 
         await asyncio.gather(*(serve(store) for store in stores[:3]), meddle())
         assert all(len(ids) == 6 and ids == sorted(ids) for ids in done.values())
@@ -187,21 +187,21 @@ def test_queues_that_are_paused_and_resumed_at_work_lose_nothing_and_stay_serial
 
 
 def test_what_a_pause_has_absorbed_is_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
-    """Behind many paused queues scouts are absorbed, as behind busy ones; a resume leaves a hint."""
+    """Behind many paused serial keys scouts are absorbed, as behind busy ones; a resume leaves a hint."""
 
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 150}") for number in range(3000))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 150}") for number in range(3000))
         for number in range(150):
-            await store.operate.pause_queue(f"q{number}")
-        (other,) = await store.jobs.enqueue_many([NewJob(task="t", queue="other")])
+            await store.operate.pause_serial(f"q{number}")
+        (other,) = await store.jobs.enqueue_many([NewJob(task="t", serial="other")])
         found: list[int] = []
         while not found:
             found = [each.lease.job_id for each in await claim(store, 5)]
         assert found == [other]
         ((scouts,),) = sql("select count(*) from stowhand.live where scout")
         assert scouts < 100
-        assert sql("select count(*) from stowhand.queues where hint_id is not null") == [(0,)]
-        await store.operate.resume_queue("q7")
+        assert sql("select count(*) from stowhand.serials where hint_id is not null") == [(0,)]
+        await store.operate.resume_serial("q7")
         assert sql(UNFINDABLE) == []
         assert sql(WRONG) == []
         assert (await take(store)).job_id == ids[7]
@@ -218,7 +218,7 @@ async def complete(store: PostgresStore, claims: Sequence[Claim[Any]]) -> None:
 
 
 async def with_two(store: PostgresStore) -> list[int]:
-    ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+    ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
     await store.close()
     return ids
 

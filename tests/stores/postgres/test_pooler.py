@@ -69,7 +69,7 @@ def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, opti
             assert keyed.payload_text == f"[{turn}]"
             assert (await store.jobs.enqueue(NewJob(task="k", key="k", payload="[9]"))).payload_text == f"[{turn},9]"
             assert (await store.admin.remove_key("k")).done is Done.DONE
-            ids = await store.jobs.enqueue_many([NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t")])
+            ids = await store.jobs.enqueue_many([NewJob(task="t", serial="q"), NewJob(task="t"), NewJob(task="t")])
             assert (await store.admin.cancel(ids[2])).done is Done.DONE
             first, second = sorted(await claim(store, 9), key=lambda claimed: claimed.record.id)
             assert not (await heartbeats.beat([first.lease, second.lease], 30.0)).lost
@@ -120,7 +120,7 @@ def test_a_worker_without_a_direct_address_says_so_and_polls(
             store = await app.open()
             async with app.run_in_background(events=watched(told), concurrency=3, poll_interval=0.2):
                 for _ in range(3):
-                    jobs = [await app.enqueue(NewJob(task="send", queue="q")) for _ in range(2)]
+                    jobs = [await app.enqueue(NewJob(task="send", serial="q")) for _ in range(2)]
                     jobs += [await app.enqueue(NewJob(task="send")) for _ in range(4)]
                     found = await settled(store, *(job.id for job in jobs))
                     assert {job.state for job in found} == {State.COMPLETED}
@@ -159,7 +159,7 @@ def test_nothing_is_left_on_the_connections_of_the_pooler(
         async with app:
             store = await app.open()
             async with app.run_in_background(concurrency=3, poll_interval=0.2):
-                jobs = [await app.enqueue(NewJob(task="send", queue="q")) for _ in range(3)]
+                jobs = [await app.enqueue(NewJob(task="send", serial="q")) for _ in range(3)]
                 await settled(store, *(job.id for job in jobs))
 
     run(story(), timeout=60)

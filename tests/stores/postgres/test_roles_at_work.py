@@ -59,7 +59,7 @@ def test_every_way_to_enqueue_is_open_to_an_enqueuer(logins: Logins, store: Stor
     async def story() -> None:
         enqueuer = store("enqueuer")
         await enqueuer.open()
-        plain = [await enqueuer.jobs.enqueue(NewJob(task="plain", queue="q")) for _ in range(3)]
+        plain = [await enqueuer.jobs.enqueue(NewJob(task="plain", serial="q")) for _ in range(3)]
         assert [job.id for job in plain] == sorted(job.id for job in plain)
         keyed = await enqueuer.jobs.enqueue(NewJob(task="keyed", key="k", flags=("f",)))
         assert (await enqueuer.jobs.enqueue(NewJob(task="keyed", key="k"))).id == keyed.id
@@ -150,7 +150,7 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
         worker = store("worker", history=3600.0)
         await worker.open()
         await worker.jobs.enqueue_many(
-            [NewJob(task="t", queue="q"), NewJob(task="t"), NewJob(task="t"), NewJob(task="t")]
+            [NewJob(task="t", serial="q"), NewJob(task="t"), NewJob(task="t"), NewJob(task="t")]
         )
         first, second, third, fourth = await claim(worker, 4)
         heartbeats = worker.heartbeats()
@@ -197,7 +197,7 @@ def test_a_reader_sees_whatever_a_page_asks(store: Store, run: Run) -> None:
     async def story() -> None:
         enqueuer, reader, worker = store("enqueuer"), store("reader", read_only=True), store("worker")
         for number in range(5):
-            await enqueuer.jobs.enqueue(NewJob(task=f"t{number}", queue="q" if number == 1 else None))
+            await enqueuer.jobs.enqueue(NewJob(task=f"t{number}", serial="q" if number == 1 else None))
         await take(worker)
         await reader.open()
         for name, question in QUESTIONS.items():
@@ -251,7 +251,7 @@ def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: 
         ).id == lease.job_id
         for role in ("reader", "admin", "worker"):
             with psycopg.connect(logins.url(role), autocommit=True) as connection:
-                for column, table in (("token", "live"), ("settled_token", "history"), ("holder_token", "queues")):
+                for column, table in (("token", "live"), ("settled_token", "history"), ("holder_token", "serials")):
                     with pytest.raises(psycopg.errors.InsufficientPrivilege):
                         connection.execute(f"select {column} from stowhand.{table}".encode())
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):

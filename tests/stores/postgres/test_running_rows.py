@@ -18,7 +18,7 @@ NOBODY_LISTENS_HERE = "postgresql://127.0.0.1:1/nothing"
 def test_a_running_job_and_its_queue_show_who_holds_them(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         for _ in range(2):
-            await store.jobs.enqueue(NewJob(task="t", queue="q"))
+            await store.jobs.enqueue(NewJob(task="t", serial="q"))
         await claim(store, 2, worker="w1")
         await store.close()
 
@@ -27,7 +27,7 @@ def test_a_running_job_and_its_queue_show_who_holds_them(store: PostgresStore, s
         (1, 1, "w1", True, "processing"),
         (2, 0, None, False, "queued"),
     ]
-    assert sql("select name, holder_id from stowhand.queues") == [("q", 1)]
+    assert sql("select name, holder_id from stowhand.serials") == [("q", 1)]
 
 
 class StandingClock(SystemClock):

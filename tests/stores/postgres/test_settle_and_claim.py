@@ -1,4 +1,5 @@
-"""A settlement that claims the next job of its queue: what it may take, what it leaves, and who wins a race with it."""
+"""A settlement that claims the next job of its serial key: what it may take, what it leaves, and who wins a race with
+it."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from stowhand.protocols.store import Claim, Heartbeats, Reply, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.test_queues import UNFINDABLE, WRONGLY_HELD
+from tests.stores.postgres.test_serials import UNFINDABLE, WRONGLY_HELD
 from tests.stores.postgres.verbs import ask, claim, take, wait_for_a_waiter
 
 CALL = (
     "select settled, id from stowhand.settle_and_claim("
     "%s::bigint[], %s::uuid[], true, 'w', %s::uuid, 9, 30, null, null)"
 )
-HELD = "select name, holder_id from stowhand.queues where holder_id is not null"
+HELD = "select name, holder_id from stowhand.serials where holder_id is not null"
 
 
 async def settle_and_claim(
@@ -40,7 +41,7 @@ async def settle_and_claim(
 
 
 async def add(store: PostgresStore, count: int = 1, **details: Any) -> list[int]:
-    return await store.jobs.enqueue_many(NewJob(**({"task": "t", "queue": "q"} | details)) for _ in range(count))
+    return await store.jobs.enqueue_many(NewJob(**({"task": "t", "serial": "q"} | details)) for _ in range(count))
 
 
 def ids(claims: Sequence[Claim[Job]]) -> list[int]:
@@ -52,18 +53,18 @@ def test_a_queue_goes_on_to_its_next_job_in_the_transaction_of_the_settlement(
 ) -> None:
     async def story() -> None:
         first, _, third = await add(store, 3)
-        urgent = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=-1, delay=600.0))
+        urgent = await store.jobs.enqueue(NewJob(task="t", serial="q", priority=-1, delay=600.0))
         assert urgent.id
         (done,) = await claim(store)
         replies, (got,) = await settle_and_claim(store, done.lease, worker="v")
         assert list(replies) == [Verdict.SETTLED]
-        assert (got.lease.job_id, got.attempts, got.queue, got.lease.epoch) == (first + 1, 1, "q", 1)
+        assert (got.lease.job_id, got.attempts, got.serial, got.lease.epoch) == (first + 1, 1, "q", 1)
         assert sql(HELD) == [("q", first + 1)]
         assert sql(
             "select worker, lease_until - started_at = '30 s' from stowhand.live where state = 'processing'"
         ) == [("v", True)]
         assert sql(WRONGLY_HELD) == []
-        assert list(await claim(store)) == [], "its queue is held"
+        assert list(await claim(store)) == [], "its serial key is held"
         _, (got,) = await settle_and_claim(store, got.lease)
         assert got.lease.job_id == third
         replies, none = await settle_and_claim(store, got.lease)
@@ -79,8 +80,8 @@ def test_of_several_queues_each_goes_on_as_far_as_the_limit_reaches(store: Postg
     async def story() -> None:
         for _ in range(2):
             for name in "abcd":
-                await add(store, queue=name)
-        (free,) = await add(store, queue=None)
+                await add(store, serial=name)
+        (free,) = await add(store, serial=None)
         leases = [one.lease for one in await claim(store, 9)]
         assert free in [lease.job_id for lease in leases]
         replies, claims = await settle_and_claim(store, *leases, limit=2)
@@ -108,14 +109,14 @@ def test_nothing_is_claimed_for_a_lease_that_is_not_valid(store: PostgresStore, 
         other = Lease(holder.job_id, zombie.token, holder.epoch)
         assert list((await settle_and_claim(store, other))[1]) == [], "the id alone is no proof"
         assert sql(HELD) == [("q", holder.job_id)]
-        await add(store, 1, queue="another")
+        await add(store, 1, serial="another")
         other = (await claim(store))[0].lease
         sql(
-            "update stowhand.queues set (holder_id, holder_token) = (%s, %s) where name = 'q'",
+            "update stowhand.serials set (holder_id, holder_token) = (%s, %s) where name = 'q'",
             other.job_id,
             other.token,
         )
-        assert list((await settle_and_claim(store, holder))[1]) == [], "another lease holds its queue"
+        assert list((await settle_and_claim(store, holder))[1]) == [], "another lease holds its serial key"
         await store.close()
 
     run(story())
@@ -137,11 +138,11 @@ def test_a_paused_queue_and_a_paused_task_stop_after_the_job_that_ran(store: Pos
     async def story() -> None:
         await add(store, 3)
         lease = await take(store)
-        await store.operate.pause_queue("q")
+        await store.operate.pause_serial("q")
         assert list((await settle_and_claim(store, lease))[1]) == []
         assert list(await claim(store)) == []
-        assert sql("select holder_id from stowhand.queues") == [(-1,)]
-        await store.operate.resume_queue("q")
+        assert sql("select holder_id from stowhand.serials") == [(-1,)]
+        await store.operate.resume_serial("q")
         lease = await take(store)
         await store.operate.pause_task("t")
         assert list((await settle_and_claim(store, lease))[1]) == []
@@ -174,16 +175,16 @@ def test_what_the_claimer_would_not_take_is_passed_over_and_suspects_are(
     run(story())
 
 
-@pytest.mark.parametrize("queue", [None, "other"])
+@pytest.mark.parametrize("serial", [None, "other"])
 def test_while_something_more_urgent_is_due_a_claim_decides(
-    store: PostgresStore, sql: Sql, run: Any, queue: str | None
+    store: PostgresStore, sql: Sql, run: Any, serial: str | None
 ) -> None:
     async def story() -> None:
         await add(store, 3)
-        await add(store, queue=queue, priority=-9, delay=600.0)
-        await add(store, queue=queue)
+        await add(store, serial=serial, priority=-9, delay=600.0)
+        await add(store, serial=serial)
         _, (got,) = await settle_and_claim(store, await take(store))
-        (urgent,) = await add(store, queue=queue, priority=-8)
+        (urgent,) = await add(store, serial=serial, priority=-8)
         assert list((await settle_and_claim(store, got.lease))[1]) == []
         assert ids(await claim(store)) == [urgent]
         assert sql(WRONGLY_HELD) == []
@@ -345,7 +346,7 @@ def test_the_token_is_locked_before_any_row_is(
         thread.start()
         wait_for_a_waiter(connection)
         free = "select count(*) from (select from {} for update skip locked) s"
-        for table, rows in (("stowhand.live", 2), ("stowhand.queues", 1)):
+        for table, rows in (("stowhand.live", 2), ("stowhand.serials", 1)):
             assert sql(free.format(table)) == [(rows,)], "it waits and has locked no row"
     thread.join(60)
     assert found == [([lease.job_id], None)], "settled, and nothing claimed under a dead token"
@@ -385,12 +386,12 @@ class Race:
 
     def begin(self, claims: Sequence[Claim[Job]]) -> None:
         for one in claims:
-            self.running[one.queue] += 1
-            assert self.running[one.queue] == 1, f"two jobs of {one.queue} at once"
+            self.running[one.serial] += 1
+            assert self.running[one.serial] == 1, f"two jobs of {one.serial} at once"
 
     def end(self, one: Claim[Job]) -> None:
-        self.running[one.queue] -= 1
-        self.ended.setdefault(one.queue, []).append(one.lease.job_id)
+        self.running[one.serial] -= 1
+        self.ended.setdefault(one.serial, []).append(one.lease.job_id)
 
     async def serve(self, store: PostgresStore) -> None:
         """A worker of the version before: it settles and claims apart."""
@@ -416,7 +417,7 @@ class Race:
 
     async def finish(self, store: PostgresStore, heartbeats: Heartbeats, one: Claim[Job]) -> Sequence[Claim[Job]]:
         if self.chance.random() < 0.1:
-            self.running[one.queue] -= 1
+            self.running[one.serial] -= 1
             while await heartbeats.release([one.lease]):
                 pass
             return []
@@ -439,7 +440,7 @@ def test_queues_stay_serial_among_workers_that_settle_in_either_way(postgres_url
 
     async def story() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(5)]
-        await stores[0].jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 3}") for number in range(120))
+        await stores[0].jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 3}") for number in range(120))
         await asyncio.gather(*map(race.chain, stores[:3]), *map(race.serve, stores[3:]))
         for store in stores:
             await store.close()

@@ -23,7 +23,7 @@ from tests.support.servers import PostgresServer
 NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
 ROWS = (
     "select id, state from stowhand.live union all select id, state from stowhand.history order by id",
-    "select name from stowhand.queues order by name",
+    "select name from stowhand.serials order by name",
 )
 
 
@@ -73,8 +73,8 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
     async def story() -> None:
         store = PostgresStore(url, StoreOptions(pinned=lambda: now[0], history=3600.0))
         forgetful = PostgresStore(url, StoreOptions(pinned=lambda: now[0], history=None))
-        for queue in ("a", "b"):
-            await store.jobs.enqueue(NewJob(task="t", queue=queue))
+        for serial in ("a", "b"):
+            await store.jobs.enqueue(NewJob(task="t", serial=serial))
             await store.settle([(await take(store), COMPLETED)])
         canceled = await store.jobs.enqueue(NewJob(task="t", key="k"))
         await store.admin.cancel(canceled.id)
@@ -83,7 +83,7 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
         arrives(url, copy)
         now[0] = NOON.replace(minute=30)
         assert (await store.operate.purge(Ages(completed=60.0, canceled=None, failed=None))).completed == 2
-        later = await store.jobs.enqueue(NewJob(task="t", queue="c"))
+        later = await store.jobs.enqueue(NewJob(task="t", serial="c"))
         await store.admin.cancel(later.id)
         now[0] = NOON.replace(hour=14)
         heartbeats = store.heartbeats()

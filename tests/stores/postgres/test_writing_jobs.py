@@ -10,7 +10,7 @@ import pytest
 from stowhand.jobs.job import NewJob
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
-from tests.stores.postgres.test_queues import UNFINDABLE, WRONGLY_HELD
+from tests.stores.postgres.test_serials import UNFINDABLE, WRONGLY_HELD
 from tests.stores.postgres.verbs import claim, take
 
 
@@ -27,7 +27,7 @@ def test_an_insert_is_add_job(store: PostgresStore, sql: Sql, run: Any) -> None:
         sql("insert into stowhand.jobs (task_identifier, queue_name) select 't', 'q' from generate_series(1, 2)")
         assert sql(UNFINDABLE) == []
         (found,) = await claim(store, 5)
-        assert found.queue == "q"
+        assert found.serial == "q"
         await store.close()
 
     run(story())
@@ -63,7 +63,7 @@ def test_what_no_function_does_is_refused_with_the_functions_that_there_are(
 
 def test_an_update_moves_a_job_to_another_queue(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        first, second = await store.jobs.enqueue_many(NewJob(task="t", queue="a") for _ in range(2))
+        first, second = await store.jobs.enqueue_many(NewJob(task="t", serial="a") for _ in range(2))
         assert (await take(store)).job_id == first
         assert sql(f"update stowhand.jobs set queue_name = 'b' where id = {second} returning queue_name") == [("b",)]
         assert sql(UNFINDABLE) == []
@@ -91,7 +91,7 @@ def test_an_update_of_times_and_attempts_is_reschedule_jobs(store: PostgresStore
 
 def test_a_waiting_job_is_deleted_and_its_queue_goes_on(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        first, second = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        first, second = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
         assert sql(f"delete from stowhand.jobs where id = {first} returning id") == [(first,)]
         assert (await take(store)).job_id == second
         await store.close()
@@ -101,7 +101,7 @@ def test_a_waiting_job_is_deleted_and_its_queue_goes_on(store: PostgresStore, sq
 
 def test_a_running_job_is_neither_deleted_nor_changed(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
         lease = await take(store)
         for statement in (
             "delete from stowhand.jobs",

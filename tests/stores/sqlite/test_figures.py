@@ -22,7 +22,7 @@ def large(path: Path) -> Path:
         (now,) = connection.execute("SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000").fetchone()
         numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)"
         connection.execute(
-            "INSERT INTO stowhand_jobs (task, payload, state, queue, priority, run_at, max_attempts, created_at,"
+            "INSERT INTO stowhand_jobs (task, payload, state, serial, priority, run_at, max_attempts, created_at,"
             f" updated_at) {numbers} SELECT 't' || (i % 4), '{{}}', iif(i % 10 = 0, 'errored', 'queued'),"
             " iif(i % 5 = 0, 'q', NULL), 0, :now + iif(i % 2, -1, 1) * 3600000000, 25, :now, :now FROM n",
             {"now": now},
@@ -31,7 +31,8 @@ def large(path: Path) -> Path:
 
 
 def test_the_oldest_due_job_is_found_without_reading_what_waits_behind_others(large: Path) -> None:
-    """Of (a, b) > (x, y) SQLite searches by the first column alone: each of five tasks and queues was read whole."""
+    """Of (a, b) > (x, y) SQLite searches by the first column alone: each of five tasks and serial keys was read
+    whole."""
     looks: list[None] = []
     query = DIALECT.statement(f"{due.HEADS} ORDER BY run_at LIMIT 1")
     with closing(sqlite3.connect(large)) as connection:

@@ -38,7 +38,7 @@ def insert(path: Path, **values: object) -> None:
     [
         ("task", b"greet"),
         ("payload", b"{}"),
-        ("queue", b"q"),
+        ("serial", b"q"),
         ("key", b"k"),
         ("flags", "garbage"),
         ("flags", '{"a": 1}'),

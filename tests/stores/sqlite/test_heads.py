@@ -1,4 +1,4 @@
-"""The heads of queues: whatever happened, a claim takes what a look at every row would take."""
+"""The heads of serial keys: whatever happened, a claim takes what a look at every row would take."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_claims_agree_with_a_look_at_every_row(
                 case 5:
                     name = chance.choice(("q1", "q2", "q3"))
                     if chance.randrange(2):
-                        changes = [await store.operate.pause_queue(name) for store in stores]
+                        changes = [await store.operate.pause_serial(name) for store in stores]
                     else:
-                        changes = [await store.operate.resume_queue(name) for store in stores]
+                        changes = [await store.operate.resume_serial(name) for store in stores]
                     assert changes[0] == changes[1]
-            rows, same_rows = [await store.inspect.queues() for store in stores]
+            rows, same_rows = [await store.inspect.serials() for store in stores]
             assert rows == same_rows
             first_due, second_due = [await store.next_due(("a", "b")) for store in stores]
             assert first_due == second_due
@@ -69,7 +69,7 @@ def test_claims_agree_with_a_look_at_every_row(
 def any_job(chance: random.Random) -> NewJob:
     return NewJob(
         task=chance.choice("abc"),
-        queue=chance.choice((None, "q1", "q2", "q3")),
+        serial=chance.choice((None, "q1", "q2", "q3")),
         priority=chance.choice((-1, 0, 1)),
         delay=chance.choice((None, None, 3.0, 20.0)),
         key=chance.choice((None, None, "k1", "k2")),
@@ -88,9 +88,9 @@ def test_a_head_that_is_not_due_gives_way_to_a_later_one(path: Path, run: Run) -
     async def scenario() -> None:
         nonlocal now
         store = SqliteStore(path, StoreOptions(pinned=lambda: now))
-        urgent = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=-1, delay=60.0))
-        other = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=5))
-        third = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=5))
+        urgent = await store.jobs.enqueue(NewJob(task="t", serial="q", priority=-1, delay=60.0))
+        other = await store.jobs.enqueue(NewJob(task="t", serial="q", priority=5))
+        third = await store.jobs.enqueue(NewJob(task="t", serial="q", priority=5))
         (first,) = await store.claim(request(9))
         assert first.lease.job_id == other.id
         assert await store.claim(request(9)) == []
@@ -108,13 +108,13 @@ def test_a_head_that_is_not_due_gives_way_to_a_later_one(path: Path, run: Run) -
 def test_two_running_jobs_of_one_queue_cannot_be_written(path: Path, run: Run) -> None:
     async def scenario() -> None:
         store = SqliteStore(path)
-        await store.jobs.enqueue_many([NewJob(task="t", queue="q") for _ in range(2)])
+        await store.jobs.enqueue_many([NewJob(task="t", serial="q") for _ in range(2)])
         assert len(await store.claim(request(9))) == 1
         await store.close()
 
     run(scenario())
     raw = sqlite3.connect(path)
-    with pytest.raises(sqlite3.IntegrityError, match=r"UNIQUE constraint failed: stowhand_jobs\.queue"):
+    with pytest.raises(sqlite3.IntegrityError, match=r"UNIQUE constraint failed: stowhand_jobs\.serial"):
         raw.execute(
             "UPDATE stowhand_jobs SET state = 'processing', token = 'x', lease_boot = 'b', lease_until = 1 WHERE id = 2"
         )

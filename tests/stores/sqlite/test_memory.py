@@ -80,12 +80,12 @@ async def _beat(store: MemoryStore) -> None:
 
 
 async def _pause(store: MemoryStore) -> None:
-    await store.operate.pause_queue("q")
+    await store.operate.pause_serial("q")
 
 
 async def _resume(store: MemoryStore) -> None:
-    await store.operate.pause_queue("q")
-    await store.operate.resume_queue("q")
+    await store.operate.pause_serial("q")
+    await store.operate.resume_serial("q")
 
 
 @pytest.mark.parametrize("act", [_enqueue, _fail, _resume])

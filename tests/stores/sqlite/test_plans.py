@@ -12,7 +12,8 @@ from stowhand.stores.database.statements import load_statements
 from stowhand.stores.sqlite.queue.transaction import FILES, FILLINGS, SQL
 
 SMALL = ("first_head", "unknown_heads", "is_abandoned_old", "prune_abandoned", "last_id", "all_known", "pauses")
-"""These walk over what is small: a row for each queue, lost reply of a day, table, crontab item, or paused task."""
+"""These walk over what is small: a row for each serial key, lost reply of a day, table, crontab item, or paused
+task."""
 MOMENTS = ("claim", "finish", "heartbeats", "enqueue", "administer", "timetable")
 NAMES = {file.name.removesuffix(".sql"): load_statements(file, FILLINGS) for file in FILES}
 HOT = [(moment, name) for moment in MOMENTS for name in NAMES[moment] if name not in SMALL]
@@ -54,8 +55,8 @@ def test_a_claims_order_is_the_order_of_an_index(template: Path, name: str) -> N
 
 
 def test_the_running_job_of_a_queue_is_found_by_its_index(template: Path) -> None:
-    steps = plan(template, "SELECT 1 FROM stowhand_jobs WHERE queue = :queue AND state = 'processing'")
-    assert "stowhand_jobs_one_per_queue" in steps[0]
+    steps = plan(template, "SELECT 1 FROM stowhand_jobs WHERE serial = :serial AND state = 'processing'")
+    assert "stowhand_jobs_one_per_serial" in steps[0]
 
 
 def plan(path: Path, statement: str) -> list[str]:

@@ -20,7 +20,9 @@ from tests.stores.sqlite.programs import STRIDE, hear_ready, say, start
 def test_two_processes_never_claim_the_same_job(path: Path, run: Run) -> None:
     async def fill() -> list[int]:
         store = SqliteStore(path)
-        ids = await store.jobs.enqueue_many([NewJob(task="t", queue="q" if n % 20 == 0 else None) for n in range(1200)])
+        ids = await store.jobs.enqueue_many(
+            [NewJob(task="t", serial="q" if n % 20 == 0 else None) for n in range(1200)]
+        )
         await store.close()
         return ids
 

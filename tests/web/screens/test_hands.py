@@ -86,8 +86,8 @@ async def test_some_jobs_of_a_page_are_canceled_together_without_a_script(chromi
 
 
 async def test_a_queue_and_a_task_are_paused_and_resumed(site: Site, page: Page) -> None:
-    await site.store.jobs.enqueue(NewJob(task="t", queue="mail"))
-    for path, name in (("/queues", "queue mail"), ("/tasks", "task t")):
+    await site.store.jobs.enqueue(NewJob(task="t", serial="mail"))
+    for path, name in (("/serials", "serial mail"), ("/tasks", "task t")):
         await page.goto(site.at(path))
         await page.get_by_role("button", name=f"Pause {name}").click()
         await expect(page.locator("tbody .paused")).to_be_visible()
@@ -108,12 +108,12 @@ async def test_a_job_is_run_again_with_another_payload(site: Site, page: Page) -
 
 
 async def test_why_is_this_job_late(site: Site, page: Page) -> None:
-    """A person knows the task and its queue."""
-    await site.store.jobs.enqueue(NewJob(task="send_mail", queue="newsletter"))
-    await site.store.operate.pause_queue("newsletter")
+    """A person knows the task and its serial key."""
+    await site.store.jobs.enqueue(NewJob(task="send_mail", serial="newsletter"))
+    await site.store.operate.pause_serial("newsletter")
     await page.goto(site.url)
     clicks = Clicks(page)
-    await clicks.link("Queues")
+    await clicks.link("Serial keys")
     await clicks.link("newsletter")
     await clicks.link("1")
     await expect(page.locator("#why")).to_contain_text("paused")

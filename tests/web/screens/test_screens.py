@@ -13,7 +13,7 @@ from stowhand.web import dashboard
 from tests.support.browsing import Chromium, barriers, overflow, served, wear
 from tests.web.screens.conftest import Site
 
-SCREENS = ["/", "/jobs", "/job?id={job}", "/again?id={job}", "/queues", "/tasks", "/failures", "/workers"]
+SCREENS = ["/", "/jobs", "/job?id={job}", "/again?id={job}", "/serials", "/tasks", "/failures", "/workers"]
 pytestmark = pytest.mark.xdist_group("screens")
 
 
@@ -58,7 +58,7 @@ async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: S
     async with chromium.context(java_script_enabled=False) as context:
         page = await context.new_page()
         await page.goto(full_site.url)
-        for name in ("Jobs", "Queues", "Tasks", "Failures", "Workers", "Overview"):
+        for name in ("Jobs", "Serial keys", "Tasks", "Failures", "Workers", "Overview"):
             await page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
             await expect(page.locator("#stamp")).to_contain_text("As of")
@@ -66,7 +66,7 @@ async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: S
 
 
 async def test_everything_can_be_reached_by_the_keyboard(full_site: Site, page: Page) -> None:
-    await page.goto(full_site.at("/queues"))
+    await page.goto(full_site.at("/serials"))
     await page.keyboard.press("Tab")
     await expect(page.locator(".skip")).to_be_focused()
     await page.keyboard.press("Enter")
@@ -91,21 +91,21 @@ async def test_the_tab_key_leaves_out_nothing_that_a_pointer_can_use(full_site: 
 async def test_it_works_mounted_in_an_application(chromium: Chromium, path: str) -> None:
     """Below a path, and with the application's own word of who may what."""
     store = MemoryStore()
-    await store.jobs.enqueue(NewJob(task="t", queue="a/b"))
+    await store.jobs.enqueue(NewJob(task="t", serial="a/b"))
     board = dashboard(store, rights=lambda request: ["look"] if request.headers.get("user-agent") else [])
     app = Starlette(routes=[Mount(path or "/", app=board)])
     async with served(app) as url, chromium.context() as context:
         page = await context.new_page()
-        await page.goto(f"{url}{path}/queues")
+        await page.goto(f"{url}{path}/serials")
         await page.get_by_role("link", name="a/b").click()
         await expect(page.locator("#job-1")).to_be_visible()
-        await store.jobs.enqueue(NewJob(task="t", queue="a/b"))
+        await store.jobs.enqueue(NewJob(task="t", serial="a/b"))
         await expect(page.locator("#job-2")).to_be_visible()
         assert page.url.startswith(f"{url}{path}/jobs?")
 
 
 async def test_an_empty_store_says_what_to_do_next(site: Site, page: Page) -> None:
-    for path, command in (("/jobs", "stowhand add"), ("/queues", "--queue"), ("/workers", "stowhand worker")):
+    for path, command in (("/jobs", "stowhand add"), ("/serials", "--serial"), ("/workers", "stowhand worker")):
         await page.goto(site.at(path))
         await expect(page.locator(".empty code")).to_contain_text(command)
         assert await barriers(page) == []

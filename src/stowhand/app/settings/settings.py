@@ -141,7 +141,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_labels: Annotated[
         int,
         Whole(
-            "So many tasks, and so many queues, have series of their own in /metrics; the others are one, named"
+            "So many tasks, and so many serial keys, have series of their own in /metrics; the others are one, named"
             " 'other'. Of how long the queue is, at most 100 of each."
         ),
     ] = 100

@@ -118,7 +118,7 @@ class Claiming:
             task=lent.task,
             attempts=lent.attempts,
             max_attempts=lent.max_attempts,
-            queue=lent.queue,
+            serial=lent.serial,
             resets=lent.resets,
         )
 

@@ -38,8 +38,9 @@ class LentEnds:
         return Ends(ended=tuple(told[:fits]), left_out=left_out, retention=await results.retention())
 
     async def _hidden(self, grant: Grant, job_ids: Iterable[int]) -> set[int]:
-        """Those that are outside the token's tasks and queues: it is told what it is told of jobs that never were."""
-        if grant.tasks is None and grant.queues is None:
+        """Those that are outside the token's tasks and serial keys: it is told what it is told of jobs that never
+        were."""
+        if grant.tasks is None and grant.serials is None:
             return set()
         hidden = set()
         producer = self._shared_store.queue("waited for").jobs

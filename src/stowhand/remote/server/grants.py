@@ -24,8 +24,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     scopes: frozenset[str] = frozenset()
     tasks: tuple[str, ...] | None = None
-    queues: tuple[str, ...] | None = None
-    """Queues whose jobs may be enqueued and read. A claim cannot be limited by queue: see ``check_limits``."""
+    serials: tuple[str, ...] | None = None
+    """Serial keys whose jobs may be enqueued and read. A claim cannot be limited by serial key: see
+    ``check_limits``."""
     conditions: tuple[str, ...] | None = ()
     """Columns that a claim's conditions may compare."""
 
@@ -68,8 +69,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         self.need(Scope.ENQUEUE)
         if self.tasks is not None and job.task not in self.tasks:
             raise outside("task", job.task, "--task")
-        if self.queues is not None and job.queue not in self.queues:
-            raise outside("queue", job.queue or "", "--queue")
+        if self.serials is not None and job.serial not in self.serials:
+            raise outside("serial", job.serial or "", "--serial")
         if job.on_failure is not None:
             self.check_enqueue(job.on_failure)
 
@@ -80,8 +81,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(job, payload_text="", result_text=None)
 
     def sees(self, job: Job) -> bool:
-        """Is the job within the token's tasks and queues?"""
-        return (self.tasks is None or job.task in self.tasks) and (self.queues is None or job.queue in self.queues)
+        """Is the job within the token's tasks and serial keys?"""
+        return (self.tasks is None or job.task in self.tasks) and (self.serials is None or job.serial in self.serials)
 
 
 EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
@@ -89,16 +90,16 @@ EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
 
 
 def check_limits(
-    scopes: frozenset[str], tasks: tuple[str, ...] | None = None, queues: tuple[str, ...] | None = None
+    scopes: frozenset[str], tasks: tuple[str, ...] | None = None, serials: tuple[str, ...] | None = None
 ) -> None:
     """Raises ConfigurationError for limits that nothing enforces."""
-    if OF_DASHBOARD & scopes and (tasks is not None or queues is not None):
+    if OF_DASHBOARD & scopes and (tasks is not None or serials is not None):
         raise ConfigurationError(
-            "act and add are for the dashboard, which shows every task and queue: leave out --task and --queue, or make"
-            " two tokens"
+            "act and add are for the dashboard, which shows every task and serial key: leave out --task and"
+            " --serial, or make two tokens"
         )
-    if queues is not None and Scope.CLAIM in scopes:
+    if serials is not None and Scope.CLAIM in scopes:
         raise ConfigurationError(
-            "a claim cannot be limited by queue, only by task: leave out --queue, or make two tokens:"
-            " one with --scope claim --task …, one with --scope enqueue --queue …"
+            "a claim cannot be limited by serial key, only by task: leave out --serial, or make two tokens:"
+            " one with --scope claim --task …, one with --scope enqueue --serial …"
         )

@@ -25,7 +25,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
-from stowhand.protocols.option import Suggesting
+from stowhand.jobs.struct import Suggesting
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.bodies import HEADER_BYTES

@@ -37,7 +37,7 @@ def lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
         task=claim.task,
         attempts=claim.attempts,
         max_attempts=claim.max_attempts,
-        queue=claim.queue,
+        serial=claim.serial,
         resets=claim.resets,
     )
 

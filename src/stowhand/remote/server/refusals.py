@@ -69,7 +69,7 @@ def lacking(scope: str, name: str) -> Refused:
 
 
 def outside(what: str, value: str, option: str) -> Refused:
-    """The token is limited to other tasks, queues or columns."""
+    """The token is limited to other tasks, serial keys or columns."""
     return forbidden(
         f"this token is not for the {what} {value!r}",
         f"use a token made with: stowhand tokens make {option} {value}",

@@ -267,7 +267,7 @@ class StoreServer:
     async def _check_keys(self, grant: Grant, jobs: Sequence[NewJob]) -> None:
         """Keys are unique in the whole store, and an enqueue replaces the job with its key: a token for some tasks must
         not replace jobs of other tasks. Raises Refused."""
-        if grant.tasks is None and grant.queues is None:
+        if grant.tasks is None and grant.serials is None:
             return
         for job in jobs:
             held = await self._shared_store.holder(job.key) if job.key is not None else None
@@ -284,12 +284,13 @@ class StoreServer:
         return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
 
     async def failures(self, grant: Grant) -> Sequence[Failures]:
-        """Failed jobs of the token's tasks by class of error. A group has no queue, so it is not for tokens of some."""
-        if grant.queues is not None:
+        """Failed jobs of the token's tasks by class of error. A group has no serial key, so it is not for tokens of
+        some."""
+        if grant.serials is not None:
             raise Refused(
                 Kind.OUT_OF_SCOPE,
-                "this token is for some queues, and failed jobs are grouped over all of them",
-                "use a token without --queue",
+                "this token is for some serial keys, and failed jobs are grouped over all of them",
+                "use a token without --serial",
             )
         found = await self._shared_store.queue("grouped by its failures").inspect.failures()
         return [group for group in found if grant.tasks is None or group.task in grant.tasks]
@@ -345,7 +346,7 @@ class StoreServer:
 def _refuse_key(key: str | None) -> NoReturn:
     raise Refused(
         Kind.OUT_OF_SCOPE,
-        f"the key {key!r} is that of a job outside this token's tasks and queues",
+        f"the key {key!r} is that of a job outside this token's tasks and serial keys",
         "use another key: keys are of the whole store",
     )
 

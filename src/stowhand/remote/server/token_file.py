@@ -37,7 +37,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sha256: str
     scopes: tuple[str, ...]
     tasks: tuple[str, ...] | None = None
-    queues: tuple[str, ...] | None = None
+    serials: tuple[str, ...] | None = None
     conditions: tuple[str, ...] = ()
     made: datetime
     expires: datetime | None = None
@@ -56,7 +56,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             name=self.name,
             scopes=frozenset(self.scopes),
             tasks=self.tasks,
-            queues=self.queues,
+            serials=self.serials,
             conditions=self.conditions,
         )
 

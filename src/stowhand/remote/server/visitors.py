@@ -144,9 +144,9 @@ class Visitors:
         grant = self._authenticator.find(token)
         if grant is None:
             raise self._authenticator.wrong(address)
-        if grant.tasks is not None or grant.queues is not None:
+        if grant.tasks is not None or grant.serials is not None:
             fix = f"make one without limits: stowhand tokens make --name {grant.name} --scope read"
-            raise forbidden("this token is for some tasks or queues, and the dashboard shows them all", fix)
+            raise forbidden("this token is for some tasks or serial keys, and the dashboard shows them all", fix)
         return grant
 
     def _check_host(self, headers: Mapping[str, str]) -> None:

@@ -49,29 +49,29 @@ FROM levels
 _SERIAL = {
     "task": f"""
         SELECT task, CAST(sum(jobs) AS bigint), CAST(sum(due) AS bigint) FROM (
-            SELECT task, count(*) AS jobs, {_DUE} FROM {{serial}} GROUP BY queue, task
-        ) AS queues GROUP BY task
+            SELECT task, count(*) AS jobs, {_DUE} FROM {{serial}} GROUP BY serial, task
+        ) AS serials GROUP BY task
     """,
-    "queue": f"SELECT queue, count(*), {_DUE} FROM {{serial}} GROUP BY queue",
+    "serial": f"SELECT serial, count(*), {_DUE} FROM {{serial}} GROUP BY serial",
 }
 _FIRST_SERIAL = f"""
-SELECT %s, count(*), {_DUE} FROM (SELECT task, queue, run_at FROM {{serial}} LIMIT :most) AS first GROUP BY 1
+SELECT %s, count(*), {_DUE} FROM (SELECT task, serial, run_at FROM {{serial}} LIMIT :most) AS first GROUP BY 1
 """
 _SUSPECTS = f"""
-SELECT task, queue, count(*), {_DUE} FROM (SELECT task, queue, run_at FROM {{suspects}} LIMIT :most) AS first
-GROUP BY task, queue
+SELECT task, serial, count(*), {_DUE} FROM (SELECT task, serial, run_at FROM {{suspects}} LIMIT :most) AS first
+GROUP BY task, serial
 """
 _TROUBLED = """
 SELECT task, count(*) FROM (SELECT task FROM {troubled} AND state = :state LIMIT :most) AS first GROUP BY task
 """
 NEWEST_FAILED = """
-SELECT queue, count(*) FROM (
-    SELECT queue FROM {failed} ORDER BY finished_at DESC, id DESC LIMIT :most
-) AS newest GROUP BY queue
+SELECT serial, count(*) FROM (
+    SELECT serial FROM {failed} ORDER BY finished_at DESC, id DESC LIMIT :most
+) AS newest GROUP BY serial
 """
 _RUNNING = """
-SELECT task, queue, worker, count(*) FROM (SELECT task, queue, worker FROM {running} LIMIT :most) AS first
-GROUP BY task, queue, worker
+SELECT task, serial, worker, count(*) FROM (SELECT task, serial, worker FROM {running} LIMIT :most) AS first
+GROUP BY task, serial, worker
 """
 
 
@@ -104,7 +104,7 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
     return Figures(
         states=(yield from count_states(most)),
         tasks=live["task"].live(),
-        queues=live["queue"].live(),
+        serials=live["serial"].live(),
         workers=live["worker"].live(),
         paused=(yield from list_paused(engine)),
         pauses=(yield from list_pauses(engine)),
@@ -113,7 +113,7 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
 
 def list_tasks(engine: Engine) -> Question[Sequence[TaskRow]]:
     """By name."""
-    live = yield from _count_live(COUNTED, of_queues=False)
+    live = yield from _count_live(COUNTED, of_serials=False)
     since = (yield from read_now(engine)) - timedelta(seconds=COUNTED_FOR)
     text = "SELECT DISTINCT task FROM {throughput} WHERE seconds = 60 AND begins > :since"
     counted = [task for (task,) in (yield Query(text, {"since": since}))]
@@ -128,21 +128,21 @@ def list_pauses(engine: Engine) -> Question[Pauses]:
 
 
 def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
-    """Queues by name."""
-    rows = yield Query("SELECT queue, since FROM {paused_queues} AS paused")
-    return {queue: engine.read_moment(since) for queue, since in sorted(rows)}
+    """Serial keys by name."""
+    rows = yield Query("SELECT serial, since FROM {paused_serials} AS paused")
+    return {serial: engine.read_moment(since) for serial, since in sorted(rows)}
 
 
-def _count_live(most: int, *, of_queues: bool = True) -> Question[dict[str, Tallies]]:
-    """Live jobs by task, queue and worker. ``of_queues`` false: what waits or failed is not asked by queue."""
-    tallies = {name: Tallies() for name in ("task", "queue", "worker")}
+def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Tallies]]:
+    """Live jobs by task, serial key and worker. ``of_serials`` false: what waits or failed is not counted by key."""
+    tallies = {name: Tallies() for name in ("task", "serial", "worker")}
     yield from _add_ready(tallies["task"], most)
-    yield from _add_serial(tallies, ("task", "queue") if of_queues else ("task",))
+    yield from _add_serial(tallies, ("task", "serial") if of_serials else ("task",))
     yield from _add_suspects(tallies, most)
     yield from _add_troubled(tallies["task"], most)
-    if of_queues:
+    if of_serials:
         failed = yield Query(NEWEST_FAILED, {"most": most + 1})
-        _add(tallies["queue"], "failed", failed, is_cut=_total(failed) > most)
+        _add(tallies["serial"], "failed", failed, is_cut=_total(failed) > most)
     running = yield Query(_RUNNING, {"most": most + 1})
     is_cut = _total(running) > most
     for place, name in enumerate(tallies):
@@ -151,7 +151,7 @@ def _count_live(most: int, *, of_queues: bool = True) -> Question[dict[str, Tall
 
 
 def _add_ready(tasks: Tallies, most: int) -> Question[None]:
-    """What waits without a queue: up to ``most`` of each task."""
+    """What waits without a serial key: up to ``most`` of each task."""
     waiting, due = defaultdict[str, int](int), defaultdict[str, int](int)
     near = min(NEAR * most, FAR)
     text = _READY if (yield from count_some("{ready}", near)) <= near else _READY_LEVELS
@@ -164,7 +164,7 @@ def _add_ready(tasks: Tallies, most: int) -> Question[None]:
 
 
 def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Question[None]:
-    """What waits in queues, of which there may be as many as jobs: up to a million in all."""
+    """What waits in serial keys, of which there may be as many as jobs: up to a million in all."""
     is_cut = (yield from count_some("{serial}", FAR)) > FAR
     for column in columns:
         rows = yield Query(_FIRST_SERIAL % column if is_cut else _SERIAL[column], {"most": FAR})
@@ -175,7 +175,7 @@ def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Quest
 def _add_suspects(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
     rows = yield Query(_SUSPECTS, {"most": most + 1})
     is_cut = sum(number for *_, number, _ in rows) > most
-    for place, name in enumerate(("task", "queue")):
+    for place, name in enumerate(("task", "serial")):
         _add(tallies[name], "waiting", [(row[place], row[2]) for row in rows], is_cut=is_cut)
         _add(tallies[name], "due", [(row[place], row[3]) for row in rows], is_cut=is_cut)
 

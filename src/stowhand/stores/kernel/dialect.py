@@ -16,7 +16,7 @@ from functools import lru_cache
 
 FILLINGS = (
     *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions", "throughput"),
-    *("pauses", "paused_queues"),
+    *("pauses", "paused_serials"),
     *("ready", "ready_by_place", "serial", "suspects", "running", "failed", "troubled", "canceled"),
     *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task", "byte_order"),
 )

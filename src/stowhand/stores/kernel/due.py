@@ -8,9 +8,9 @@ from datetime import timedelta
 from stowhand.protocols.operating import MAX_OVERDUE_JOBS
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 
-# The first job of each task and priority (of each queue, too) is the oldest of it, so that a backlog costs a few steps;
-# beyond two thousand of them it is what those say. Each step compares one column: of (a, b) > (x, y) SQLite's search
-# uses the first alone, and reads all that has the same one.
+# The first job of each task and priority (of each serial key, too) is the oldest of it, so that a backlog costs a few
+# steps; beyond two thousand of them it is what those say. Each step compares one column: of (a, b) > (x, y) SQLite's
+# search uses the first alone, and reads all that has the same one.
 HEADS = """
 WITH RECURSIVE free (task, priority, run_at, id, number) AS (
     SELECT * FROM (SELECT task, priority, run_at, id, 1 FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
@@ -21,33 +21,34 @@ WITH RECURSIVE free (task, priority, run_at, id, number) AS (
         SELECT id FROM {ready} AND task > free.task ORDER BY task, priority, run_at LIMIT 1
     ))
     WHERE number < 2000
-), serial (queue, task, priority, run_at, id, number) AS (
+), serial (serial, task, priority, run_at, id, number) AS (
     SELECT * FROM (
-        SELECT queue, task, priority, run_at, id, 1 FROM {serial} ORDER BY queue, task, priority, run_at LIMIT 1
+        SELECT serial, task, priority, run_at, id, 1 FROM {serial} ORDER BY serial, task, priority, run_at LIMIT 1
     ) AS first
     UNION ALL
-    SELECT job.queue, job.task, job.priority, job.run_at, job.id, number + 1
+    SELECT job.serial, job.task, job.priority, job.run_at, job.id, number + 1
     FROM serial JOIN {live} AS job ON job.id = coalesce((
-        SELECT id FROM {serial} AND queue = serial.queue AND task = serial.task AND priority > serial.priority
+        SELECT id FROM {serial} AND serial = serial.serial AND task = serial.task AND priority > serial.priority
         ORDER BY priority, run_at LIMIT 1
     ), (
-        SELECT id FROM {serial} AND queue = serial.queue AND task > serial.task ORDER BY task, priority, run_at LIMIT 1
+        SELECT id FROM {serial} AND serial = serial.serial AND task > serial.task ORDER BY task, priority, run_at LIMIT
+        1
     ), (
-        SELECT id FROM {serial} AND queue > serial.queue ORDER BY queue, task, priority, run_at LIMIT 1
+        SELECT id FROM {serial} AND serial > serial.serial ORDER BY serial, task, priority, run_at LIMIT 1
     ))
     WHERE number < 2000
 )
 SELECT id, run_at FROM (
-    SELECT CAST(NULL AS text) AS queue, task, run_at, id FROM free
+    SELECT CAST(NULL AS text) AS serial, task, run_at, id FROM free
     UNION ALL
-    SELECT queue, task, run_at, id FROM serial
+    SELECT serial, task, run_at, id FROM serial
     UNION ALL
-    SELECT * FROM (SELECT queue, task, run_at, id FROM {suspects} ORDER BY priority, run_at LIMIT 2000) AS suspects
+    SELECT * FROM (SELECT serial, task, run_at, id FROM {suspects} ORDER BY priority, run_at LIMIT 2000) AS suspects
 ) AS heads
 WHERE run_at < :before AND task NOT IN (SELECT task FROM {pauses})
-    AND (queue IS NULL OR queue NOT IN (SELECT queue FROM {paused_queues} AS paused))
+    AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {paused_serials} AS paused))
 """
-_UNHELD = "AND (queue IS NULL OR queue NOT IN (SELECT queue FROM {running} AND queue IS NOT NULL))"
+_UNHELD = "AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AND serial IS NOT NULL))"
 
 
 def oldest_due(engine: Engine) -> Question[float]:
@@ -58,7 +59,7 @@ def oldest_due(engine: Engine) -> Question[float]:
 
 
 def find_overdue(engine: Engine, tasks: Sequence[str] | None, seconds: float) -> Question[Sequence[int]]:
-    """Ids of jobs that no pause and no queue holds up, the oldest first. ``None``: of any task."""
+    """Ids of jobs that no pause and no serial key holds up, the oldest first. ``None``: of any task."""
     before = (yield from read_now(engine)) - timedelta(seconds=seconds)
     of_tasks = "" if tasks is None else " AND task IN :tasks"
     values = {"before": before, "tasks": [] if tasks is None else [*tasks], "most": MAX_OVERDUE_JOBS}

@@ -12,8 +12,8 @@ from stowhand.stores.kernel.workers import list_workers
 
 _JOB = f"SELECT {JOB} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB} FROM {{past_jobs}} WHERE id = :id"
 _LEASE = "SELECT {lease_until}, expires_at, {on_failure_task} FROM {live} WHERE id = :id"
-_PAUSED = "SELECT since FROM {paused_queues} AS paused WHERE queue = :queue"
-_HOLDER = "SELECT id, worker, started_at, {lease_until} FROM {running} AND queue = :queue AND id <> :id LIMIT 1"
+_PAUSED = "SELECT since FROM {paused_serials} AS paused WHERE serial = :serial"
+_HOLDER = "SELECT id, worker, started_at, {lease_until} FROM {running} AND serial = :serial AND id <> :id LIMIT 1"
 # The priority is said twice: SQLite's search uses the first column alone.
 _AHEAD = """
 SELECT count(*) FROM (
@@ -42,7 +42,7 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
     if not leases:  # it is over
         return explain(Facts(job=job, now=now))
     ((lease_until, expires_at, on_failure),) = leases
-    paused = yield Query(_PAUSED, {"queue": job.queue})
+    paused = yield Query(_PAUSED, {"serial": job.serial})
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     busy = yield Query(_BUSY)
     return explain(
@@ -63,9 +63,9 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
 
 
 def _holder(engine: Engine, job: Job) -> Question[Holder | None]:
-    if job.queue is None:
+    if job.serial is None:
         return None
-    rows = yield Query(_HOLDER, {"queue": job.queue, "id": job.id})
+    rows = yield Query(_HOLDER, {"serial": job.serial, "id": job.id})
     for job_id, worker, since, until in rows:
         return Holder(job_id, worker, engine.read_moment(since), None if until is None else engine.read_moment(until))
     return None
@@ -75,12 +75,12 @@ def _count_ahead(job: Job, scope: ClaimScope | None) -> Question[int]:
     """How many are taken before it by workers with these tasks that leave these flags alone."""
     if scope is None:
         return 0
-    name, asked = ("ready_by_place", "") if job.queue is None else ("serial", " AND queue = :queue")
+    name, asked = ("ready_by_place", "") if job.serial is None else ("serial", " AND serial = :serial")
     if scope.tasks is not None:
         asked += " AND task IN :tasks"
     if scope.forbidden:
         asked += " AND NOT {is_forbidden}"
-    values = {name: getattr(job, name) for name in ("queue", "priority", "run_at", "id")}
+    values = {name: getattr(job, name) for name in ("serial", "priority", "run_at", "id")}
     values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "most": MOST_AHEAD + 1}
     ((ahead,),) = yield Query(_AHEAD % (name, asked), values)
     return int(ahead)

@@ -12,7 +12,7 @@ from stowhand.protocols.operating import (
     AppVersion,
     Explanation,
     Held,
-    QueueRow,
+    SerialRow,
     TaskRow,
     WorkerRow,
 )
@@ -25,13 +25,13 @@ from stowhand.stores.kernel.explanation import explain_job
 from stowhand.stores.kernel.failures import group_failures
 from stowhand.stores.kernel.lists import list_jobs
 from stowhand.stores.kernel.question import Engine
-from stowhand.stores.kernel.queues import list_queues
 from stowhand.stores.kernel.search import search
+from stowhand.stores.kernel.serials import list_serials
 from stowhand.stores.kernel.workers import list_app_versions, list_held, list_workers
 
 
 class Inspector:
-    """Looks at jobs, queues and workers."""
+    """Looks at jobs, serial keys and workers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -69,9 +69,9 @@ class Inspector:
         """Ids, the oldest first."""
         return await self._engine.answer(lambda: find_overdue(self._engine, tasks, seconds))
 
-    async def queues(self, *, paused: bool = False) -> Sequence[QueueRow]:
+    async def serials(self, *, paused: bool = False) -> Sequence[SerialRow]:
         """By name."""
-        return await self._engine.answer(lambda: list_queues(self._engine, is_paused=paused), is_long=True)
+        return await self._engine.answer(lambda: list_serials(self._engine, is_paused=paused), is_long=True)
 
     async def figures(self, most: int = COUNTED) -> Figures:
         """By indexes."""

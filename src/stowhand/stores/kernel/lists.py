@@ -17,7 +17,7 @@ ENDED = {"live": "coalesce(finished_at, created_at)", "past": "finished_at"}
 """When a job ended; of one that has not: when it was enqueued."""
 _CONDITIONS = {
     "task": "task = :task",
-    "queue": "queue = :queue",
+    "serial": "serial = :serial",
     "key": "key = :key",
     "flag": "{has_flag}",
     "error": "last_error IS NOT NULL AND {find}(lower(last_error), lower(:error)) > 0",
@@ -48,7 +48,7 @@ def list_jobs(engine: Engine, wanted: JobFilter) -> Question[Sequence[Job]]:
         if not set(kept).isdisjoint(states)
     ]
     values = values_of(wanted)
-    values["states"] = [state.value for state in states]
+    values["states"] = [str(state) for state in states]
     values["after"] = wanted.after or (ABOVE_ALL if wanted.newest_first else 0)
     rows = yield Query(" UNION ALL ".join(parts), values)
     rows = sorted(rows, key=lambda row: row[0], reverse=wanted.newest_first)

@@ -31,7 +31,7 @@ ENDED = "which has ended: if its worker is dead, another one takes the job back 
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The running job that a queue waits for."""
+    """The running job that holds the serial key."""
 
     job_id: int
     worker: str | None
@@ -65,13 +65,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lease_until: datetime | None = None
     """Of a running job."""
     paused_since: datetime | None = None
-    """Its queue is paused."""
+    """Its serial key is paused."""
     pauses: Pauses = Pauses()
     """Its task may be paused."""
     holder: Holder | None = None
-    """Of its queue, unless that is the job itself."""
+    """Of its serial key, unless that is the job itself."""
     ahead: int = 0
-    """Due jobs that its workers claim before it (``claim_scope``), in its queue, or of those without one; at most
+    """Due jobs that its workers claim before it (``claim_scope``), in its serial key, or of those without one; at most
     ``MOST_AHEAD`` + 1."""
     workers: Sequence[WorkerRow] = ()
     busy: Mapping[str, Busy] = {}
@@ -160,7 +160,7 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
     elif not is_due:
         later = f"it is not due before {_say(job.run_at)}"
         yield Reason("not_due", later, f"stowhand jobs reschedule {job.id} --run-at +0s, to have it run at once")
-    obstacles = [*_paused(facts), *_queue(facts), *_workers(facts)]
+    obstacles = [*_paused(facts), *_serial(facts), *_workers(facts)]
     yield from obstacles
     if job.resets >= QUARANTINE_AFTER:
         died = f"its worker died {job.resets} times while running it"
@@ -179,21 +179,23 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
 def _paused(facts: Facts) -> Iterator[Reason]:
     job, pauses = facts.job, facts.pauses
     if since := pauses.tasks.get(job.task):
-        undo = f"stowhand queues resume --task {shlex.quote(job.task)}"
+        undo = f"stowhand serials resume --task {shlex.quote(job.task)}"
         yield Reason("task_paused", f"the task {job.task!r} is paused, since {_say(since)}", undo)
 
 
-def _queue(facts: Facts) -> Iterator[Reason]:
-    queue, holder = facts.job.queue, facts.holder
+def _serial(facts: Facts) -> Iterator[Reason]:
+    serial, holder = facts.job.serial, facts.holder
     if facts.paused_since is not None:
-        paused = f"its queue {queue!r} is paused, since {_say(facts.paused_since)}"
-        yield Reason("queue_paused", paused, f"stowhand queues resume {shlex.quote(str(queue))}")
+        paused = f"its serial key {serial!r} is paused, since {_say(facts.paused_since)}"
+        yield Reason("serial_paused", paused, f"stowhand serials resume {shlex.quote(str(serial))}")
     if holder is not None:
-        held = f"its queue {queue!r} is held by job {holder.job_id}, since {_say(holder.since)}, on {holder.worker}"
+        held = (
+            f"its serial key {serial!r} is held by job {holder.job_id}, since {_say(holder.since)}, on {holder.worker}"
+        )
         if holder.lease_until is not None and holder.lease_until < facts.now:
             held += f", under a lease {ENDED}"
         stuck = f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
-        yield Reason("queue_held", held, stuck)
+        yield Reason("serial_held", held, stuck)
 
 
 def _workers(facts: Facts) -> Iterator[Reason]:
@@ -290,7 +292,11 @@ def _error(job: Job) -> str:
 
 
 def _line(facts: Facts) -> str:
-    where = f" in its queue {facts.job.queue!r}" if facts.job.queue is not None else " among those without a queue"
+    where = (
+        f" in its serial key {facts.job.serial!r}"
+        if facts.job.serial is not None
+        else " among those without a serial key"
+    )
     if claim_scope(facts.job, facts.workers) is None:
         return "it is due"
     if not facts.ahead:

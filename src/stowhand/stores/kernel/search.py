@@ -22,8 +22,8 @@ SHARE = 6
 _PIECE = "SELECT count(*), min(id) FROM (SELECT id FROM {%s} WHERE id < :below ORDER BY id DESC LIMIT :rows) AS piece"
 # Those that wait, and among suspects, running and failed jobs those of the queue.
 _OF_QUEUE = " UNION ALL ".join(
-    f"SELECT * FROM (SELECT id, queue FROM {{{index}}}{condition} LIMIT :most) AS {index}"
-    for index, condition in {"serial": " AND queue = :queue", "suspects": "", "running": "", "failed": ""}.items()
+    f"SELECT * FROM (SELECT id, serial FROM {{{index}}}{condition} LIMIT :most) AS {index}"
+    for index, condition in {"serial": " AND serial = :serial", "suspects": "", "running": "", "failed": ""}.items()
 )
 
 
@@ -88,14 +88,14 @@ class _Searcher:
         return Amount.up_to(COUNTED, number)
 
     def _few_ids(self) -> Question[list[int] | None]:
-        """The live jobs of a key, or of a queue that has few: by ids, they may lie behind millions of others."""
+        """The live jobs of a key, or of a serial key that has few: by ids, they may lie behind millions of others."""
         if self._wanted.key is not None:
             rows = yield Query("SELECT id FROM {live} WHERE key = :key", self._values)
             return [one for (one,) in rows]
-        if self._wanted.queue is None:
+        if self._wanted.serial is None:
             return None
         rows = yield Query(f"SELECT * FROM ({_OF_QUEUE}) AS few LIMIT :most", {**self._values, "most": COUNTED + 1})
-        return None if len(rows) > COUNTED else [one for one, queue in rows if queue == self._wanted.queue]
+        return None if len(rows) > COUNTED else [one for one, serial in rows if serial == self._wanted.serial]
 
     def _by_id(self, part: Part, rows: int) -> Question[Piece]:
         """Search one table by descending ids."""

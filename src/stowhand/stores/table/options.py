@@ -15,8 +15,8 @@ from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.fields import INT32
+from stowhand.jobs.struct import Suggesting
 from stowhand.jobs.text import clean
-from stowhand.protocols.option import Suggesting
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, read_expression, read_shape
 from stowhand.stores.table.records import fields_of
 

@@ -26,11 +26,11 @@ class Bulk:
 
     def values_of_each(self, now: datetime | None) -> tuple[object, ...]:
         """The last values of the statement ``flow_create``."""
-        tasks, payloads, queues, run_ats, delays, max_attempts, priorities, flags, max_resets = self._arrays()
+        tasks, payloads, serials, run_ats, delays, max_attempts, priorities, flags, max_resets = self._arrays()
         keys = _unless_default([job.key for job in self._jobs], None, text_array)
         modes = _unless_default([job.key_mode for job in self._jobs], KeyMode.REPLACE, text_array)
         return (
-            *(tasks, payloads, queues, run_ats, delays, max_attempts),
+            *(tasks, payloads, serials, run_ats, delays, max_attempts),
             *(keys, priorities, flags, modes, max_resets, now),
         )
 
@@ -40,7 +40,7 @@ class Bulk:
         return (
             "{" + ",".join([tasks[job.task] for job in jobs]) + "}",
             text_array([job.payload for job in jobs]),
-            _unless_default([job.queue for job in jobs], None, text_array),
+            _unless_default([job.serial for job in jobs], None, text_array),
             _unless_default([job.run_at for job in jobs], None, moments),
             _unless_default([job.delay for job in jobs], None, plain_array),
             _unless_default([job.max_attempts for job in jobs], None, plain_array),

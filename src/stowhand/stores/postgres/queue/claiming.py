@@ -41,7 +41,7 @@ SLOW_PER_JOB = 0.000_1
 SHARE = 9.0
 """Time in which claims start behind a cursor, for each second that one from the beginning took."""
 _UNFINISHED = 0
-"""The id of the row that means: the walk over busy queues was cut short; ask again."""
+"""The id of the row that means: the walk over busy serial keys was cut short; ask again."""
 _NOTHING = -1
 """The id of the row that means: nothing; it says when to ask again."""
 _FRESH = 0.1
@@ -50,7 +50,7 @@ _ROUNDS = 60
 _TASK_SETS = 16
 _ORDER = itemgetter(*map(CLAIMED.index, ("priority", "run_at", "id")))
 """Of a claimed row: priority, run_at, id."""
-_QUEUE, _LAST_ERROR = CLAIMED.index("queue"), CLAIMED.index("last_error")
+_SERIAL, _LAST_ERROR = CLAIMED.index("serial"), CLAIMED.index("last_error")
 _DUE, _SUSPECTS, _NOW = map(CLAIMED.index, ("run_at", "resets", "started_at"))
 """Of the row that a poll gives which has claimed nothing."""
 REASON_LIMIT = 1000
@@ -270,7 +270,7 @@ class ScanCursor:
         return None if now >= self._rescan_at else self._position
 
     def note(self, began: Position | None, last: Position | None, *, jobs: int, took: float, now: float) -> bool:
-        """A claim from ``began`` has ended. ``last``: the position of its last job without a queue.
+        """A claim from ``began`` has ended. ``last``: the position of its last job without a serial key.
 
         True: it found nothing behind the position, so the next one, from the beginning, is due at once.
         """
@@ -293,9 +293,9 @@ def _listed(names: tuple[str, ...] | None) -> list[str] | None:
 
 
 def _last_free(found: Sequence[Row]) -> Position | None:
-    """The position of the last job without a queue: cursors are about those."""
+    """The position of the last job without a serial key: cursors are about those."""
     for row in reversed(found):
-        if row[_QUEUE] is None:
+        if row[_SERIAL] is None:
             priority, run_at, job_id = _ORDER(row)
             return priority, Moments()[run_at], job_id
     return None

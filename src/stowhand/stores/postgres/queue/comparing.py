@@ -55,7 +55,7 @@ def _tables(fillings: dict[str, str], migrations: Migrations) -> Iterator[str]:
     yield f"create schema {schema}"
     for migration in migrations.all:
         yield filled(migration.text, fillings)
-    yield read_functions(fillings, [_SHARED_NAME])[0]
+    yield from read_functions(fillings, ["views", _SHARED_NAME])
 
 
 async def _shape(connection: Session, context: PostgresContext, fillings: dict[str, str]) -> list[Row]:

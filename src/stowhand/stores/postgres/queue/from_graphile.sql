@@ -62,7 +62,7 @@ alter schema {theirs} rename to {kept}
 
 -- name: copy_jobs
 insert into {schema}.live (
-  {id} task, payload, queue, priority, run_at, state, attempts, max_attempts, key, flags, revision, finished_at, created_at,
+  {id} task, payload, serial, priority, run_at, state, attempts, max_attempts, key, flags, revision, finished_at, created_at,
   updated_at, last_error, scout)
 {overriding}
 select {id_value} {task}, j.payload, {queue}, j.priority, j.run_at,

@@ -48,7 +48,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         self._leave_behind(newest)
 
     async def maintain(self) -> None:
-        """Makes days of the history ahead and drops old ones, and queue rows that no job needs.
+        """Makes days of the history ahead and drops old ones, and rows of serial keys that no job needs.
 
         Raises StoreError when one of these could not be done; the others are done. Beats wait for it: it has no more
         patience than they have, and a server that is slow goes on with what was given up.

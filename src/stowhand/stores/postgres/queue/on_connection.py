@@ -93,7 +93,7 @@ class PostgresOnConnection:
     def _claim(self, job_id: int, epoch: int, token: str) -> Claim[Job]:
         job = self.get(job_id)
         assert job is not None  # it has just been claimed in this transaction
-        return Claim(Lease(job_id, token, epoch), job, job.task, job.attempts, job.max_attempts, job.queue, job.resets)
+        return Claim(Lease(job_id, token, epoch), job, job.task, job.attempts, job.max_attempts, job.serial, job.resets)
 
     def _rows(self, name: str, values: Sequence[object]) -> list[Row]:
         return self._run(self._context.statements[name], values)

@@ -1,10 +1,10 @@
-"""Pauses queues and tasks, and purges."""
+"""Pauses serial keys and tasks, and purges."""
 
 from __future__ import annotations
 
 import msgspec
 
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, QueueChange, TaskChange, read_queue, read_task
+from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, SerialChange, TaskChange, read_serial, read_task
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row
 
@@ -18,18 +18,18 @@ class Operator:
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
 
-    async def pause_queue(self, name: str) -> QueueChange:
+    async def pause_serial(self, name: str) -> SerialChange:
         """A running job goes on."""
-        ((changed,),) = await self._ask("pause_queue", read_queue(name), self._context.now())
-        return QueueChange(name, changed)
+        ((changed,),) = await self._ask("pause_serial", read_serial(name), self._context.now())
+        return SerialChange(name, changed)
 
-    async def resume_queue(self, name: str) -> QueueChange:
+    async def resume_serial(self, name: str) -> SerialChange:
         """Workers are woken."""
-        ((changed,),) = await self._ask("resume_queue", read_queue(name), self._context.now())
-        return QueueChange(name, changed)
+        ((changed,),) = await self._ask("resume_serial", read_serial(name), self._context.now())
+        return SerialChange(name, changed)
 
     async def pause_task(self, name: str) -> TaskChange:
-        """In whatever queue; a running job goes on."""
+        """Whatever the serial key; a running job goes on."""
         ((changed,),) = await self._ask("pause_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 

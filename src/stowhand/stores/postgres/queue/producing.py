@@ -13,7 +13,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, QUEUE_LIMIT, RESERVED, TASK_LIMIT
+from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, RESERVED, SERIAL_LIMIT, TASK_LIMIT
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import trouble
@@ -253,7 +253,7 @@ def is_plain(job: NewJob) -> bool:
         and job.expires is None
         and 0 < len(job.task) <= TASK_LIMIT
         and job.task not in RESERVED
-        and (job.queue is None or len(job.queue) <= QUEUE_LIMIT)
+        and (job.serial is None or len(job.serial) <= SERIAL_LIMIT)
         and (job.max_attempts is None or job.max_attempts > 0)
         and (job.max_resets is None or job.max_resets >= 0)
         and len(job.payload) < 8192
@@ -289,7 +289,7 @@ def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
     return (
         job.task,
         job.payload,
-        job.queue,
+        job.serial,
         job.run_at,
         job.delay,
         job.max_attempts,
@@ -305,7 +305,7 @@ def _values_of(job: NewJob) -> tuple[object, ...]:
     return (
         job.task,
         job.payload,
-        job.queue,
+        job.serial,
         job.run_at,
         job.delay,
         job.max_attempts,

@@ -22,10 +22,10 @@ SETTINGS = b"""
            pg_catalog.set_config('jit', 'off', true)
 """
 _TYPES = {
-    **dict.fromkeys(("task", "queue", "key", "flag", "worker", "error", "state", "above"), "text"),
+    **dict.fromkeys(("task", "serial", "key", "flag", "worker", "error", "state", "above"), "text"),
     **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "most", "each"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
-    **dict.fromkeys(("states", "tasks", "queues"), "text[]"),
+    **dict.fromkeys(("states", "tasks", "serials"), "text[]"),
     "priority": "int",
     "ids": "bigint[]",
 }
@@ -40,11 +40,11 @@ _FILLINGS = {
     "throughput": "{schema}.throughput",
     "tries": "{schema}.tries",
     "pauses": "{schema}.pauses",
-    "paused_queues": "(select name as queue, paused_at as since from {schema}.queues where paused_at is not null)",
+    "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",
     # As in the index live_by_task.
-    "ready": "{schema}.live where state <> 'processing' and state <> 'failed' and queue is null and resets < 2",
-    "ready_by_place": "{schema}.live where state in ('queued', 'errored') and queue is null and resets < 2",
-    "serial": "{schema}.live where state in ('queued', 'errored') and queue is not null and resets < 2",
+    "ready": "{schema}.live where state <> 'processing' and state <> 'failed' and serial is null and resets < 2",
+    "ready_by_place": "{schema}.live where state in ('queued', 'errored') and serial is null and resets < 2",
+    "serial": "{schema}.live where state in ('queued', 'errored') and serial is not null and resets < 2",
     "suspects": "{schema}.live where state in ('queued', 'errored') and resets >= 2",
     "running": "{schema}.live where state = 'processing'",
     "failed": "{schema}.live where state = 'failed'",

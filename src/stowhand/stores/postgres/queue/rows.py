@@ -17,7 +17,7 @@ Row = tuple[Any, ...]
 
 _FIELDS = tuple(ATTRIBUTES[name] for name in COLUMNS)
 CLAIMED = (
-    *("id", "task", "payload", "queue", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
+    *("id", "task", "payload", "serial", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
     *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),
     *Job.__struct_encode_fields__[Job.__struct_encode_fields__.index("progress_text") + 1 :],
 )
@@ -80,17 +80,17 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
     moment is made once, for the jobs of one batch share most of theirs."""
     moments = Moments()
     claims = []
-    for (id_, task, payload, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+    for (id_, task, payload, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
          last_error, revision, created_at, updated_at, started_at, *others, epoch) in rows:  # fmt: skip
         due = moments[run_at]
         created = due if created_at is None else moments[created_at]
         job = Job(
-            id_, task, payload, _PROCESSING, queue, priority, due, attempts, max_attempts, created, resets, max_resets,
+            id_, task, payload, _PROCESSING, serial, priority, due, attempts, max_attempts, created, resets, max_resets,
             key, tuple(flags) if flags else (), last_error, revision,
             created if updated_at is None else moments[updated_at], moments[started_at], None, worker, False, None,
             worker, None, None, *others,
         )  # fmt: skip
-        claims.append(Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, queue, resets))
+        claims.append(Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, serial, resets))
     return claims
 
 
@@ -128,7 +128,7 @@ def new_job(job: NewJob, row: Row) -> Job:
         task=job.task,
         payload_text=job.payload,
         state=State.QUEUED,
-        queue=job.queue,
+        serial=job.serial,
         priority=job.priority,
         run_at=run_at or created_at,
         attempts=0,

@@ -100,14 +100,14 @@ select pg_catalog.set_config('synchronous_commit', 'off', true), {wake_sleepers}
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
 -- name: enqueue_plain
-insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                            created_at, updated_at)
-select v.task, v.payload, v.queue, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
+select v.task, v.payload, v.serial, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
   coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.flags, v.max_resets,
-  v.queue is not null, v.at, v.at
+  v.serial is not null, v.at, v.at
 from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::text[], %s::int,
               coalesce(%s::timestamptz, now())))
-  as v(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets, at)
+  as v(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, at)
 returning id, nullif(run_at, created_at), created_at, max_attempts,
   case when {in_commit} then {wake_sleepers} end
 
@@ -325,11 +325,11 @@ select {schema}.flow_wake(%s, %s::timestamptz)
 -- name: flow_spend
 select {schema}.flow_spend(%s, %s, %s, %s::bigint, %s::float8, %s::timestamptz)
 
--- name: pause_queue
-select {schema}.pause_queue(%s, %s::timestamptz)
+-- name: pause_serial
+select {schema}.pause_serial(%s, %s::timestamptz)
 
--- name: resume_queue
-select {schema}.resume_queue(%s, %s::timestamptz)
+-- name: resume_serial
+select {schema}.resume_serial(%s, %s::timestamptz)
 
 -- name: pause_task
 select {schema}.pause_task(%s, %s::timestamptz)

@@ -19,7 +19,7 @@ _FUNCTION = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 FUNCTIONS = (
-    *("views", "time", "tries", "ends", "uniques", "enqueue", "queues", "claim", "idle", "on_failure", "settle"),
+    *("views", "time", "tries", "ends", "uniques", "enqueue", "serials", "claim", "idle", "on_failure", "settle"),
     *("expire", "leases", "inspect", "jobs"),
     *("add_job", "administer", "cron", "flows", "operate", "throughput", "maintain"),
     *("shared_name",),

@@ -1,8 +1,8 @@
 """Choosing jobs and claiming them, inside a write transaction: no other claim chooses at the same time.
 
-Waiting jobs are a set of sorted streams (one for each task, and one of the heads of its queues); a claim merges them
-and stops at its limit, so its cost depends on the jobs claimed alone. Looking for streams is a loose scan: a million
-jobs that are not due, or of other tasks, or behind a busy queue, are stepped over in one seek each.
+Waiting jobs are a set of sorted streams (one for each task, and one of the heads of its serial keys); a claim merges
+them and stops at its limit, so its cost depends on the jobs claimed alone. Looking for streams is a loose scan: a
+million jobs that are not due, or of other tasks, or behind a busy serial key, are stepped over in one seek each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 Candidate = tuple[int, int, int, str | None]
-"""(priority, run_at, id, queue): the order in which jobs are claimed."""
+"""(priority, run_at, id, serial): the order in which jobs are claimed."""
 
 BELOW_ALL = -(2**31) - 1
 """A priority that comes before any."""
@@ -42,7 +42,7 @@ REASON_LIMIT = 1000
 
 
 def claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> list[Claim[Job]] | None:
-    """Take up to ``limit`` due jobs. The heads of the queues must be fresh: see ``refresh_heads``.
+    """Take up to ``limit`` due jobs. The heads of the serial keys must be fresh: see ``refresh_heads``.
     Jobs that the file refuses to change are passed over.
 
     ``None``: first some were canceled that had expired, so the heads have changed: ask again.
@@ -94,17 +94,17 @@ def expire(tx: Transaction) -> int:
 
 
 def choose(tx: Transaction, request: ClaimRequest, passed: Container[int]) -> list[int]:
-    """Ids in order, of each queue one at most; without those that are passed over."""
+    """Ids in order, of each serial key one at most; without those that are passed over."""
     chosen: list[int] = []
-    queues: set[str] = set()
+    serials: set[str] = set()
     with closing(_candidates(tx, request)) as candidates:
-        for _, _, job_id, queue in candidates:
+        for _, _, job_id, serial in candidates:
             if job_id in passed:
                 continue
-            if queue is not None:
-                if queue in queues:
+            if serial is not None:
+                if serial in serials:
                     continue
-                queues.add(queue)
+                serials.add(serial)
             chosen.append(job_id)
             if len(chosen) == request.limit:
                 break
@@ -145,7 +145,7 @@ def _tasks(tx: Transaction, wanted: tuple[str, ...] | None, step: str, paused: s
 
 
 def _due(tx: Transaction, task: str, forbidden: str | None) -> Iterator[Candidate]:
-    """Due jobs of one task without a queue, priority by priority; read lazily."""
+    """Due jobs of one task without a serial key, priority by priority; read lazily."""
     priority, statement = BELOW_ALL, "due" if forbidden is None else "due_and_allowed"
     while level := tx.row("next_level", task=task, priority=priority):
         priority, first_due = level
@@ -154,36 +154,36 @@ def _due(tx: Transaction, task: str, forbidden: str | None) -> Iterator[Candidat
 
 
 def _heads(tx: Transaction, task: str, forbidden: str | None) -> Iterator[Candidate]:
-    """The first due job of this task in each free queue."""
+    """The first due job of this task in each free serial key."""
     heads = tx.run("heads", task=task)
     if forbidden is None:
         yield from heads
         return
-    allowed = (tx.row("first_allowed", task=task, forbidden=forbidden, queue=head[3]) for head in heads)
+    allowed = (tx.row("first_allowed", task=task, forbidden=forbidden, serial=head[3]) for head in heads)
     yield from sorted(first for first in allowed if first is not None)
 
 
 def refresh_heads(tx: Transaction) -> bool:
     """Look again at heads whose time has come, a bounded number; False when there may be more."""
     stale = tx.rows("heads_to_recheck", limit=RECHECKS)
-    for queue, task in stale:
-        _refresh_head(tx, queue, task)
+    for serial, task in stale:
+        _refresh_head(tx, serial, task)
     return len(stale) < RECHECKS
 
 
-def _refresh_head(tx: Transaction, queue: str, task: str) -> None:
+def _refresh_head(tx: Transaction, serial: str, task: str) -> None:
     priority, run_at, job_id, recheck_at = BELOW_ALL, None, None, None
-    while job_id is None and (level := tx.row("next_serial_level", queue=queue, task=task, priority=priority)):
+    while job_id is None and (level := tx.row("next_serial_level", serial=serial, task=task, priority=priority)):
         priority, at, found = level
         if at <= tx.now.wall:
             run_at, job_id = at, found
         else:
             recheck_at = at if recheck_at is None else min(recheck_at, at)
     if job_id is None and recheck_at is None:
-        tx.run("drop_head", queue=queue, task=task)
+        tx.run("drop_head", serial=serial, task=task)
     else:
         head = {"priority": priority, "run_at": run_at, "id": job_id, "recheck_at": recheck_at}
-        tx.run("set_head", queue=queue, task=task, **head)
+        tx.run("set_head", serial=serial, task=task, **head)
 
 
 def next_due(tx: Transaction, tasks: tuple[str, ...] | None) -> float | None:
@@ -196,8 +196,8 @@ def next_due(tx: Transaction, tasks: tuple[str, ...] | None) -> float | None:
     ]
     wanted = None if tasks is None else as_json(tasks)
     found += [known for known in tx.column("first_head", tasks=wanted) if known is not None]
-    for queue, task in tx.run("unknown_heads", tasks=wanted):
-        found += _levels(tx, "next_serial_level", queue=queue, task=task)
+    for serial, task in tx.run("unknown_heads", tasks=wanted):
+        found += _levels(tx, "next_serial_level", serial=serial, task=task)
     found += [suspect for suspect in tx.column("first_suspect", tasks=wanted) if suspect is not None]
     found += tx.column("next_expiry")
     return max(min(found) - tx.now.wall, 0) / 1_000_000 if found else None
@@ -213,4 +213,4 @@ def _levels(tx: Transaction, step: str, **place: str) -> Iterator[int]:
 
 def _to_claim(row: tuple[Any, ...], token: str) -> Claim[Job]:
     job = to_job(row[:-1])
-    return Claim(Lease(job.id, token, row[-1]), job, job.task, job.attempts, job.max_attempts, job.queue, job.resets)
+    return Claim(Lease(job.id, token, row[-1]), job, job.task, job.attempts, job.max_attempts, job.serial, job.resets)

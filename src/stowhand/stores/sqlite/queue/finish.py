@@ -27,7 +27,7 @@ class Held(msgspec.Struct, frozen=True):
     id: int
     token: str
     task: str
-    queue: str | None
+    serial: str | None
     worker: str | None
     attempts: int
     max_attempts: int

@@ -1,4 +1,4 @@
-"""Shows what there is: jobs, counts, queues, workers, and why a job does not run."""
+"""Shows what there is: jobs, counts, serial keys, workers, and why a job does not run."""
 
 from __future__ import annotations
 

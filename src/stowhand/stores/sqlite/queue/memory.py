@@ -32,7 +32,7 @@ T = TypeVar("T")
 NAME = "memory"
 
 _WAITS = "NEW.state IN ('queued', 'errored')"
-_FREES_QUEUE = "OLD.state = 'processing' AND OLD.queue IS NOT NULL"
+_FREES_QUEUE = "OLD.state = 'processing' AND OLD.serial IS NOT NULL"
 _CLAIMABLE = (
     f"INSERT ON stowhand_jobs WHEN {_WAITS}",
     f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_WAITS} OR ({_FREES_QUEUE} AND NEW.state = 'failed')",

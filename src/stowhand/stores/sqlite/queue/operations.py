@@ -1,9 +1,9 @@
-"""Pauses queues and tasks, and purges page by page."""
+"""Pauses serial keys and tasks, and purges page by page."""
 
 from __future__ import annotations
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, QueueChange, TaskChange, read_queue, read_task
+from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, SerialChange, TaskChange, read_serial, read_task
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -20,16 +20,16 @@ class Operator:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
-    async def pause_queue(self, name: str) -> QueueChange:
+    async def pause_serial(self, name: str) -> SerialChange:
         """Its heads are busy from now on; a running job goes on."""
-        return QueueChange(name, await self._change("pause", queue=read_queue(name)))
+        return SerialChange(name, await self._change("pause", serial=read_serial(name)))
 
-    async def resume_queue(self, name: str) -> QueueChange:
+    async def resume_serial(self, name: str) -> SerialChange:
         """Its heads are as free as its running job leaves them."""
-        return QueueChange(name, await self._change("resume", wakes=True, queue=read_queue(name)))
+        return SerialChange(name, await self._change("resume", wakes=True, serial=read_serial(name)))
 
     async def pause_task(self, name: str) -> TaskChange:
-        """In every queue; a running job goes on."""
+        """Whatever the serial key; a running job goes on."""
         return TaskChange(name, await self._change("pause_task", task=read_task(name)))
 
     async def resume_task(self, name: str) -> TaskChange:

@@ -94,7 +94,7 @@ class EmbeddedStore:
         """Move up to ``limit`` due jobs to processing."""
         refuse_conditions(request.conditions)
         self._foreign_leases.ask(request)
-        # Transactions of bounded length: after a flood of new queues their heads take several.
+        # Transactions of bounded length: after a flood of new serial keys their heads take several.
         while True:
             claimed = await self._connections.write(lambda tx: _claim(tx, request, self._passed))
             if claimed is not None:

@@ -33,10 +33,10 @@ begin
       using errcode = 'GWBKM';
   end if;
   if job_key is null then
-    insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
+    insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
-    returning id, queue, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
+    returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
       cancel_requested
     into _job;

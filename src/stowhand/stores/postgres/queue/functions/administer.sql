@@ -1,5 +1,5 @@
 -- Acting on many jobs at once, as the table in the documentation has it. Jobs under a live lease are skipped; one whose
--- lease has ended is taken from its holder first: its token goes, its epoch grows, its queue is free, so that a zombie's
+-- lease has ended is taken from its holder first: its token goes, its epoch grows, its serial key is free, so that a zombie's
 -- settlement is lost. Rows are locked in id order; no lock is waited for longer than the timeout.
 -- The functions `…_all` are this package's: they give rows of `live` as they have become, also of jobs that left it.
 
@@ -76,7 +76,7 @@ declare
   _verdicts {schema}.verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, {schema}.way_back(r.state, j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, {schema}.way_back(r.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (r.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
       null, r.error, null, null, 'reset', 'WorkerDied')::{schema}.verdict
     from unnest(_jobs) as j cross join lateral {schema}.judge_reset(j.resets, j.max_resets, j.max_attempts) r
@@ -98,7 +98,7 @@ declare
   _verdicts {schema}.verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
+    select row(j.id, j.token, j.serial, 'completed', j.attempts, j.resets, j.epoch + (j.token is not null)::int,
       j.settled_token, null, null, null, null, null, null)::{schema}.verdict
     from unnest(_jobs) as j order by j.id);
   perform {schema}.carry_out(_verdicts, _keep, _at);
@@ -124,8 +124,8 @@ begin
     where j.id = any(_locked);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
-  perform {schema}.free_queues(array_agg(j.queue), _at)
-    from unnest(_jobs) as j where j.queue is not null and j.token is not null having count(*) > 0;
+  perform {schema}.free_serials(array_agg(j.serial), _at)
+    from unnest(_jobs) as j where j.serial is not null and j.token is not null having count(*) > 0;
   return query select * from {schema}.without_tokens(_locked);
 end $$;
 
@@ -181,7 +181,7 @@ begin
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
             case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
             j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
-            j.queue is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
+            j.serial is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
             case when n.state <> 'failed' then j.progress_text end
           from (select m.attempts, m.most, {schema}.rescheduled(j.state, _gives, m.attempts, m.most) as state
                 from (select coalesce(_max_attempts, j.max_attempts) as most,

@@ -13,7 +13,7 @@
 --
 -- `resets + 0`: where a row is found by its id, no partial index must seem to fit.
 
--- Due jobs of one priority without a queue, from `_from_*` on: the first of each of these tasks, merged.
+-- Due jobs of one priority without a serial key, from `_from_*` on: the first of each of these tasks, merged.
 create or replace function {schema}.pick_merged(
   _limit int, _tasks text[], _forbidden text[], _at timestamptz,
   _priority int, _from_run_at timestamptz, _from_id bigint
@@ -29,7 +29,7 @@ begin
     select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
       select c.id, c.run_at from (select distinct u.task from unnest(_tasks) as u(task)) t cross join lateral (
         select j.id, j.run_at from {schema}.live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
             and j.task = t.task and j.priority = _priority and j.run_at <= _at
             and (j.run_at, j.id) >= (_from_run_at, _from_id)
             and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
@@ -38,7 +38,7 @@ begin
     _picked := _picked || array(
       select j.id from unnest(_ids) as f(id) cross join lateral (
         select l.id from {schema}.live l
-          where l.id = f.id and l.state in ('queued', 'errored') and l.queue is null and l.resets + 0 < 2
+          where l.id = f.id and l.state in ('queued', 'errored') and l.serial is null and l.resets + 0 < 2
             and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
             and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
           offset 0 for update skip locked) j);
@@ -50,7 +50,7 @@ begin
   return _picked;
 end $$;
 
--- Due jobs without a queue, locked, in the order (priority, run_at, id), behind `_after_*` if that is given.
+-- Due jobs without a serial key, locked, in the order (priority, run_at, id), behind `_after_*` if that is given.
 create or replace function {schema}.pick_free(
   _limit int, _tasks text[], _forbidden text[], _at timestamptz,
   _after_priority int, _after_run_at timestamptz, _after_id bigint
@@ -69,7 +69,7 @@ begin
   if cardinality(_tasks) = 2 then
     -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
     perform from {schema}.live j
-      where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _tasks[2]
+      where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
   end if;
@@ -77,12 +77,12 @@ begin
     if _task is not null then
       -- The state is said as in the index live_by_task, and not as in live_ready: see there.
       select j.priority, j.run_at, j.id into _first from {schema}.live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.task, j.priority, j.run_at, j.id limit 1;
     else
       select j.priority, j.run_at, j.id into _first from {schema}.live j
-        where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+        where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.priority, j.run_at, j.id limit 1;
     end if;
@@ -92,7 +92,7 @@ begin
     elsif _task is not null then
       _picked := _picked || array(
         select j.id from {schema}.live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task = _task
+        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
         order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -100,7 +100,7 @@ begin
       _last := null;
       if _tasks is not null then
         select j.priority, j.run_at, j.id into _last from {schema}.live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
             and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           order by j.priority, j.run_at, j.id offset 50 + 2 * _wanted limit 1;
       end if;
@@ -108,7 +108,7 @@ begin
         -- An index scan does not end at a place while the run_at is the same: it has to be told that it is the same.
         _picked := _picked || array(
           select j.id from {schema}.live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
             and j.priority = _first.priority and j.run_at = _first.run_at and j.id >= _first.id and j.id < _last.id
             and j.task = any(_tasks) and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
           order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -116,7 +116,7 @@ begin
         _last.id := 0;
         _picked := _picked || array(
           select j.id from {schema}.live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
             and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
             and j.run_at < coalesce(_last.run_at, 'infinity')
             and (_tasks is null or j.task = any(_tasks))
@@ -145,24 +145,24 @@ declare
 begin
   heads := '{}'; names := '{}';
   for _job in
-    select j.id, j.queue from {schema}.live j
+    select j.id, j.serial from {schema}.live j
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
     order by j.priority, j.run_at, j.id
   loop
-    continue when _job.queue is not null
-      and (_job.queue = any(names) or {schema}.open_queue(_job.queue, _at) <> 'free');
+    continue when _job.serial is not null
+      and (_job.serial = any(names) or {schema}.open_serial(_job.serial, _at) <> 'free');
     perform from {schema}.live j where j.id = _job.id and j.state in ('queued', 'errored') for update skip locked;
     continue when not found;
     heads := heads || _job.id;
-    if _job.queue is not null then names := names || _job.queue; end if;
+    if _job.serial is not null then names := names || _job.serial; end if;
     exit when cardinality(heads) >= _limit;
   end loop;
 end $$;
 
 -- Of these tasks (NULL: any) those that are not paused. Asked only while something is paused. Of any, the list is what
--- waits, a step for each task and for each task of a queue: a worker of any task pays it, and those that list theirs do not.
+-- waits, a step for each task and for each task of a serial key: a worker of any task pays it, and those that list theirs do not.
 create or replace function {schema}.unpaused(_tasks text[]) returns text[]
 language plpgsql stable as $$
 begin
@@ -170,23 +170,23 @@ begin
   if _tasks is null then
     with recursive free as (
       (select j.task from {schema}.live j
-       where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+       where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
        order by j.task, j.priority, j.run_at, j.id limit 1)
       union all
       select n.task from free f cross join lateral (
         select j.task from {schema}.live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2 and j.task > f.task
+        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
         order by j.task, j.priority, j.run_at, j.id limit 1) n
     ), serial as (
-      (select j.queue, j.task from {schema}.live j
-       where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      (select j.serial, j.task from {schema}.live j
+       where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+       order by j.serial, j.task, j.priority, j.run_at, j.id limit 1)
       union all
-      select n.queue, n.task from serial s cross join lateral (
-        select j.queue, j.task from {schema}.live j
-        where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-          and (j.queue, j.task) > (s.queue, s.task)
-        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+      select n.serial, n.task from serial s cross join lateral (
+        select j.serial, j.task from {schema}.live j
+        where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+          and (j.serial, j.task) > (s.serial, s.task)
+        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1) n
     )
     select array_agg(distinct w.task) into _tasks from (
       select f.task from free f
@@ -219,7 +219,7 @@ exception
 end $$;
 
 -- Due jobs in the order (priority, run_at, id), now processing under `_token`. A row with id 0 says: nothing yet, but
--- the walk was cut short, so ask again. `_after_*`: start behind this place in the order (jobs without a queue only).
+-- the walk was cut short, so ask again. `_after_*`: start behind this place in the order (jobs without a serial key only).
 -- `_passed`: these are left alone. `_apart`: after an error, each is tried by itself; a row with the negative id of a job
 -- says that the database refuses to change it, and `last_error` why.
 create or replace function {schema}.claim(
@@ -239,7 +239,7 @@ declare
   _picked bigint[] := '{}';
   _refused bigint[] := '{}';
   _changed bigint;
-  _in_queues {schema}.queue_heads;
+  _in_serials {schema}.serial_heads;
   _last record;
   _expires boolean := false;
 begin
@@ -259,25 +259,25 @@ begin
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
-    select p.heads, p.names, false into _in_queues
+    select p.heads, p.names, false into _in_serials
       from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at) p;
-    _picked := _in_queues.heads;
+    _picked := _in_serials.heads;
   else
     _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
-    -- With no job in any named queue, this question is all that queues cost.
+    -- With no job in any serial key, this question is all that serial keys cost.
     if exists (select from {schema}.live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
-       or exists (select from {schema}.queues q where q.hint_run_at is not null) then
+       or exists (select from {schema}.serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
       if cardinality(_picked) >= _limit then
         select j.priority, j.run_at, j.id into _last from {schema}.live j where j.id = _picked[_limit];
       end if;
-      select p.heads, p.names, p.unfinished into _in_queues from {schema}.pick_heads(
+      select p.heads, p.names, p.unfinished into _in_serials from {schema}.pick_heads(
         _limit, _tasks, _forbidden, _at, _last.priority, _last.run_at, _last.id) p;
-      if cardinality(_in_queues.heads) > 0 then
+      if cardinality(_in_serials.heads) > 0 then
         _picked := array(
-          select j.id from {schema}.live j where j.id = any(_picked || _in_queues.heads)
+          select j.id from {schema}.live j where j.id = any(_picked || _in_serials.heads)
           order by j.priority, j.run_at, j.id limit _limit);
-      elsif _in_queues.unfinished and cardinality(_picked) = 0 then
+      elsif _in_serials.unfinished and cardinality(_picked) = 0 then
         id := 0;
         return next;
         return;
@@ -317,17 +317,17 @@ begin
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform {schema}.check_written(_changed, cardinality(_picked)); end if;
 
-  if cardinality(_in_queues.names) > 0 then
-    perform {schema}.hold_queues(_in_queues.heads, _picked, _token, _at);
+  if cardinality(_in_serials.names) > 0 then
+    perform {schema}.hold_serials(_in_serials.heads, _picked, _token, _at);
   end if;
-  if not exists (select from {schema}.live j where j.id = any(_in_queues.heads) and j.queue is not null
+  if not exists (select from {schema}.live j where j.id = any(_in_serials.heads) and j.serial is not null
                  and j.token = _token) then
-    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a queue held twice is not.
+    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a serial key held twice is not.
     perform set_config('synchronous_commit', 'off', true);
   end if;
 end $$;
 
--- When the earliest waiting job without a queue is due, for these tasks; no later than `_at` is as good as any other.
+-- When the earliest waiting job without a serial key is due, for these tasks; no later than `_at` is as good as any other.
 create or replace function {schema}.free_due(_tasks text[], _at timestamptz) returns timestamptz
 language plpgsql stable as $$
 declare
@@ -341,11 +341,11 @@ begin
     loop
       if _tasks is null then
         select j.priority, j.run_at into _next from {schema}.live j
-          where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2 and j.priority >= _after
+          where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2 and j.priority >= _after
           order by j.priority, j.run_at, j.id limit 1;
       else
         select j.priority, j.run_at into _next from {schema}.live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.queue is null and j.resets < 2
+          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
             and j.task = _task and j.priority >= _after
           order by j.task, j.priority, j.run_at, j.id limit 1;
       end if;
@@ -359,9 +359,9 @@ begin
   return _earliest;
 end $$;
 
--- The same of jobs in queues, free or not; but not in paused ones, of which the first hundred names are passed over: they
+-- The same of jobs in serial keys, free or not; but not in paused ones, of which the first hundred names are passed over: they
 -- will be said to be free.
-create or replace function {schema}.queued_due(_tasks text[], _at timestamptz) returns timestamptz
+create or replace function {schema}.serial_due(_tasks text[], _at timestamptz) returns timestamptz
 language plpgsql stable as $$
 declare
   _name text;
@@ -373,12 +373,12 @@ begin
   for _ in 0..100 loop
     _name := {schema}.next_name(_name);
     if _name is null then return _earliest; end if;
-    continue when exists (select from {schema}.queues q where q.name = _name and q.paused_at is not null);
-    _head := {schema}.queue_head(_name, _tasks, null, _at);
+    continue when exists (select from {schema}.serials q where q.name = _name and q.paused_at is not null);
+    _head := {schema}.serial_head(_name, _tasks, null, _at);
     _earliest := least(_earliest, _head.run_at);
     if _earliest <= _at then return _earliest; end if;
   end loop;
-  -- Many names: by scouts and hints (queues.sql).
+  -- Many names: by scouts and hints (serials.sql).
   loop
     select j.priority, j.run_at into _next from {schema}.live j
       where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
@@ -390,9 +390,9 @@ begin
     _after := _next.priority + 1;
   end loop;
   return least(_earliest,
-    (select min(q.hint_run_at) from {schema}.queues q where q.hint_run_at is not null),
-    (select _at from {schema}.queues q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
-      select from {schema}.live j where j.queue = q.name and j.queue is not null and j.resets < 2
+    (select min(q.hint_run_at) from {schema}.serials q where q.hint_run_at is not null),
+    (select _at from {schema}.serials q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
+      select from {schema}.live j where j.serial = q.name and j.serial is not null and j.resets < 2
         and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
 end $$;
 
@@ -421,7 +421,7 @@ begin
   if exists (select from {schema}.pauses) then _tasks := {schema}.unpaused(_tasks); end if;
   _earliest := {schema}.free_due(_tasks, _at);
   if _earliest is null or _earliest > _at then
-    _earliest := least(_earliest, {schema}.queued_due(_tasks, _at),
+    _earliest := least(_earliest, {schema}.serial_due(_tasks, _at),
       (select min(j.run_at) from {schema}.live j
         where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
     if exists (select from {schema}.expiring) then _earliest := least(_earliest, {schema}.next_expiry()); end if;

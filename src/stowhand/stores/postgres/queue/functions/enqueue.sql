@@ -74,7 +74,7 @@ begin
 end $$;
 
 create or replace function {schema}.check_job(
-  _task text, _payload json, _suspicious boolean, _queue text, _max_attempts int, _key text, _flags text[],
+  _task text, _payload json, _suspicious boolean, _serial text, _max_attempts int, _key text, _flags text[],
   _max_resets int
 ) returns void
 language plpgsql immutable as $$
@@ -82,7 +82,7 @@ declare
   _flag text;
 begin
   perform {schema}.check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
-  perform {schema}.check_name('A queue name', _queue, 128, 'GWBQN');
+  perform {schema}.check_name('A queue name', _serial, 128, 'GWBQN');
   perform {schema}.check_name('A job key', _key, 512, 'GWBJK');
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
@@ -114,13 +114,13 @@ end $$;
 -- One look at the commonest kinds of jobs; the checks above say which limit it is for the others. What this look has found to
 -- be in order is not looked at again. PostgreSQL puts it into the caller's expression, so arguments are to be variables.
 create or replace function {schema}.is_usual(
-  _task text, _payload text, _queue text, _max_attempts int, _key text, _flags text[]
+  _task text, _payload text, _serial text, _max_attempts int, _key text, _flags text[]
 ) returns boolean
 language sql immutable as $$
   select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
     and not {schema}.is_suspicious(_payload)
-    and (_queue is null or length(_queue) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-    and concat(_task, _queue, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+    and (_serial is null or length(_serial) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
+    and concat(_task, _serial, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
     and _task <> all({reserved}) and _flags is null
 $$;
 
@@ -141,7 +141,7 @@ end $$;
 
 -- `_expires` and `_unique_period` are in seconds. `_on_failure`: as jobs/job.py: NewJob has it, in JSON.
 create or replace function {schema}.enqueue(
-  _task text, _payload json default null, _queue text default null, _run_at timestamptz default null,
+  _task text, _payload json default null, _serial text default null, _run_at timestamptz default null,
   _delay double precision default null, _max_attempts int default null, _key text default null,
   _priority int default null, _flags text[] default null, _mode text default null, _max_resets int default null,
   _on_failure json default null, _expires double precision default null, _unique_period double precision default null,
@@ -160,10 +160,10 @@ begin
   _max_attempts := coalesce(_max_attempts, {max_attempts});
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
-  if ({schema}.is_usual(_task, _text, _queue, _max_attempts, _key, _flags) and _max_resets is null) is not true then
+  if ({schema}.is_usual(_task, _text, _serial, _max_attempts, _key, _flags) and _max_resets is null) is not true then
     perform {schema}.refuse_reserved(_task);
     perform {schema}.check_job(
-      _task, _payload, {schema}.is_suspicious(_text), _queue, _max_attempts, _key, _flags, _max_resets);
+      _task, _payload, {schema}.is_suspicious(_text), _serial, _max_attempts, _key, _flags, _max_resets);
   end if;
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
@@ -177,13 +177,13 @@ begin
     perform {schema}.check_rules(_on_failure, _expires, _unique_period, _mode);
   end if;
   if _key is null then
-    insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
+    insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
                                expires_at, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null, _on_failure,
+    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null, _on_failure,
             _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
-    _job := {schema}.enqueue_keyed(_task, _payload, _queue, _run_at, _max_attempts, _key, _priority, _flags, _mode,
+    _job := {schema}.enqueue_keyed(_task, _payload, _serial, _run_at, _max_attempts, _key, _priority, _flags, _mode,
                                    _max_resets, _on_failure, _expires, _unique_period, _at);
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
@@ -202,7 +202,7 @@ end $$;
 -- seconds, so long after the first one's enqueueing a repeat finds what has completed, too.
 -- What has expired there, and no claim has canceled yet, will never run: in every mode it makes place.
 create or replace function {schema}.enqueue_keyed(
-  _task text, _payload json, _queue text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
+  _task text, _payload json, _serial text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
   _flags text[], _mode text, _max_resets int, _on_failure json, _expires double precision, _period double precision,
   _at timestamptz
 ) returns {schema}.live
@@ -213,9 +213,9 @@ declare
 begin
   loop
     if _mode = 'unsafe_dedupe' then
-      insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+      insert into {schema}.live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                                         on_failure, expires_at, key, created_at, updated_at)
-      values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+      values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
               _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
       on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
         where (old.state = 'queued' and old.expires_at <= _at) is not true
@@ -230,16 +230,16 @@ begin
       if _period is not null and _job.id is null then
         select t.job_id, t.enqueued_at into _taken from {schema}.completed_within(_key, _at) t;
         if _taken.job_id is not null then
-          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.queue := _queue; _job.max_attempts := _max_attempts;
+          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.serial := _serial; _job.max_attempts := _max_attempts;
           _job.priority := _priority; _job.flags := _flags; _job.max_resets := _max_resets; _job.attempts := 0;
           _job.resets := 0; _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
           return {schema}.as_completed(_taken.job_id, _taken.enqueued_at, _job);
         end if;
       end if;
     end if;
-    insert into {schema}.live as old (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+    insert into {schema}.live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                                       on_failure, expires_at, key, created_at, updated_at)
-    values (_task, _payload, _queue, _run_at, _max_attempts, _priority, _flags, _max_resets, _queue is not null,
+    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
             _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
@@ -247,12 +247,12 @@ begin
         when old.state <> 'failed' and json_typeof(old.payload) = 'array' and json_typeof(_payload) = 'array'
           then {schema}.check_size({schema}.append_json(old.payload, _payload))
         else _payload end,
-      queue = _queue,
+      serial = _serial,
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
       max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
-      scout = _queue is not null, on_failure = _on_failure,
+      scout = _serial is not null, on_failure = _on_failure,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
@@ -284,7 +284,7 @@ end $$;
 
 -- A job of a built-in task: for administrators, and for the crontabs of workers. Else as `enqueue`.
 create or replace function {schema}.enqueue_built_in(
-  _task text, _payload json default null, _queue text default null, _run_at timestamptz default null,
+  _task text, _payload json default null, _serial text default null, _run_at timestamptz default null,
   _delay double precision default null, _max_attempts int default null, _key text default null,
   _priority int default null, _flags text[] default null, _mode text default null, _max_resets int default null,
   _now timestamptz default null
@@ -303,9 +303,9 @@ begin
   _payload := coalesce(_payload, '{}');
   _max_attempts := coalesce(_max_attempts, {max_attempts});
   perform {schema}.check_job(
-    _task, _payload, {schema}.is_suspicious(_payload::text), _queue, _max_attempts, _key, _flags, _max_resets);
+    _task, _payload, {schema}.is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets);
   _job := {schema}.enqueue_keyed(
-    _task, _payload, _queue, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
+    _task, _payload, _serial, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
     coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, null, _at);
   _job.token := null; _job.settled_token := null;
   perform pg_notify({channel}, '');
@@ -315,7 +315,7 @@ end $$;
 -- Plain jobs, one or many: without keys. An argument given as NULL means its default for all of them. In the order given. Notifies
 -- nobody.
 create or replace function {schema}.enqueue_many(
-  _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
+  _tasks text[], _payloads json[], _serials text[], _run_ats timestamptz[], _delays double precision[],
   _max_attempts int[], _priorities int[], _flags json[], _max_resets int[], _now timestamptz default null
 ) returns table (id bigint, run_at timestamptz, created_at timestamptz, max_attempts int)
 language plpgsql {definer} as $$
@@ -327,14 +327,14 @@ begin
     perform {schema}.refuse_reserved(r.task) from unnest({reserved}) as r(task) where r.task = any(_tasks);
   end if;
   return query
-  insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+  insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                              created_at, updated_at)
-  select j.task, j.payload, j.queue, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
+  select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
          coalesce(j.max_attempts, {max_attempts}), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-         j.max_resets, j.queue is not null, _at, _at
-  from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
-    as j(task, payload, queue, run_at, delay, max_attempts, priority, flags, max_resets)
+         j.max_resets, j.serial is not null, _at, _at
+  from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
+    as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets)
   returning id, run_at, created_at, max_attempts;
 end $$;
 
@@ -347,15 +347,15 @@ begin
   return query
   select (added.job).* from (
     select j.place, {schema}.enqueue(
-      j.task, j.payload::json, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+      j.task, j.payload::json, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
       case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
       j.mode, j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
     from (
       select * from rows from (json_to_recordset(_jobs) as (
-        task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+        task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text,
         priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
         unique_period double precision
-      )) with ordinality as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
+      )) with ordinality as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
                               on_failure, expires, unique_period, place)
       order by u.key collate "C" nulls first, u.place offset 0
     ) j offset 0
@@ -373,7 +373,7 @@ declare
   _live {schema}.live;
 begin
   select k into _unknown from json_object_keys(_job::json) k
-    where k not in ('task', 'payload', 'queue', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
+    where k not in ('task', 'payload', 'serial', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
                     'max_resets', 'on_failure', 'expires', 'unique_period', 'now')
     limit 1;
   if _unknown is not null then
@@ -381,16 +381,16 @@ begin
       using errcode = '42883';
   end if;
   select * into _new from json_to_record(_job::json) as j(
-    task text, payload text, queue text, run_at timestamptz, delay double precision, max_attempts int, key text,
+    task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text,
     priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
     unique_period double precision, now timestamptz);
   _live := {schema}.enqueue(
-    _new.task, _new.payload::json, _new.queue, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
+    _new.task, _new.payload::json, _new.serial, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
     case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
     _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _new.now);
   -- A run time may be infinite, or in a year that its reader does not know.
   return row_to_json(j) from (
-    select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.queue, _live.priority,
+    select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.serial, _live.priority,
       greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
         as run_at,
       _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,

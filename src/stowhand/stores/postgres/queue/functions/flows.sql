@@ -3,7 +3,7 @@
 -- Jobs, lookups and first steps, all or none. False: a repeat; the ids were made by the caller, so they are known.
 create or replace function {schema}.flow_create(
   _flow text, _ids text[], _found_ids text[], _attributes text[], _values text[],
-  _tasks text[], _payloads json[], _queues text[], _run_ats timestamptz[], _delays double precision[],
+  _tasks text[], _payloads json[], _serials text[], _run_ats timestamptz[], _delays double precision[],
   _max_attempts int[], _keys text[], _priorities int[], _flags json[], _modes text[], _max_resets int[],
   _now timestamptz default null
 ) returns boolean
@@ -25,12 +25,12 @@ begin
       as u(id, attribute, value);
   -- In the order of enqueue_jobs.
   perform {schema}.enqueue(
-    j.task, j.payload, j.queue, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
+    j.task, j.payload, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
     case when j.flags is not null then array(select json_array_elements_text(j.flags)) end, j.mode, j.max_resets, _now => _now)
     from (
-      select * from unnest(_tasks, _payloads, _queues, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
+      select * from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _keys, _priorities, _flags,
                            _modes, _max_resets) with ordinality
-        as u(task, payload, queue, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
+        as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, mode, max_resets, place)
       order by u.key collate "C" nulls first, u.place offset 0) j;
   return true;
 end $$;
@@ -78,13 +78,13 @@ create or replace function {schema}.flow_latest(_keys text[]) returns setof {sch
 language sql stable {definer} {index_plans} as $$
   select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
     select e.* from (
-      (select l.id, l.task, l.payload, l.state, l.queue, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
+      (select l.id, l.task, l.payload, l.state, l.serial, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
          l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at,
          l.updated_at, l.started_at, l.finished_at, l.worker, l.cancel_requested, null::json as result,
          coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
        from {schema}.live l where l.key = k.key)
       union all
-      (select h.id, h.task, h.payload, h.state, h.queue, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
+      (select h.id, h.task, h.payload, h.state, h.serial, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
          h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
          h.finished_at, null, h.cancel_requested, h.result, h.worker, null, null
        from {schema}.history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)

@@ -14,7 +14,7 @@ begin
   elsif _state is not null then
     update {schema}.live j
       set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-          cancel_requested = false, scout = j.queue is not null, round = {schema}.next_round(_id)
+          cancel_requested = false, scout = j.serial is not null, round = {schema}.next_round(_id)
       where j.id = _id;
     perform {schema}.wake();
     done := 'done'; why := '';
@@ -42,7 +42,7 @@ begin
                              created_at, updated_at, last_worker, round, replaced, on_failure)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.key, {old_details}, _at, _old.last_error, _old.revision, _old.epoch,
-            _old.settled_token, _old.queue is not null, _old.created_at, _old.updated_at, _old.worker,
+            _old.settled_token, _old.serial is not null, _old.created_at, _old.updated_at, _old.worker,
             {schema}.next_round(_old.id), _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
   if not found then

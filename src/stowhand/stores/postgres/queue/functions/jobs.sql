@@ -3,7 +3,7 @@
 -- A row of `live`, as the view `jobs` shows it.
 create or replace function {schema}.shown(_job {schema}.live) returns {schema}.jobs
 language sql immutable as $$
-  select row(_job.id, _job.queue, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
+  select row(_job.id, _job.serial, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
     _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
     _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
@@ -84,7 +84,7 @@ begin
       nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts));
   end if;
   perform {schema}.check_name('A queue name', new.queue_name, 128, 'GWBQN');
-  update {schema}.live j set queue = new.queue_name, updated_at = now()
+  update {schema}.live j set serial = new.queue_name, updated_at = now()
     where j.id = old.id and j.state <> 'processing';
   if not found then
     raise exception 'Job % is running, so it cannot be changed.', old.id using errcode = '55000',

@@ -59,10 +59,10 @@ declare
   _verdicts {schema}.verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, {schema}.way_back('queued', j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, {schema}.way_back('queued', j.cancel_requested, j.loses_retries),
       greatest(j.attempts - 1, 0), j.resets, j.epoch, null, null, null, null, null, null, null)::{schema}.verdict
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      select l.id, l.token, l.serial, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from {schema}.live l where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);
@@ -133,11 +133,11 @@ declare
   _verdicts {schema}.verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - (f.state = 'queued')::int, 0), j.resets + 1, j.epoch + 1, null,
       null, f.error, null, null, 'reset', 'WorkerDied')::{schema}.verdict
     from unnest(_ids, _tokens, _states, _errors) as f(id, token, state, error) cross join lateral (
-      select l.id, l.token, l.queue, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
+      select l.id, l.token, l.serial, l.attempts, l.resets, l.epoch, l.cancel_requested, l.loses_retries
       from {schema}.live l
       where l.id = f.id and l.token = f.token
         and (_slack is null or l.lease_until + _slack * interval '1 second' < _at)

@@ -57,31 +57,31 @@ begin
   end loop;
 end $$;
 
--- Queues whose holder was deleted or changed by hand. Claims come to those of which a scout waits; this finds all.
-create or replace function {schema}.free_lost_queues(_at timestamptz) returns void
+-- Serial keys whose holder was deleted or changed by hand. Claims come to those of which a scout waits; this finds all.
+create or replace function {schema}.free_lost_serials(_at timestamptz) returns void
 language plpgsql as $$
 begin
-  perform {schema}.free_if_unlocked(array_agg(q.name), _at) from {schema}.queues q
+  perform {schema}.free_if_unlocked(array_agg(q.name), _at) from {schema}.serials q
     where q.holder_id is not null and q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
     having count(*) > 0;
 end $$;
 
--- Queue rows that no job needs. Under the row's lock, in a statement of its own: no claim can be choosing from it, and
+-- Rows of serial keys that no job needs. Under the row's lock, in a statement of its own: no claim can be choosing from it, and
 -- a scout that comes later makes the row anew.
-create or replace function {schema}.prune_queues(_limit int) returns void
+create or replace function {schema}.prune_serials(_limit int) returns void
 language plpgsql as $$
 declare
   _name text;
 begin
   for _name in
-    select q.name from {schema}.queues q
+    select q.name from {schema}.serials q
     where q.holder_id is null and not exists (
-      select from {schema}.live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+      select from {schema}.live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2)
     limit _limit for update skip locked
   loop
-    delete from {schema}.queues q where q.name = _name and not exists (
-      select from {schema}.live j where j.queue = q.name and j.state in ('queued', 'errored') and j.queue is not null
+    delete from {schema}.serials q where q.name = _name and not exists (
+      select from {schema}.live j where j.serial = q.name and j.state in ('queued', 'errored') and j.serial is not null
         and j.resets < 2);
   end loop;
 end $$;
@@ -101,7 +101,7 @@ declare
 begin
   -- One at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return null; end if;
-  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost queues', 'queues', 'ticks', 'flows',
+  foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost serials', 'serials', 'ticks', 'flows',
                                'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
     begin
       case _duty
@@ -111,8 +111,8 @@ begin
           delete from {schema}.history_default h where h.ctid = any(array(
             select d.ctid from {schema}.history_default d where d.finished_at < _before
             order by d.finished_at limit 50000 for update skip locked));
-        when 'lost queues' then perform {schema}.free_lost_queues(_at);
-        when 'queues' then perform {schema}.prune_queues(1000);
+        when 'lost serials' then perform {schema}.free_lost_serials(_at);
+        when 'serials' then perform {schema}.prune_serials(1000);
         when 'ticks' then perform {schema}.prune_ticks(_at);
         when 'flows' then perform {schema}.prune_flows(_before, _at, 20000);
         when 'failed jobs' then

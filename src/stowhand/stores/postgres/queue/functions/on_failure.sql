@@ -11,7 +11,7 @@ begin
     raise exception 'on_failure is an object without key, expires, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
   end if;
   perform {schema}.check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
-  perform {schema}.check_name('A queue name', _handler->>'queue', 128, 'GWBQN');
+  perform {schema}.check_name('A queue name', _handler->>'serial', 128, 'GWBQN');
   perform {schema}.refuse_reserved(_handler->>'task');
 end $$;
 
@@ -49,14 +49,14 @@ begin
   loop
     _job := _one.job;
     begin
-      insert into {schema}.live (task, payload, queue, run_at, max_attempts, priority, flags, max_resets, scout,
+      insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                                  created_at, updated_at)
-      select h.task, {schema}.failure_payload(_job, _one.class), h.queue,
+      select h.task, {schema}.failure_payload(_job, _one.class), h.serial,
         coalesce(h.run_at, _at + h.delay * interval '1 second', _at), coalesce(h.max_attempts, {max_attempts}),
         coalesce(h.priority, 0), case when h.flags is not null then array(select json_array_elements_text(h.flags)) end,
-        h.max_resets, h.queue is not null, _at, _at
+        h.max_resets, h.serial is not null, _at, _at
       from json_to_record(_job.on_failure) as h(
-        task text, queue text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
+        task text, serial text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
         max_resets int);
       _told := true;
     exception when others then

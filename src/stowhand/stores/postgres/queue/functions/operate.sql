@@ -1,39 +1,39 @@
--- What operators do: pause queues and tasks, purge what is over. And the roll of workers, which is for them.
+-- What operators do: pause serial keys and tasks, purge what is over. And the roll of workers, which is for them.
 
--- No job of this queue is claimed from now on; one that runs goes on. True: it was not paused before. The pause holds the
--- queue as a running job would, so whatever passes over busy queues passes over paused ones, at the same cost.
-create or replace function {schema}.pause_queue(queue_name text, _now timestamptz default null) returns boolean
+-- No job of this serial key is claimed from now on; one that runs goes on. True: it was not paused before. The pause
+-- holds the key as a running job would, so whatever passes over busy serial keys passes over paused ones, at the same cost.
+create or replace function {schema}.pause_serial(serial_key text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _at timestamptz := {schema}.at(_now);
 begin
-  perform {schema}.check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
-  -- As for a queue's first use (open_queue): a claim must not wait for a row that this transaction has inserted.
-  perform pg_advisory_xact_lock(hashtextextended({channel} || queue_name, 1));
+  perform {schema}.check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  -- As for a key's first use (open_serial): a claim must not wait for a row that this transaction has inserted.
+  perform pg_advisory_xact_lock(hashtextextended({channel} || serial_key, 1));
   loop
-    perform from {schema}.queues q where q.name = queue_name for update;
+    perform from {schema}.serials q where q.name = serial_key for update;
     exit when found;
-    insert into {schema}.queues (name) values (queue_name) on conflict do nothing;
+    insert into {schema}.serials (name) values (serial_key) on conflict do nothing;
   end loop;
-  update {schema}.queues q
+  update {schema}.serials q
     set paused_at = _at, holder_id = coalesce(q.holder_id, -1),
         holder_token = coalesce(q.holder_token, '00000000-0000-0000-0000-000000000000'),
         hint_priority = null, hint_run_at = null, hint_id = null
-    where q.name = queue_name and q.paused_at is null;
+    where q.name = serial_key and q.paused_at is null;
   return found;
 end $$;
 
 -- Its jobs are claimed again. True: it was paused before.
-create or replace function {schema}.resume_queue(queue_name text, _now timestamptz default null) returns boolean
+create or replace function {schema}.resume_serial(serial_key text, _now timestamptz default null) returns boolean
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 declare
   _at timestamptz := {schema}.at(_now);
 begin
-  perform {schema}.check_name('A queue name', coalesce(queue_name, ''), 128, 'GWBQN');
-  update {schema}.queues q set paused_at = null where q.name = queue_name and q.paused_at is not null;
+  perform {schema}.check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
+  update {schema}.serials q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
-  -- Unless a job of it is running: its settlement frees the queue.
-  perform {schema}.free_queues(array[queue_name], _at);
+  -- Unless a job of it is running: its settlement frees the key.
+  perform {schema}.free_serials(array[serial_key], _at);
   perform {schema}.wake();  -- a suspect may be all that waits in it
   return true;
 end $$;
@@ -52,7 +52,7 @@ begin
   return true;
 end $$;
 
--- No job of this task is claimed from now on, in whatever queue; one that runs goes on. True: it was not paused before.
+-- No job of this task is claimed from now on, whatever its serial key; one that runs goes on. True: it was not paused before.
 create or replace function {schema}.pause_task(task_identifier text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
@@ -158,7 +158,7 @@ begin
     select j.id from {schema}.live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update {schema}.live j
     set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-        cancel_requested = false, scout = j.queue is not null, round = {schema}.next_round(j.id)
+        cancel_requested = false, scout = j.serial is not null, round = {schema}.next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform {schema}.wake(); end if;
   return query select unnest(_failed);

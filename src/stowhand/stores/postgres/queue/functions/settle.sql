@@ -1,25 +1,25 @@
 -- Settling. Every write is guarded by the pair (id, token): a join on pairs, never two lists. Rows are locked in the
 -- order given (the caller sorts by id) and with SKIP LOCKED: an application's open transaction on one row must not
--- stall the others, and two settlers must not wait for each other in a circle. Queue rows are locked after job rows,
+-- stall the others, and two settlers must not wait for each other in a circle. Rows of serial keys are locked after job rows,
 -- by name; claims wait for no lock at all, so nothing can close a circle.
 
--- Free those of the queues whose holder no longer holds them, and wake sleepers if one of them has a due job. A paused one
+-- Free those of the serial keys whose holder no longer holds them, and wake sleepers if one of them has a due job. A paused one
 -- goes to its pause.
-create or replace function {schema}.free_queues(_names text[], _at timestamptz) returns void
+create or replace function {schema}.free_serials(_names text[], _at timestamptz) returns void
 language plpgsql as $$
 declare
   _freed text[];
   _absorbed text[];
   _name text;
 begin
-  perform from {schema}.queues q where q.name = any(_names) order by q.name for update;
+  perform from {schema}.serials q where q.name = any(_names) order by q.name for update;
   -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible, and so is every
   -- holder. One statement that waited for a lock would see the holder's name as it is now, and its job as it was before.
   with freed as (
-    update {schema}.queues q
+    update {schema}.serials q
       set holder_id = case when q.paused_at is not null then -1 end,
           holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      -- `holds`, written out: a call for each queue was a fifth of a settlement.
+      -- `holds`, written out: a call for each serial key was a fifth of a settlement.
       where q.name = any(_names) and q.holder_id is not null
         and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
       returning q.name, q.absorbed, q.paused_at
@@ -32,7 +32,7 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) cross join lateral {schema}.queue_head(f.name, null, null, _at) h
+    select from unnest(_freed) as f(name) cross join lateral {schema}.serial_head(f.name, null, null, _at) h
     where h.run_at <= _at)
   then
     perform {schema}.wake();
@@ -44,31 +44,31 @@ create or replace function {schema}.free_if_unlocked(_names text[], _at timestam
 language plpgsql as $$
 declare
   _locked text[] := array(
-    select q.name from {schema}.queues q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from {schema}.serials q where q.name = any(_names) order by q.name for update skip locked);
 begin
-  if cardinality(_locked) > 0 then perform {schema}.free_queues(_locked, _at); end if;
+  if cardinality(_locked) > 0 then perform {schema}.free_serials(_locked, _at); end if;
 end $$;
 
--- Lock queue rows before anything is written. What an open transaction keeps for longer than a moment (a pause
--- that is not committed) is given back: jobs of those queues count as locked rows, tried again later, alone.
-create or replace function {schema}.closed_queues(_names text[]) returns text[]
+-- Lock rows of serial keys before anything is written. What an open transaction keeps for longer than a moment (a pause
+-- that is not committed) is given back: jobs of those serial keys count as locked rows, tried again later, alone.
+create or replace function {schema}.closed_serials(_names text[]) returns text[]
 language plpgsql as $$
 declare
   _patience text := current_setting('lock_timeout');
   _open text[] := array(
-    select q.name from {schema}.queues q where q.name = any(_names) order by q.name for update skip locked);
+    select q.name from {schema}.serials q where q.name = any(_names) order by q.name for update skip locked);
   _closed text[] := '{}';
 begin
   if cardinality(_open) < cardinality(_names) then
-    _closed := array(select q.name from {schema}.queues q where q.name = any(_names) and not q.name = any(_open));
+    _closed := array(select q.name from {schema}.serials q where q.name = any(_names) and not q.name = any(_open));
     begin
       perform set_config('lock_timeout', '50ms', true);
-      perform from {schema}.queues q where q.name = any(_closed) order by q.name for update;
+      perform from {schema}.serials q where q.name = any(_closed) order by q.name for update;
       perform set_config('lock_timeout', _patience, true);
       _closed := '{}';
     exception when lock_not_available then
       _open := array(
-        select q.name from {schema}.queues q where q.name = any(_closed) order by q.name for update skip locked);
+        select q.name from {schema}.serials q where q.name = any(_closed) order by q.name for update skip locked);
       _closed := array(select c.name from unnest(_closed) as c(name) where not c.name = any(_open));
     end;
   end if;
@@ -79,13 +79,13 @@ end $$;
 create or replace function {schema}.possible(_verdicts {schema}.verdict[]) returns {schema}.verdict[]
 language plpgsql as $$
 declare
-  _names text[] := array(select v.queue from unnest(_verdicts) as v where v.queue is not null);
+  _names text[] := array(select v.serial from unnest(_verdicts) as v where v.serial is not null);
   _closed text[];
 begin
   if cardinality(_names) = 0 then return _verdicts; end if;
-  _closed := {schema}.closed_queues(_names);
+  _closed := {schema}.closed_serials(_names);
   if cardinality(_closed) = 0 then return _verdicts; end if;
-  return array(select v from unnest(_verdicts) as v where (v.queue = any(_closed)) is not true);
+  return array(select v from unnest(_verdicts) as v where (v.serial = any(_closed)) is not true);
 end $$;
 
 -- A trigger of the application's can keep a row as it is without a word (BEFORE … RETURN NULL). What was not written must
@@ -98,8 +98,8 @@ begin
   end if;
 end $$;
 
--- The commonest settlement: completed, nothing to add. Gives the ids that were settled, and the names of their queues,
--- whose rows are locked now (null: none is in a queue). A row that is locked stays where it is, so it
+-- The commonest settlement: completed, nothing to add. Gives the ids that were settled, and the names of their serial keys,
+-- whose rows are locked now (null: none has a serial key). A row that is locked stays where it is, so it
 -- is deleted there, without a second way through the index.
 create or replace function {schema}.complete(
   _ids bigint[], _tokens uuid[], _keep boolean, _at timestamptz,
@@ -111,17 +111,17 @@ declare
   _places tid[];
   _gone bigint;
 begin
-  select array_agg(j.id), array_agg(j.ctid), array_agg(j.queue) filter (where j.queue is not null)
+  select array_agg(j.id), array_agg(j.ctid), array_agg(j.serial) filter (where j.serial is not null)
     into mine, _places, names
     from unnest(_ids, _tokens) as f(id, token) cross join lateral (
-      select l.ctid, l.id, l.queue from {schema}.live l where l.id = f.id and l.token = f.token offset 0
+      select l.ctid, l.id, l.serial from {schema}.live l where l.id = f.id and l.token = f.token offset 0
       for update skip locked) j;
   if names is not null then
-    _closed := {schema}.closed_queues(names);
+    _closed := {schema}.closed_serials(names);
     if cardinality(_closed) > 0 then
-      select array_agg(l.id), array_agg(l.ctid), array_agg(l.queue) filter (where l.queue is not null)
+      select array_agg(l.id), array_agg(l.ctid), array_agg(l.serial) filter (where l.serial is not null)
         into mine, _places, names
-        from {schema}.live l where l.ctid = any(_places) and (l.queue = any(_closed)) is not true;
+        from {schema}.live l where l.ctid = any(_places) and (l.serial = any(_closed)) is not true;
     end if;
   end if;
   if _keep then
@@ -147,12 +147,12 @@ declare
   _done record;
 begin
   _done := {schema}.complete(_ids, _tokens, _keep, _at);
-  if _done.names is not null then perform {schema}.free_queues(_done.names, _at); end if;
+  if _done.names is not null then perform {schema}.free_serials(_done.names, _at); end if;
   return query select unnest(_done.mine);
 end $$;
 
 -- Is anything due that is more urgent than this priority? A step for each priority, whatever waits that is not due. Of any
--- task, and of queues that are held too: where it errs, a claim decides.
+-- task, and of serial keys that are held too: where it errs, a claim decides.
 create or replace function {schema}.is_overtaken(_priority int, _at timestamptz) returns boolean
 language plpgsql stable as $$
 declare
@@ -161,7 +161,7 @@ declare
 begin
   loop
     select j.priority, j.run_at into _next from {schema}.live j
-      where j.state in ('queued', 'errored') and j.queue is null and j.resets < 2
+      where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
         and j.priority >= _after and j.priority < _priority
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found;
@@ -179,12 +179,12 @@ begin
     _after := _next.priority + 1;
   end loop;
   return exists (
-    select from {schema}.queues q
+    select from {schema}.serials q
     where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
 end $$;
 
--- The next job of each of these queues, if no job holds it any more and it is not paused: at most `_limit`, locked. The
--- queues' rows are locked.
+-- The next job of each of these serial keys, if no job holds it any more and it is not paused: at most `_limit`, locked. The
+-- serial keys' rows are locked.
 create or replace function {schema}.successors(
   _names text[], _limit int, _tasks text[], _forbidden text[], _at timestamptz
 ) returns bigint[]
@@ -202,7 +202,7 @@ begin
     end if;
   end if;
   for _name in
-    select q.name from {schema}.queues q
+    select q.name from {schema}.serials q
     where q.name = any(_names) and q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
   loop
     exit when cardinality(_heads) >= _limit;
@@ -214,9 +214,9 @@ begin
   return _heads;
 end $$;
 
--- The same settlement, and in its transaction a claim: of the queues that it frees, the next jobs, at most `_limit`,
+-- The same settlement, and in its transaction a claim: of the serial keys that it frees, the next jobs, at most `_limit`,
 -- which are processing under `_token` now. The first row gives the ids that were settled, each other one a job. It
--- commits durably: a queue is held. What it cannot claim must not undo what it settles, and a savepoint would make
+-- commits durably: a serial key is held. What it cannot claim must not undo what it settles, and a savepoint would make
 -- MultiXacts, so an error undoes both, and the caller settles without a claim.
 create or replace function {schema}.settle_and_claim(
   _ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit int, _lease double precision,
@@ -249,16 +249,16 @@ begin
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
       returning null::bigint[], {claimed}, j.epoch;
-    select array_agg(j.queue), array_agg(j.id) into _taken, _heads from {schema}.live j
+    select array_agg(j.serial), array_agg(j.id) into _taken, _heads from {schema}.live j
       where j.id = any(_heads) and j.token = _token;
-    update {schema}.queues q
+    update {schema}.serials q
       set holder_id = _heads[array_position(_taken, q.name)], holder_token = _token,
           hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken);
   end if;
   -- Those that have a new holder are left alone by it, and nobody is woken for them.
   if (_taken @> _done.names) is not true then
-    perform {schema}.free_queues(_done.names, _at);
+    perform {schema}.free_serials(_done.names, _at);
   end if;
 end $$;
 
@@ -279,7 +279,7 @@ language sql set enable_hashjoin = on as $$
   where _keep
 $$;
 
--- Carry verdicts out: back to waiting or to failed, or out of the table; then their queues are free. `_tells`: of what has
+-- Carry verdicts out: back to waiting or to failed, or out of the table; then their serial keys are free. `_tells`: of what has
 -- failed; false: the caller does, who may undo it.
 create or replace function {schema}.carry_out(
   _verdicts {schema}.verdict[], _keep boolean, _at timestamptz, _tells boolean default true
@@ -307,7 +307,7 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          scout = j.queue is not null and _one.state <> 'failed',
+          scout = j.serial is not null and _one.state <> 'failed',
           -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id;
@@ -322,8 +322,8 @@ begin
     perform {schema}.check_written(0, count(*)) from unnest(_verdicts) as v join {schema}.live j on j.id = v.id
       where v.state in ('completed', 'canceled') having count(*) > 0;
   end if;
-  perform {schema}.free_queues(array_agg(v.queue), _at)
-    from unnest(_verdicts) as v where v.queue is not null and v.token is not null having count(*) > 0;
+  perform {schema}.free_serials(array_agg(v.serial), _at)
+    from unnest(_verdicts) as v where v.serial is not null and v.token is not null having count(*) > 0;
 end $$;
 
 -- What a job goes back to, that was to go back to waiting. Only the row knows it was asked to cancel, or lost its key:
@@ -351,7 +351,7 @@ declare
   _verdicts {schema}.verdict[];
 begin
   _verdicts := array(
-    select row(j.id, j.token, j.queue, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
+    select row(j.id, j.token, j.serial, {schema}.way_back(f.state, j.cancel_requested, j.loses_retries),
       greatest(j.attempts - f.refund::int, 0), 0, j.epoch, j.token,
       case when {schema}.way_back(f.state, j.cancel_requested, j.loses_retries) in ('queued', 'errored')
         then f.delay end,
@@ -360,7 +360,7 @@ begin
     from unnest(_ids, _tokens, _states, _delays, _refunds, _errors, _error_classes, _results, _payloads)
         as f(id, token, state, delay, refund, error, error_class, result, payload)
       cross join lateral (
-        select l.id, l.token, l.queue, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from {schema}.live l
+        select l.id, l.token, l.serial, l.attempts, l.epoch, l.cancel_requested, l.loses_retries from {schema}.live l
         where l.id = f.id and l.token = f.token offset 0 for update skip locked) j);
   _verdicts := {schema}.possible(_verdicts);
   perform {schema}.carry_out(_verdicts, _keep, _at);

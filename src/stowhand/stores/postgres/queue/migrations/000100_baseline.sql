@@ -28,7 +28,7 @@ insert into {schema}.settings default values;
 -- search_path of its own would cost more than the rules, too. It is not in functions/, because replacing it would not check the
 -- rows that are there: other rules are another function and another constraint.
 create function {schema}.is_lawful(
-  _task text, _payload json, _queue text, _state text, _attempts int, _max_attempts int, _resets int, _max_resets int,
+  _task text, _payload json, _serial text, _state text, _attempts int, _max_attempts int, _resets int, _max_resets int,
   _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamptz,
   _finished_at timestamptz, _cancel_requested boolean, _loses_retries text, _scout boolean
 ) returns boolean
@@ -39,14 +39,14 @@ begin
   -- The most common rows pass here; this condition is stricter than the rules. A payload of less than 2000 stored bytes is
   -- within the limit: no compression reduces 500 bytes to one.
   if (pg_catalog.texteq(_state, 'queued') and _token is null and _lease_until is null and _worker is null
-        and not _cancel_requested and (not _scout or _queue is not null)
+        and not _cancel_requested and (not _scout or _serial is not null)
       or pg_catalog.texteq(_state, 'processing') and _token is not null and _lease_until is not null
         and _worker is not null and _settled_token is null and not _scout)
     and _finished_at is null and _max_resets is null and _flags is null and _loses_retries is null
     and pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4le(_attempts, _max_attempts)
     and pg_catalog.int4ge(_max_attempts, 1) and pg_catalog.int4ge(_resets, 0)
     and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
-    and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128))
+    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
     and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
     and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
   then
@@ -72,12 +72,12 @@ begin
         or pg_catalog.boolne(_token is null, _lease_until is null) or pg_catalog.boolne(_token is null, _worker is null)
       then 'leased_iff_processing'
     when pg_catalog.int4gt(pg_catalog.octet_length(_payload::pg_catalog.text), 1048576) then 'payload_size'
-    when pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
+    when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
-    when _scout and not (_queue is not null
+    when _scout and not (_serial is not null
                          and (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'errored')))
-      then 'scouts_for_queues'
+      then 'scouts_for_serials'
     when _settled_token is not null and pg_catalog.texteq(_state, 'processing') then 'settled_unless_processing'
     when pg_catalog.texteq(_task, '') or pg_catalog.int4gt(pg_catalog.length(_task), 128) then 'task_length'
   end;
@@ -96,7 +96,7 @@ create table {schema}.live (
   id bigint generated always as identity,
   task text not null,
   payload json not null default '{}',
-  queue text,
+  serial text,
   priority int not null default 0,
   run_at timestamptz not null default now(),
   state text not null default 'queued',
@@ -135,7 +135,7 @@ create table {schema}.live (
   last_error text,
   constraint live_pkey primary key (id),
   constraint lawful check ({schema}.is_lawful(
-    task, payload, queue, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker,
+    task, payload, serial, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker,
     lease_until, finished_at, cancel_requested, loses_retries, scout))
 ) with (
   -- Room for the row that a claim writes: on the same page, its log record has one page instead of two and leaves out what is
@@ -151,16 +151,16 @@ create unique index live_key on {schema}.live (key) where key is not null;
 
 -- The paths of a claim. The literal 2 is lifecycle.QUARANTINE_AFTER: an ordinary claim does not see suspects.
 create index live_ready on {schema}.live (priority, run_at, id)
-  where state in ('queued', 'errored') and queue is null and resets < 2;
+  where state in ('queued', 'errored') and serial is null and resets < 2;
 -- The jobs of one task, for workers that lack others. Its predicate is that of live_ready in other words: PostgreSQL then cannot
 -- plan a statement written for this index over that one, whatever the statistics of tasks are.
 create index live_by_task on {schema}.live (task, priority, run_at, id)
-  where state <> 'processing' and state <> 'failed' and queue is null and resets < 2;
+  where state <> 'processing' and state <> 'failed' and serial is null and resets < 2;
 create index live_scouts on {schema}.live (priority, run_at, id)
   where scout and state in ('queued', 'errored') and resets < 2;
--- The task comes before the priority: one step passes over all jobs of another task in a queue.
-create index live_in_queue on {schema}.live (queue, task, priority, run_at, id)
-  where state in ('queued', 'errored') and queue is not null and resets < 2;
+-- The task comes before the priority: one step passes over all jobs of another task with the same key.
+create index live_in_serial on {schema}.live (serial, task, priority, run_at, id)
+  where state in ('queued', 'errored') and serial is not null and resets < 2;
 create index live_suspects on {schema}.live (priority, run_at, id)
   where state in ('queued', 'errored') and resets >= 2;
 
@@ -176,12 +176,12 @@ create index live_errors on {schema}.live (id) where last_error is not null;
 -- A place in the order in which jobs are claimed.
 create type {schema}.place as (priority int, run_at timestamptz, id bigint);
 
-create type {schema}.queue_heads as (heads bigint[], names text[], unfinished boolean);
+create type {schema}.serial_heads as (heads bigint[], names text[], unfinished boolean);
 
 -- How one attempt ends, decided while its row was locked. `payload`: what is left of a batch replaces the payload. `outcome`:
 -- the attempt leaves an entry in `tries`, with this outcome; NULL: it leaves none.
 create type {schema}.verdict as (
-  id bigint, token uuid, queue text, state text, attempts int, resets int, epoch bigint, settled_token uuid,
+  id bigint, token uuid, serial text, state text, attempts int, resets int, epoch bigint, settled_token uuid,
   delay double precision, error text, result text, payload text, outcome text, error_class text);
 
 -- One job of `add_jobs`.
@@ -189,11 +189,11 @@ create type {schema}.job_spec as (
   identifier text, payload json, queue_name text, run_at timestamptz, max_attempts int, job_key text, priority int,
   flags text[]);
 
--- A named queue, from the first claim of one of its jobs on. It is free if and only if holder_id is null.
--- `absorbed`: some of its waiting jobs are no scouts any more (functions/queues.sql), so freeing the queue must leave a hint:
+-- A serial key, from the first claim of one of its jobs on. It is free if and only if holder_id is null.
+-- `absorbed`: some of its waiting jobs are no scouts any more (functions/serials.sql), so freeing the queue must leave a hint:
 -- where in the order, and when, to look for its next job.
--- A paused queue is held by the job that holds it, and then by the pair (-1, the nil uuid): functions/operate.sql.
-create table {schema}.queues (
+-- A paused serial key is held by the job that holds it, and then by the pair (-1, the nil uuid): functions/operate.sql.
+create table {schema}.serials (
   name text primary key,
   holder_id bigint,
   holder_token uuid,
@@ -209,7 +209,7 @@ create table {schema}.queues (
   constraint held_if_paused check (paused_at is null or holder_id is not null)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
-create index queues_hinted on {schema}.queues (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
+create index serials_hinted on {schema}.serials (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
 
 -- Paused tasks.
 create table {schema}.pauses (
@@ -266,7 +266,7 @@ create table {schema}.history (
   id bigint not null,
   task text not null,
   payload json not null,
-  queue text,
+  serial text,
   priority int not null,
   run_at timestamptz not null,
   state text not null,
@@ -309,7 +309,7 @@ create index history_default_finished on {schema}.history_default (finished_at);
 -- Live jobs, for people; also what add_job returns. The first sixteen columns are graphile-worker's.
 create view {schema}.jobs as
 select
-  id, queue as queue_name, task as task_identifier, payload, priority, run_at, attempts, max_attempts, last_error,
+  id, serial as queue_name, task as task_identifier, payload, priority, run_at, attempts, max_attempts, last_error,
   created_at, updated_at, key,
   case when state = 'processing' then started_at end as locked_at,
   worker as locked_by, revision, flags,
@@ -319,12 +319,12 @@ from {schema}.live;
 
 -- Live jobs and the history, with the same columns.
 create view {schema}.everything as
-select id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+select id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
   last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::json as result,
   coalesce(worker, last_worker) as last_worker, progress, progress_text
 from {schema}.live
 union all
-select id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+select id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
   last_error, revision, created_at, updated_at, started_at, finished_at, null, cancel_requested, result, worker,
   null, null
 from {schema}.history;

@@ -21,7 +21,7 @@ CREATE TABLE stowhand_jobs (
     task TEXT NOT NULL,
     payload TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'queued',
-    queue TEXT,
+    serial TEXT,
     priority INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -71,7 +71,7 @@ CREATE TABLE stowhand_jobs (
     -- SQLite stores a value of any type in a column of any type: one such row would stop every reader of it.
     CONSTRAINT task_is_text CHECK (typeof(task) = 'text'),
     CONSTRAINT payload_is_text CHECK (typeof(payload) = 'text'),
-    CONSTRAINT queue_is_text CHECK (queue IS NULL OR typeof(queue) = 'text'),
+    CONSTRAINT serial_is_text CHECK (serial IS NULL OR typeof(serial) = 'text'),
     CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
     CONSTRAINT flags_are_an_array CHECK (flags IS NULL OR (typeof(flags) = 'text' AND flags GLOB '[[]*]')),
     CONSTRAINT attempts_are_whole CHECK (typeof(attempts) = 'integer' AND typeof(max_attempts) = 'integer'),
@@ -94,16 +94,16 @@ CREATE UNIQUE INDEX stowhand_jobs_key ON stowhand_jobs (key) WHERE key IS NOT NU
 -- A waiting job is in exactly one of these three. Task first: a claim never passes over a million jobs of tasks that a worker
 -- lacks. Priority before run_at: nor over a million jobs of one priority that are not due.
 CREATE INDEX stowhand_jobs_ready ON stowhand_jobs (task, priority, run_at, id)
-    WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2;
-CREATE INDEX stowhand_jobs_serial ON stowhand_jobs (queue, task, priority, run_at, id)
-    WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2;
+    WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2;
+CREATE INDEX stowhand_jobs_serial ON stowhand_jobs (serial, task, priority, run_at, id)
+    WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2;
 CREATE INDEX stowhand_jobs_suspect ON stowhand_jobs (priority, run_at, id)
     WHERE state IN ('queued', 'errored') AND resets >= 2;
 
 CREATE INDEX stowhand_jobs_running ON stowhand_jobs (token) WHERE state = 'processing';
--- The guarantee that a queue is serial.
-CREATE UNIQUE INDEX stowhand_jobs_one_per_queue ON stowhand_jobs (queue)
-    WHERE state = 'processing' AND queue IS NOT NULL;
+-- The guarantee that one job of a serial key runs at a time.
+CREATE UNIQUE INDEX stowhand_jobs_one_per_serial ON stowhand_jobs (serial)
+    WHERE state = 'processing' AND serial IS NOT NULL;
 
 CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_at IS NOT NULL;
 
@@ -111,11 +111,11 @@ CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_
 CREATE INDEX stowhand_jobs_failed ON stowhand_jobs (finished_at) WHERE state = 'failed';
 CREATE INDEX stowhand_jobs_troubled ON stowhand_jobs (state, task) WHERE state IN ('errored', 'failed');
 
--- Paused queues.
+-- Paused serial keys.
 CREATE TABLE stowhand_paused (
-    queue TEXT PRIMARY KEY,
+    serial TEXT PRIMARY KEY,
     since INTEGER NOT NULL,
-    CONSTRAINT queue_is_text CHECK (typeof(queue) = 'text' AND length(queue) BETWEEN 1 AND 128)
+    CONSTRAINT serial_is_text CHECK (typeof(serial) = 'text' AND length(serial) BETWEEN 1 AND 128)
 ) WITHOUT ROWID;
 
 -- Paused tasks.
@@ -125,72 +125,72 @@ CREATE TABLE stowhand_pauses (
     CONSTRAINT task_is_text CHECK (typeof(task) = 'text' AND length(task) BETWEEN 1 AND 128)
 ) WITHOUT ROWID;
 
--- The next job of each (queue, task), so that a claim reads as many rows as it takes, however many and long the queues are.
+-- The next job of each (serial, task), so that a claim reads as many rows as it takes, however many and long the serial keys are.
 -- A head is searched for again only when recheck_at has come:
 --   busy                   a job of the queue runs, or the queue is paused
 --   priority, run_at, id   the first job that was due at the last search; NULL: none was
 --   recheck_at             when a better one may be due; NULL: not before something changes
 CREATE TABLE stowhand_heads (
-    queue TEXT NOT NULL,
+    serial TEXT NOT NULL,
     task TEXT NOT NULL,
     busy INTEGER NOT NULL,
     priority INTEGER,
     run_at INTEGER,
     id INTEGER,
     recheck_at INTEGER,
-    PRIMARY KEY (queue, task)
+    PRIMARY KEY (serial, task)
 ) WITHOUT ROWID;
 
-CREATE INDEX stowhand_heads_free ON stowhand_heads (task, priority, run_at, id, queue)
+CREATE INDEX stowhand_heads_free ON stowhand_heads (task, priority, run_at, id, serial)
     WHERE busy = 0 AND id IS NOT NULL;
 CREATE INDEX stowhand_heads_recheck ON stowhand_heads (recheck_at) WHERE busy = 0 AND recheck_at IS NOT NULL;
 
 -- Triggers keep the heads, so that no statement, ours or a person's, can forget them.
-CREATE TRIGGER stowhand_head_inserted AFTER INSERT ON stowhand_jobs WHEN NEW.queue IS NOT NULL
+CREATE TRIGGER stowhand_head_inserted AFTER INSERT ON stowhand_jobs WHEN NEW.serial IS NOT NULL
 BEGIN
-    INSERT INTO stowhand_heads (queue, task, busy, recheck_at)
-    SELECT NEW.queue, NEW.task, EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE queue = NEW.queue AND state = 'processing'
-    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = NEW.queue), NEW.run_at
+    INSERT INTO stowhand_heads (serial, task, busy, recheck_at)
+    SELECT NEW.serial, NEW.task, EXISTS (
+        SELECT 1 FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
+    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial), NEW.run_at
     WHERE true
-    ON CONFLICT (queue, task) DO UPDATE SET recheck_at = excluded.recheck_at
+    ON CONFLICT (serial, task) DO UPDATE SET recheck_at = excluded.recheck_at
     WHERE recheck_at IS NULL OR recheck_at > excluded.recheck_at;
 END;
 
 CREATE TRIGGER stowhand_head_updated
-AFTER UPDATE OF state, queue, task, priority, run_at, resets ON stowhand_jobs
-WHEN OLD.queue IS NOT NULL OR NEW.queue IS NOT NULL
+AFTER UPDATE OF state, serial, task, priority, run_at, resets ON stowhand_jobs
+WHEN OLD.serial IS NOT NULL OR NEW.serial IS NOT NULL
 BEGIN
     UPDATE stowhand_heads SET busy = EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE queue = OLD.queue AND state = 'processing'
-    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = OLD.queue)
-    WHERE queue = OLD.queue AND OLD.state <> NEW.state;
-    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE queue = OLD.queue AND task = OLD.task;
-    INSERT INTO stowhand_heads (queue, task, busy, recheck_at)
-    SELECT NEW.queue, NEW.task, EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE queue = NEW.queue AND state = 'processing'
-    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = NEW.queue), -62135596800000000
-    WHERE NEW.queue IS NOT NULL AND NEW.state IN ('queued', 'errored')
-    ON CONFLICT (queue, task) DO UPDATE SET recheck_at = excluded.recheck_at;
+        SELECT 1 FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
+    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
+    WHERE serial = OLD.serial AND OLD.state <> NEW.state;
+    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE serial = OLD.serial AND task = OLD.task;
+    INSERT INTO stowhand_heads (serial, task, busy, recheck_at)
+    SELECT NEW.serial, NEW.task, EXISTS (
+        SELECT 1 FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
+    ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial), -62135596800000000
+    WHERE NEW.serial IS NOT NULL AND NEW.state IN ('queued', 'errored')
+    ON CONFLICT (serial, task) DO UPDATE SET recheck_at = excluded.recheck_at;
 END;
 
-CREATE TRIGGER stowhand_head_deleted AFTER DELETE ON stowhand_jobs WHEN OLD.queue IS NOT NULL
+CREATE TRIGGER stowhand_head_deleted AFTER DELETE ON stowhand_jobs WHEN OLD.serial IS NOT NULL
 BEGIN
-    UPDATE stowhand_heads SET busy = EXISTS (SELECT 1 FROM stowhand_paused WHERE queue = OLD.queue)
-    WHERE queue = OLD.queue AND OLD.state = 'processing';
-    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE queue = OLD.queue AND task = OLD.task;
+    UPDATE stowhand_heads SET busy = EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
+    WHERE serial = OLD.serial AND OLD.state = 'processing';
+    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE serial = OLD.serial AND task = OLD.task;
 END;
 
 CREATE TRIGGER stowhand_queue_paused AFTER INSERT ON stowhand_paused
 BEGIN
-    UPDATE stowhand_heads SET busy = 1 WHERE queue = NEW.queue;
+    UPDATE stowhand_heads SET busy = 1 WHERE serial = NEW.serial;
 END;
 
-CREATE TRIGGER stowhand_queue_resumed AFTER DELETE ON stowhand_paused
+CREATE TRIGGER stowhand_serial_resumed AFTER DELETE ON stowhand_paused
 BEGIN
     UPDATE stowhand_heads SET busy = EXISTS (
-        SELECT 1 FROM stowhand_jobs WHERE queue = OLD.queue AND state = 'processing'
-    ) WHERE queue = OLD.queue;
+        SELECT 1 FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
+    ) WHERE serial = OLD.serial;
 END;
 
 -- Jobs that completed or were canceled.
@@ -199,7 +199,7 @@ CREATE TABLE stowhand_history (
     task TEXT NOT NULL,
     payload TEXT NOT NULL,
     state TEXT NOT NULL,
-    queue TEXT,
+    serial TEXT,
     priority INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     attempts INTEGER NOT NULL,
@@ -299,13 +299,13 @@ END;
 
 -- Jobs as everybody may see them: no tokens.
 CREATE VIEW stowhand_live AS
-SELECT id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+SELECT id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL AS result,
     coalesce(worker, last_worker) AS last_worker, progress, progress_text
 FROM stowhand_jobs;
 
 CREATE VIEW stowhand_past AS
-SELECT id, task, payload, state, queue, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+SELECT id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, finished_at, NULL AS worker, cancel_requested, result,
     last_worker, NULL AS progress, NULL AS progress_text
 FROM stowhand_history;

@@ -25,36 +25,36 @@ WHERE id IN (
 -- name: next_task
 -- One step of a loose scan over the tasks that have something waiting.
 SELECT task FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2 AND task > :task
+WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2 AND task > :task
 ORDER BY task LIMIT 1
 
 -- name: next_level
 -- The next priority of a task, and when its first job is due: if that one is not, none of this priority is.
 SELECT priority, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2 AND task = :task AND priority > :priority
+WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2 AND task = :task AND priority > :priority
 ORDER BY priority, run_at LIMIT 1
 
 -- name: due
 SELECT priority, run_at, id, NULL FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
+WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2
     AND task = :task AND priority = :priority AND run_at <= :now
 ORDER BY run_at, id
 
 -- name: due_and_allowed
 SELECT priority, run_at, id, NULL FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND queue IS NULL AND resets < 2
+WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2
     AND task = :task AND priority = :priority AND run_at <= :now
     AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
 ORDER BY run_at, id
 
 -- name: due_suspects
-SELECT priority, run_at, id, queue FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_suspect
+SELECT priority, run_at, id, serial FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_suspect
 WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
     AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
-    AND (queue IS NULL OR NOT EXISTS (
-        SELECT 1 FROM stowhand_jobs AS running WHERE running.queue = job.queue AND running.state = 'processing'
-    ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.queue = job.queue))
+    AND (serial IS NULL OR NOT EXISTS (
+        SELECT 1 FROM stowhand_jobs AS running WHERE running.serial = job.serial AND running.state = 'processing'
+    ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.serial = job.serial))
     AND task NOT IN (SELECT task FROM stowhand_pauses)
 ORDER BY priority, run_at, id
 
@@ -72,47 +72,47 @@ WHERE busy = 0 AND id IS NOT NULL AND task > :task
 ORDER BY task LIMIT 1
 
 -- name: heads
-SELECT priority, run_at, id, queue FROM stowhand_heads INDEXED BY stowhand_heads_free
+SELECT priority, run_at, id, serial FROM stowhand_heads INDEXED BY stowhand_heads_free
 WHERE busy = 0 AND id IS NOT NULL AND task = :task
 ORDER BY priority, run_at, id
 
 -- name: first_allowed
--- Behind a head whose flag is forbidden the next job of the queue may be claimed.
-SELECT priority, run_at, id, queue FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
-WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
-    AND queue = :queue AND task = :task AND run_at <= :now
+-- Behind a head whose flag is forbidden the next job of the key may be claimed.
+SELECT priority, run_at, id, serial FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
+WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2
+    AND serial = :serial AND task = :task AND run_at <= :now
     AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
 ORDER BY priority, run_at, id LIMIT 1
 
 -- name: heads_to_recheck
-SELECT queue, task FROM stowhand_heads INDEXED BY stowhand_heads_recheck
+SELECT serial, task FROM stowhand_heads INDEXED BY stowhand_heads_recheck
 WHERE busy = 0 AND recheck_at IS NOT NULL AND recheck_at <= :now
 LIMIT :limit
 
 -- name: next_serial_level
 SELECT priority, run_at, id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
-WHERE state IN ('queued', 'errored') AND queue IS NOT NULL AND resets < 2
-    AND queue = :queue AND task = :task AND priority > :priority
+WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2
+    AND serial = :serial AND task = :task AND priority > :priority
 ORDER BY priority, run_at, id LIMIT 1
 
 -- name: set_head
 UPDATE stowhand_heads SET priority = :priority, run_at = :run_at, id = :id, recheck_at = :recheck_at
-WHERE queue = :queue AND task = :task
+WHERE serial = :serial AND task = :task
 
 -- name: drop_head
-DELETE FROM stowhand_heads WHERE queue = :queue AND task = :task
+DELETE FROM stowhand_heads WHERE serial = :serial AND task = :task
 
 -- name: first_head
--- When the first head is or may become due: exact, but for those marked with the floor. A resumed queue will be heard of.
+-- When the first head is or may become due: exact, but for those marked with the floor. A resumed key will be heard of.
 SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
-WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND queue NOT IN (SELECT queue FROM stowhand_paused)
+WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND serial NOT IN (SELECT serial FROM stowhand_paused)
     AND task NOT IN (SELECT task FROM stowhand_pauses)
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 
 -- name: unknown_heads
--- The floor says: something changed, look yourself. At rest those are the heads of busy queues.
-SELECT queue, task FROM stowhand_heads
-WHERE recheck_at = -62135596800000000 AND queue NOT IN (SELECT queue FROM stowhand_paused)
+-- The floor says: something changed, look yourself. At rest those are the heads of busy serial keys.
+SELECT serial, task FROM stowhand_heads
+WHERE recheck_at = -62135596800000000 AND serial NOT IN (SELECT serial FROM stowhand_paused)
     AND task NOT IN (SELECT task FROM stowhand_pauses)
     AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
 

@@ -2,7 +2,7 @@
 -- (id, token) guards every write all the same.
 
 -- name: held
-SELECT id, token, task, queue, worker, attempts, max_attempts, resets, max_resets, cancel_requested, loses_retries
+SELECT id, token, task, serial, worker, attempts, max_attempts, resets, max_resets, cancel_requested, loses_retries
 FROM stowhand_jobs WHERE id = :id AND token = :token AND state = 'processing'
 
 -- name: complete

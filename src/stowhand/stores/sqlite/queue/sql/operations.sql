@@ -1,10 +1,10 @@
 -- What operators ask.
 
 -- name: pause
-INSERT INTO stowhand_paused (queue, since) VALUES (:queue, :now) ON CONFLICT (queue) DO NOTHING
+INSERT INTO stowhand_paused (serial, since) VALUES (:serial, :now) ON CONFLICT (serial) DO NOTHING
 
 -- name: resume
-DELETE FROM stowhand_paused WHERE queue = :queue
+DELETE FROM stowhand_paused WHERE serial = :serial
 
 -- name: pause_task
 INSERT INTO stowhand_pauses (task, since) VALUES (:task, :now) ON CONFLICT (task) DO NOTHING

@@ -1,4 +1,4 @@
-"""Named queues: one after another, whatever happens to the one."""
+"""Serial keys: one after another, whatever happens to the one."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stowhand.jobs.lifecycle import COMPLETED
 from tests.contract.needs import needs
 from tests.contract.store_harness import CANCELED, ERRORED, FAILED, SNOOZED, StoreHarness
 
-pytestmark = needs("queues")
+pytestmark = needs("serials")
 
 
 async def test_a_claim_takes_at_most_one_job_of_a_queue(harness: StoreHarness) -> None:
-    head = await harness.add(queue="q")
-    await harness.add(queue="q")
+    head = await harness.add(serial="q")
+    await harness.add(serial="q")
     free = [await harness.add() for _ in range(2)]
     claims = await harness.claim(10)
     assert [claim.lease.job_id for claim in claims] == [head.id, *(job.id for job in free)]
 
 
 async def test_a_running_job_blocks_its_queue_and_no_other(harness: StoreHarness) -> None:
-    await harness.add(queue="q")
+    await harness.add(serial="q")
     await harness.take()
-    await harness.add(queue="q")
-    other = await harness.add(queue="other")
+    await harness.add(serial="q")
+    other = await harness.add(serial="other")
     free = await harness.add()
     claims = await harness.claim(10)
     assert [claim.lease.job_id for claim in claims] == [other.id, free.id]
@@ -36,18 +36,18 @@ async def test_a_running_job_blocks_its_queue_and_no_other(harness: StoreHarness
 
 async def test_five_queues_run_five_jobs_at_once(harness: StoreHarness) -> None:
     for number in range(5):
-        await harness.add(queue=f"q{number}")
-        await harness.add(queue=f"q{number}")
+        await harness.add(serial=f"q{number}")
+        await harness.add(serial=f"q{number}")
     claims = await harness.claim(10)
-    assert {claim.queue for claim in claims} == {"q0", "q1", "q2", "q3", "q4"}
+    assert {claim.serial for claim in claims} == {"q0", "q1", "q2", "q3", "q4"}
     assert len(claims) == 5
 
 
 async def test_a_queue_runs_by_priority_then_run_time_then_id(harness: StoreHarness) -> None:
-    third = await harness.add(queue="q")
-    second = await harness.add(queue="q", run_at=harness.now - timedelta(seconds=5))
-    fourth = await harness.add(queue="q")
-    first = await harness.add(queue="q", priority=-1)
+    third = await harness.add(serial="q")
+    second = await harness.add(serial="q", run_at=harness.now - timedelta(seconds=5))
+    fourth = await harness.add(serial="q")
+    first = await harness.add(serial="q", priority=-1)
     order = []
     for _ in range(4):
         lease = await harness.take()
@@ -93,9 +93,9 @@ FREEING: dict[str, Callable[[StoreHarness, Lease], Awaitable[None]]] = {
 
 @pytest.mark.parametrize("how", ["complete", "retry", "fail", "snooze", "cancel", *FREEING])
 async def test_whatever_ends_a_job_frees_its_queue(harness: StoreHarness, how: str) -> None:
-    await harness.add(queue="q")
+    await harness.add(serial="q")
     lease = await harness.take()
-    following = await harness.add(queue="q")
+    following = await harness.add(serial="q")
     assert list(await harness.claim()) == []
     if how in FREEING:
         await FREEING[how](harness, lease)
@@ -105,19 +105,19 @@ async def test_whatever_ends_a_job_frees_its_queue(harness: StoreHarness, how: s
 
 
 async def test_a_zombie_does_not_free_the_queue_of_the_next_holder(harness: StoreHarness) -> None:
-    await harness.add(queue="q")
+    await harness.add(serial="q")
     zombie = await harness.take()
     await harness.lose(zombie)
     await harness.take()
-    await harness.add(queue="q")
+    await harness.add(serial="q")
     await harness.settle(zombie)
     await harness.heartbeats.release([zombie])
     assert list(await harness.claim()) == []
 
 
 async def test_an_errored_head_that_waits_for_its_retry_does_not_block_the_queue(harness: StoreHarness) -> None:
-    head = await harness.in_state(State.ERRORED, queue="q")
-    following = await harness.add(queue="q")
+    head = await harness.in_state(State.ERRORED, serial="q")
+    following = await harness.add(serial="q")
     assert (await harness.take()).job_id == following.id
     await harness.pass_time(60)
     assert list(await harness.claim()) == []
@@ -125,45 +125,45 @@ async def test_an_errored_head_that_waits_for_its_retry_does_not_block_the_queue
 
 
 async def test_a_head_in_the_future_does_not_block_the_queue(harness: StoreHarness) -> None:
-    await harness.add(queue="q", priority=-9, run_at=harness.now + timedelta(seconds=9))
-    following = await harness.add(queue="q")
+    await harness.add(serial="q", priority=-9, run_at=harness.now + timedelta(seconds=9))
+    following = await harness.add(serial="q")
     assert (await harness.take()).job_id == following.id
 
 
 async def test_a_head_of_a_task_that_nobody_asked_for_does_not_block_the_queue(harness: StoreHarness) -> None:
-    await harness.add("unknown", queue="q")
-    following = await harness.add("known", queue="q")
+    await harness.add("unknown", serial="q")
+    following = await harness.add("known", serial="q")
     assert (await harness.take(tasks=("known",))).job_id == following.id
 
 
 async def test_a_flagged_head_does_not_block_the_queue(harness: StoreHarness) -> None:
-    await harness.add(queue="q", flags=("heavy",))
-    following = await harness.add(queue="q")
+    await harness.add(serial="q", flags=("heavy",))
+    following = await harness.add(serial="q")
     assert (await harness.take(forbidden_flags=("heavy",))).job_id == following.id
 
 
 async def test_a_failed_head_does_not_block_the_queue(harness: StoreHarness) -> None:
-    await harness.in_state(State.FAILED, queue="q")
-    following = await harness.add(queue="q")
+    await harness.in_state(State.FAILED, serial="q")
+    following = await harness.add(serial="q")
     assert (await harness.take()).job_id == following.id
 
 
 async def test_a_waiting_suspect_does_not_block_its_queue(harness: StoreHarness) -> None:
-    await harness.make_suspect(queue="q")
-    following = await harness.add(queue="q")
+    await harness.make_suspect(serial="q")
+    following = await harness.add(serial="q")
     assert (await harness.take()).job_id == following.id
 
 
 async def test_a_running_suspect_blocks_its_queue(harness: StoreHarness) -> None:
-    await harness.make_suspect(queue="q")
+    await harness.make_suspect(serial="q")
     await harness.take(suspects=True)
-    await harness.add(queue="q")
+    await harness.add(serial="q")
     assert list(await harness.claim(10)) == []
 
 
 async def test_a_suspect_waits_while_its_queue_is_taken(harness: StoreHarness) -> None:
-    suspect = await harness.make_suspect(queue="q")
-    await harness.add(queue="q")
+    suspect = await harness.make_suspect(serial="q")
+    await harness.add(serial="q")
     lease = await harness.take()
     assert list(await harness.claim(suspects=True)) == []
     await harness.settle(lease)
@@ -172,14 +172,14 @@ async def test_a_suspect_waits_while_its_queue_is_taken(harness: StoreHarness) -
 
 async def test_a_running_job_that_moved_to_history_leaves_nothing_of_its_queue_behind(harness: StoreHarness) -> None:
     for _ in range(3):
-        await harness.add(queue="q")
+        await harness.add(serial="q")
         await harness.settle(await harness.take())
     assert list(await harness.claim()) == []
 
 
 async def test_a_key_update_may_move_a_waiting_job_to_another_queue(harness: StoreHarness) -> None:
-    await harness.add(queue="q")
+    await harness.add(serial="q")
     await harness.take()
-    moved = await harness.add(queue="q", key="k")
-    await harness.add(queue="elsewhere", key="k")
+    moved = await harness.add(serial="q", key="k")
+    await harness.add(serial="elsewhere", key="k")
     assert (await harness.take()).job_id == moved.id

@@ -1,4 +1,4 @@
-"""Named queues under many hands, and the bookkeeping that finds the next one."""
+"""Serial keys under many hands, and the bookkeeping that finds the next one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import ask, claim, maintain, take
 
-# Every waiting job of a free queue can be found: by itself, or by its queue's hint, no later than it is due.
+# Every waiting job of a free serial key can be found: by itself, or by its serial key's hint, no later than it is due.
 UNFINDABLE = """
-    select j.id from stowhand.live j left join stowhand.queues q on q.name = j.queue
-    where j.queue is not null and j.state in ('queued', 'errored') and j.resets < 2 and not j.scout
+    select j.id from stowhand.live j left join stowhand.serials q on q.name = j.serial
+    where j.serial is not null and j.state in ('queued', 'errored') and j.resets < 2 and not j.scout
       and (q.name is null or (q.holder_id is null and (
         q.hint_run_at is null or q.hint_run_at > greatest(j.run_at, now()))))
 """
 # A queue is held if and only if its holder is processing under that very token.
 WRONGLY_HELD = """
-    select q.name from stowhand.queues q
-    left join stowhand.live j on j.id = q.holder_id and j.token = q.holder_token and j.queue = q.name
+    select q.name from stowhand.serials q
+    left join stowhand.live j on j.id = q.holder_id and j.token = q.holder_token and j.serial = q.name
     where q.holder_id is not null and j.id is null
     union all
-    select j.queue from stowhand.live j left join stowhand.queues q on q.holder_id = j.id and q.name = j.queue
-    where j.queue is not null and j.state = 'processing' and q.name is null
+    select j.serial from stowhand.live j left join stowhand.serials q on q.holder_id = j.id and q.name = j.serial
+    where j.serial is not null and j.state = 'processing' and q.name is null
 """
 RETRY_AT_ONCE = Settlement(State.ERRORED, Ended.RETRY, delay=0.0, error="again")
 
@@ -41,7 +41,7 @@ RETRY_AT_ONCE = Settlement(State.ERRORED, Ended.RETRY, delay=0.0, error="again")
 def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, run: Any) -> None:
     async def race() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(6)]
-        await stores[0].jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 4}") for number in range(120))
+        await stores[0].jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 4}") for number in range(120))
         running: Counter[str] = Counter()
         ended: dict[str, list[int]] = {}
 
@@ -49,12 +49,12 @@ def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, r
             while await store.next_due(None) is not None:
                 claims = await claim(store, 3)
                 for each in claims:
-                    running[each.queue or ""] += 1
-                    assert running[each.queue or ""] == 1, f"two jobs of {each.queue} at once"
-                    ended.setdefault(each.queue or "", []).append(each.lease.job_id)
+                    running[each.serial or ""] += 1
+                    assert running[each.serial or ""] == 1, f"two jobs of {each.serial} at once"
+                    ended.setdefault(each.serial or "", []).append(each.lease.job_id)
                 await asyncio.sleep(0)
                 for each in claims:
-                    running[each.queue or ""] -= 1
+                    running[each.serial or ""] -= 1
                 verdicts = await store.settle([(each.lease, COMPLETED) for each in claims])
                 assert set(verdicts) <= {Verdict.SETTLED}
 
@@ -69,10 +69,10 @@ def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, r
 @pytest.mark.usefixtures("patient_claims")
 def test_one_claim_finds_what_is_behind_all_the_jobs_of_a_busy_queue(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(3000))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(3000))
         first = await take(store)
         assert first.job_id == ids[0]
-        behind = await store.jobs.enqueue_many(NewJob(task="t", queue=name) for name in ("z", "a", "z", "m"))
+        behind = await store.jobs.enqueue_many(NewJob(task="t", serial=name) for name in ("z", "a", "z", "m"))
         claims = [*await claim(store, 1), *await claim(store, 5)]
         assert [each.lease.job_id for each in claims] == [behind[0], behind[1], behind[3]]
         assert sql("select count(*) from stowhand.live where scout") == [(3000,)], "so few names need no bookkeeping"
@@ -86,11 +86,11 @@ def test_one_claim_finds_what_is_behind_all_the_jobs_of_a_busy_queue(store: Post
 
 def test_jobs_behind_many_busy_queues_are_passed_once_and_found_again(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 150}") for number in range(3000))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 150}") for number in range(3000))
         held = await claim(store, 150)
         assert len(held) == 150
         # Behind all of them: another queue's job, and passing them has to come to an end.
-        (other,) = await store.jobs.enqueue_many([NewJob(task="t", queue="other")])
+        (other,) = await store.jobs.enqueue_many([NewJob(task="t", serial="other")])
         found: list[int] = []
         while not found:
             found = [each.lease.job_id for each in await claim(store, 5)]
@@ -111,7 +111,7 @@ def test_the_scouts_of_a_free_queue_are_never_absorbed(store: PostgresStore, sql
     """A claim saw the queue held, then its holder settled: the hint was left before, so these must stay scouts."""
 
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(3))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(3))
         await store.settle([(await take(store), COMPLETED)])
         sql("select stowhand.absorb(%s::bigint[], '{}')", ids)
         assert sql("select bool_and(scout), count(*) from stowhand.live") == [(True, 2)]
@@ -123,11 +123,11 @@ def test_the_scouts_of_a_free_queue_are_never_absorbed(store: PostgresStore, sql
 
 def test_an_absorbed_job_in_the_future_is_found_when_it_is_due(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        await store.jobs.enqueue(NewJob(task="t", queue="q"))
+        await store.jobs.enqueue(NewJob(task="t", serial="q"))
         first = await take(store)
-        later = await store.jobs.enqueue(NewJob(task="t", queue="q", priority=-5, delay=0.3))
+        later = await store.jobs.enqueue(NewJob(task="t", serial="q", priority=-5, delay=0.3))
         sql("update stowhand.live set scout = false where id = %s", later.id)
-        sql("update stowhand.queues set absorbed = true")
+        sql("update stowhand.serials set absorbed = true")
         await store.settle([(first, COMPLETED)])
         assert sql(UNFINDABLE) == []
         async with asyncio.timeout(25):
@@ -150,7 +150,7 @@ async def end(store: PostgresStore, heartbeats: Heartbeats, leases: Sequence[Lea
 
 
 async def go_on(store: PostgresStore, leases: list[Lease], limit: int) -> list[Lease]:
-    """The same, each queue going on to its next job in the same call, up to the limit: the leases of these."""
+    """The same, each serial key going on to its next job in the same call, up to the limit: the leases of these."""
     settle_and_claim = store.capabilities.settle_and_claim
     assert settle_and_claim is not None
     following: list[Lease] = []
@@ -163,7 +163,7 @@ async def go_on(store: PostgresStore, leases: list[Lease], limit: int) -> list[L
 
 @pytest.fixture
 def always_too_many_names(sql: Sql) -> Iterator[None]:
-    """Claims absorb scouts, as among more than a hundred queues."""
+    """Claims absorb scouts, as among more than a hundred serial keys."""
     signature = "stowhand.walk_names(text[], text[], timestamptz, text[], int, int, timestamptz, bigint)"
     ((source,),) = sql(f"select pg_get_functiondef('{signature}'::regprocedure)")
     sql(f"drop function {signature}")
@@ -186,7 +186,7 @@ def test_after_any_sequence_of_calls_every_waiting_job_can_be_found(postgres_url
 
 
 def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
-    """Random calls of four stores at once, with many jobs in few queues."""
+    """Random calls of four stores at once, with many jobs in few serial keys."""
 
     async def one(store: PostgresStore, random: random.Random) -> None:
         heartbeats = store.heartbeats()
@@ -194,12 +194,12 @@ def any_sequence(postgres_url: str, sql: Sql, run: Any, seed: int) -> None:
             match random.randrange(7):
                 case 0:
                     await store.jobs.enqueue_many(
-                        NewJob(task=random.choice("tu"), queue=f"q{random.randrange(4)}", priority=random.randrange(3))
+                        NewJob(task=random.choice("tu"), serial=f"q{random.randrange(4)}", priority=random.randrange(3))
                         for _ in range(random.randrange(80))
                     )
                 case 1:
                     await store.jobs.enqueue(
-                        NewJob(task="t", queue=f"q{random.randrange(4)}", key=f"k{random.randrange(3)}")
+                        NewJob(task="t", serial=f"q{random.randrange(4)}", key=f"k{random.randrange(3)}")
                     )
                 case 2:
                     claims = await claim(store, random.randrange(1, 5))
@@ -235,14 +235,14 @@ def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresS
     """Between the look of a sweep and its write, the job may have been settled, and be held by somebody else."""
 
     async def story() -> None:
-        await store.jobs.enqueue(NewJob(task="t", queue="q"))
+        await store.jobs.enqueue(NewJob(task="t", serial="q"))
         stale = await take(store)
         await store.settle([(stale, RETRY_AT_ONCE)])
         current = await take(store)
         pair = f"array[{stale.job_id}::bigint], array['{stale.token}'::uuid]"
         assert sql(f"select * from stowhand.reset({pair}, '{{queued}}', '{{null}}', null, true)") == []
-        sql("select stowhand.free_queues('{q}', now())")
-        assert sql("select holder_token::text from stowhand.queues") == [(current.token,)]
+        sql("select stowhand.free_serials('{q}', now())")
+        assert sql("select holder_token::text from stowhand.serials") == [(current.token,)]
         await store.close()
 
     run(story())
@@ -250,14 +250,14 @@ def test_a_stale_token_neither_resets_a_job_nor_frees_its_queue(store: PostgresS
 
 def test_queue_rows_that_no_job_needs_are_pruned(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        await store.jobs.enqueue_many(NewJob(task="t", queue=name) for name in ("empty", "waiting", "waiting", "held"))
+        await store.jobs.enqueue_many(NewJob(task="t", serial=name) for name in ("empty", "waiting", "waiting", "held"))
         for each in await claim(store, 10):
-            if each.queue != "held":
+            if each.serial != "held":
                 await store.settle([(each.lease, COMPLETED)])
         heartbeats = store.heartbeats()
         await heartbeats.maintain()
         await heartbeats.close()
-        assert sql("select name from stowhand.queues order by name") == [("held",), ("waiting",)]
+        assert sql("select name from stowhand.serials order by name") == [("held",), ("waiting",)]
         await store.close()
 
     run(story())
@@ -267,7 +267,7 @@ LOSE = {
     "deleted": "delete from stowhand.live where state = 'processing'",
     "put back": "update stowhand.live set state = 'queued', token = null, worker = null, lease_until = null"
     " where state = 'processing'",
-    "claimed by hand": "update stowhand.live set token = gen_random_uuid(), queue = 'elsewhere'"
+    "claimed by hand": "update stowhand.live set token = gen_random_uuid(), serial = 'elsewhere'"
     " where state = 'processing'",
 }
 
@@ -277,12 +277,12 @@ def test_a_claim_frees_a_queue_whose_holder_does_not_hold_it(
     store: PostgresStore, sql: Sql, run: Any, how: str
 ) -> None:
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(3))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(3))
         assert (await take(store)).job_id == ids[0]
         sql(LOSE[how])
         expected = ids[0] if how == "put back" else ids[1]
         assert (await take(store)).job_id == expected
-        assert sql("select holder_id from stowhand.queues where name = 'q'") == [(expected,)]
+        assert sql("select holder_id from stowhand.serials where name = 'q'") == [(expected,)]
         assert list(await claim(store)) == []
         await store.close()
 
@@ -292,11 +292,11 @@ def test_a_claim_frees_a_queue_whose_holder_does_not_hold_it(
 @pytest.mark.usefixtures("always_too_many_names")
 def test_maintenance_frees_a_lost_queue_of_which_no_claim_sees_a_job(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue=f"q{number % 2}") for number in range(300))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(300))
         held = await claim(store, 2)
         await claim(store, 5)
         sql("update stowhand.live set scout = false")
-        sql("update stowhand.queues set absorbed = true")
+        sql("update stowhand.serials set absorbed = true")
         sql("delete from stowhand.live where id = %s", held[0].lease.job_id)
         assert list(await claim(store, 5)) == []
         await maintain(store)
@@ -309,12 +309,12 @@ def test_maintenance_frees_a_lost_queue_of_which_no_claim_sees_a_job(store: Post
 
 def test_a_lost_queue_that_is_paused_is_free_when_it_is_resumed(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
         await take(store)
-        await store.operate.pause_queue("q")
+        await store.operate.pause_serial("q")
         sql("delete from stowhand.live where id = %s", ids[0])
         assert list(await claim(store)) == []
-        await store.operate.resume_queue("q")
+        await store.operate.resume_serial("q")
         assert (await take(store)).job_id == ids[1]
         await store.close()
 
@@ -325,11 +325,11 @@ def test_a_lost_queue_whose_row_is_locked_keeps_no_claim_waiting(
     store: PostgresStore, sql: Sql, connection: psycopg.Connection[Any], run: Any
 ) -> None:
     async def story() -> None:
-        ids = await store.jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(2))
+        ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(2))
         await take(store)
         sql("delete from stowhand.live where id = %s", ids[0])
         with connection.transaction():
-            connection.execute("select from stowhand.queues for update")
+            connection.execute("select from stowhand.serials for update")
             assert list(await claim(store)) == []
             await maintain(store)
         assert (await take(store)).job_id == ids[1]
@@ -341,7 +341,7 @@ def test_a_lost_queue_whose_row_is_locked_keeps_no_claim_waiting(
 def test_two_claims_at_once_free_a_lost_queue_for_one_of_them(postgres_url: str, sql: Sql, run: Any) -> None:
     async def story() -> None:
         stores = [PostgresStore(postgres_url) for _ in range(4)]
-        await stores[0].jobs.enqueue_many(NewJob(task="t", queue="q") for _ in range(40))
+        await stores[0].jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(40))
         await take(stores[0])
         for _ in range(15):
             sql("delete from stowhand.live where state = 'processing'")
@@ -356,10 +356,10 @@ def test_two_claims_at_once_free_a_lost_queue_for_one_of_them(postgres_url: str,
 @pytest.mark.parametrize(
     "write",
     [
-        "insert into stowhand.live (task, queue) values ('t', 'new')",
-        "insert into stowhand.live (task) values ('t'); update stowhand.live set queue = 'new'",
-        "insert into stowhand.live (task, queue) values ('t', 'q'); update stowhand.live set queue = 'new'",
-        """insert into stowhand.live (task, queue, state, finished_at) values ('t', 'new', 'failed', now());
+        "insert into stowhand.live (task, serial) values ('t', 'new')",
+        "insert into stowhand.live (task) values ('t'); update stowhand.live set serial = 'new'",
+        "insert into stowhand.live (task, serial) values ('t', 'q'); update stowhand.live set serial = 'new'",
+        """insert into stowhand.live (task, serial, state, finished_at) values ('t', 'new', 'failed', now());
         update stowhand.live set state = 'queued', finished_at = null""",
     ],
 )
@@ -371,7 +371,7 @@ def test_a_job_that_is_written_by_hand_into_a_queue_is_found(
             sql(statement)
         assert sql(UNFINDABLE) == []
         (found,) = await claim(store)
-        assert found.queue == "new"
+        assert found.serial == "new"
         await store.close()
 
     run(story())
@@ -381,10 +381,10 @@ def test_a_job_that_is_taken_out_of_its_queue_by_hand_runs_without_one(
     store: PostgresStore, sql: Sql, run: Any
 ) -> None:
     async def story() -> None:
-        await store.jobs.enqueue(NewJob(task="t", queue="q"))
-        sql("update stowhand.live set queue = null")
+        await store.jobs.enqueue(NewJob(task="t", serial="q"))
+        sql("update stowhand.live set serial = null")
         (found,) = await claim(store)
-        assert found.queue is None
+        assert found.serial is None
         await store.close()
 
     run(story())

@@ -1,4 +1,4 @@
-"""Serial queues served by three processes that are killed again and again: one job at a time, in order, none lost."""
+"""Serial keys served by three processes that are killed again and again: one job at a time, in order, none lost."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_jobs_of_a_queue_run_one_after_the_other_in_order_while_workers_are_kill
         await store.jobs.enqueue_many(
             NewJob(
                 task="in_turn",
-                queue=f"q{n % QUEUES}",
-                payload=f'{{"ledger": "{ledger}", "queue": "q{n % QUEUES}", "number": {n}}}',
+                serial=f"q{n % QUEUES}",
+                payload=f'{{"ledger": "{ledger}", "serial": "q{n % QUEUES}", "number": {n}}}',
             )
             for n in range(QUEUES * JOBS)
         )
@@ -48,7 +48,7 @@ def test_jobs_of_a_queue_run_one_after_the_other_in_order_while_workers_are_kill
         _check(f"q{number}", lines)
 
 
-def _check(queue: str, lines: list[list[str]]) -> None:
+def _check(serial: str, lines: list[list[str]]) -> None:
     running: tuple[str, str] | None = None
     begun: Counter[str] = Counter()
     firsts: list[int] = []
@@ -57,18 +57,18 @@ def _check(queue: str, lines: list[list[str]]) -> None:
             case ["killed", pid]:
                 if running is not None and running[1] == pid:
                     running = None
-            case ["began", name, number, pid] if name == queue:
-                assert running is None, f"{queue}: {number} began in {pid} while {running} was running"
+            case ["began", name, number, pid] if name == serial:
+                assert running is None, f"{serial}: {number} began in {pid} while {running} was running"
                 running = (number, pid)
                 begun[number] += 1
                 if begun[number] == 1:
                     firsts.append(int(number))
-            case ["ended", name, number, pid] if name == queue:
+            case ["ended", name, number, pid] if name == serial:
                 assert running == (number, pid)
                 running = None
     assert len(firsts) == JOBS
     # What died twice is quarantined, and does not hold up the others; it had begun in its turn before.
-    assert firsts == sorted(firsts), f"{queue}: out of order"
+    assert firsts == sorted(firsts), f"{serial}: out of order"
 
 
 def _kill_one(children: list[psutil.Process], ledger: Path) -> None:

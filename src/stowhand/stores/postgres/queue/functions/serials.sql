@@ -1,17 +1,17 @@
--- Named queues. The row in `queues` is the lock: it is taken before a job of the queue is chosen, and it is held until
--- that job leaves processing. (SKIP LOCKED on jobs alone is not serial; measured.) Producers never touch it. A paused queue
+-- Serial keys. The row in `serials` is the lock: it is taken before a job of the key is chosen, and it is held until
+-- that job leaves processing. (SKIP LOCKED on jobs alone is not serial; measured.) Producers never touch it. A paused serial key
 -- is held too: by the pair (-1, the nil uuid), once no job of it runs (operate.sql). To find the
--- next queue without walking millions of jobs behind busy ones:
---   * every row that is written as waiting in a queue is a `scout`, in an index ordered as claims are;
+-- next key without walking millions of jobs behind busy ones:
+--   * every row that is written as waiting with a serial key is a `scout`, in an index ordered as claims are;
 --   * a claim that passes many of them for nothing goes from name to name instead, if the names are few;
---   * if they are many, it absorbs the scouts of queues that are held: they are scouts no more, and the queue's row says
+--   * if they are many, it absorbs the scouts of serial keys that are held: they are scouts no more, and the key's row says
 --     `absorbed`. This happens under the lock of that row;
---   * what frees an absorbed queue computes, in a new statement under that lock, its hint: the place in the order of
+--   * what frees an absorbed serial key computes, in a new statement under that lock, its hint: the place in the order of
 --     its first due job, or of its earliest one. A claim walks scouts and hints merged.
--- So a free queue's waiting job is either a scout, or its queue's hint is no later than that job is due.
+-- So a free serial key's waiting job is either a scout, or its serial key's hint is no later than that job is due.
 --
 -- A lock that names a job is a lock only while that job holds it: a row that was deleted or changed by hand holds nothing.
--- A claim frees such a queue when it comes to it, and maintenance frees the others (`free_lost_queues`).
+-- A claim frees such a key when it comes to it, and maintenance frees the others (`free_lost_serials`).
 
 -- Whether this job is processing under this token.
 create or replace function {schema}.holds(_id bigint, _token uuid) returns boolean
@@ -19,11 +19,11 @@ language sql stable as $$
   select exists (select from {schema}.live j where j.id = _id and j.token = _token)
 $$;
 
--- A row that waits in a queue is a scout, whichever statement wrote it. By name the last of the BEFORE triggers.
+-- A row that waits with a serial key is a scout, whichever statement wrote it. By name the last of the BEFORE triggers.
 create or replace function {schema}.set_scout() returns trigger
 language plpgsql as $$
 begin
-  new.scout := new.queue is not null and new.state in ('queued', 'errored');
+  new.scout := new.serial is not null and new.state in ('queued', 'errored');
   return new;
 end $$;
 
@@ -34,18 +34,18 @@ begin
     return;
   end if;
   create trigger zz_scout_of_inserted before insert on {schema}.live for each row
-    when (new.scout is distinct from (new.queue is not null and new.state in ('queued', 'errored')))
+    when (new.scout is distinct from (new.serial is not null and new.state in ('queued', 'errored')))
     execute function {schema}.set_scout();
-  -- An absorbed job keeps `scout` false until its queue or its state changes.
-  create trigger zz_scout_of_updated before update of queue, state on {schema}.live for each row
-    when (new.scout is distinct from (new.queue is not null and new.state in ('queued', 'errored'))
-          and (new.scout or new.queue is distinct from old.queue or old.state in ('processing', 'failed')))
+  -- An absorbed job keeps `scout` false until its serial key or its state changes.
+  create trigger zz_scout_of_updated before update of serial, state on {schema}.live for each row
+    when (new.scout is distinct from (new.serial is not null and new.state in ('queued', 'errored'))
+          and (new.scout or new.serial is distinct from old.serial or old.state in ('processing', 'failed')))
     execute function {schema}.set_scout();
 end $$;
 
--- The first due job of these tasks in a queue, behind `_after`; if none is due, the earliest. Tasks and priorities are
+-- The first due job of these tasks of a serial key, behind `_after`; if none is due, the earliest. Tasks and priorities are
 -- visited one by one: a million jobs that are not due, or of other tasks, cost one step.
-create or replace function {schema}.queue_head(
+create or replace function {schema}.serial_head(
   _name text, _tasks text[], _forbidden text[], _at timestamptz, _after {schema}.place default null
 ) returns {schema}.place
 language plpgsql as $$
@@ -61,20 +61,20 @@ begin
       _task := _tasks[1];
     else
       select j.task into _task from {schema}.live j
-        where j.queue = _name and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+        where j.serial = _name and j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
           and j.task > _task
-        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
+        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
       exit when not found;
       continue when _tasks is not null and (_task = any(_tasks)) is not true;
     end if;
     _from := coalesce(_after, (-2147483648, '-infinity', 0)::{schema}.place);
     loop
       select j.priority, j.run_at, j.id into _next from {schema}.live j
-        where j.queue = _name and j.task = _task
-          and j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
+        where j.serial = _name and j.task = _task
+          and j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
           and (j.priority, j.run_at, j.id) > (_from.priority, _from.run_at, _from.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
+        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
       exit when not found;
       if _next.run_at <= _at then
         if _best.id is null or _best.run_at > _at
@@ -94,9 +94,9 @@ end $$;
 create or replace function {schema}.refresh_hint(_name text, _at timestamptz) returns void
 language plpgsql as $$
 declare
-  _best {schema}.place := {schema}.queue_head(_name, null, null, _at);
+  _best {schema}.place := {schema}.serial_head(_name, null, null, _at);
 begin
-  update {schema}.queues q
+  update {schema}.serials q
     set absorbed = _best.id is not null,
         hint_priority = _best.priority, hint_run_at = _best.run_at, hint_id = _best.id
     where q.name = _name and q.holder_id is null
@@ -104,52 +104,52 @@ begin
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
 end $$;
 
--- Scouts of queues that are held, or about to be by this very claim, are scouts no more.
+-- Scouts of serial keys that are held, or about to be by this very claim, are scouts no more.
 create or replace function {schema}.absorb(_scouts bigint[], _taken text[]) returns void
 language plpgsql as $$
 declare
   _locked text[];
 begin
   _locked := array(
-    select q.name from {schema}.queues q
-    where q.name in (select distinct j.queue from {schema}.live j where j.id = any(_scouts))
+    select q.name from {schema}.serials q
+    where q.name in (select distinct j.serial from {schema}.live j where j.id = any(_scouts))
       and (q.holder_id is not null or q.name = any(_taken))
     for update skip locked);
-  update {schema}.queues q set absorbed = true where q.name = any(_locked) and not q.absorbed;
+  update {schema}.serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
   update {schema}.live j set scout = false where j.id = any(array(
     select w.id from {schema}.live w
-    where w.id = any(_scouts) and w.queue = any(_locked) and w.scout and w.state in ('queued', 'errored')
+    where w.id = any(_scouts) and w.serial = any(_locked) and w.scout and w.state in ('queued', 'errored')
     for update skip locked));
 end $$;
 
--- Lock a queue's row if it is free: 'free' (ours now), 'held' (a job of it is processing, or it is paused), 'locked' (by
+-- Lock a key's row if it is free: 'free' (ours now), 'held' (a job of it is processing, or it is paused), 'locked' (by
 -- another transaction).
-create or replace function {schema}.open_queue(_name text, _at timestamptz) returns text
+create or replace function {schema}.open_serial(_name text, _at timestamptz) returns text
 language plpgsql as $$
 declare
   _held boolean;
   _lost boolean;
 begin
-  perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
+  perform from {schema}.serials q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  -- `holds`, written out: a claim may come to a hundred queues that are held.
+  -- `holds`, written out: a claim may come to a hundred serial keys that are held.
   select q.holder_id is not null, q.paused_at is null
       and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
-    into _held, _lost from {schema}.queues q where q.name = _name;
+    into _held, _lost from {schema}.serials q where q.name = _name;
   if not found then
     -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
     if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return 'locked'; end if;
-    insert into {schema}.queues (name) values (_name) on conflict do nothing;
+    insert into {schema}.serials (name) values (_name) on conflict do nothing;
   elsif _held and not _lost then
     return 'held';
   elsif _held then
     perform {schema}.free_if_unlocked(array[_name], _at);
   end if;
-  perform from {schema}.queues q where q.name = _name and q.holder_id is null for update skip locked;
+  perform from {schema}.serials q where q.name = _name and q.holder_id is null for update skip locked;
   return case when found then 'free' else 'locked' end;
 end $$;
 
--- Lock the head of a queue whose row this claim has locked. Null: nothing for this claim in it.
+-- Lock the head of a serial key whose row this claim has locked. Null: nothing for this claim in it.
 create or replace function {schema}.take_head(
   _name text, _tasks text[], _forbidden text[], _at timestamptz
 ) returns bigint
@@ -158,28 +158,28 @@ declare
   _head bigint;
   _place {schema}.place;
 begin
-  -- Only now, in statements of their own: what the queue's last holder has committed must be seen.
-  -- Mostly a queue's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  -- Only now, in statements of their own: what the key's last holder has committed must be seen.
+  -- Mostly a key's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
   select j.id into _head from {schema}.live j
     where j.id = (
         select f.id from (
           select l.id, l.task from {schema}.live l
-          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-          order by l.queue, l.task, l.priority, l.run_at, l.id limit 1) f
+          where l.serial = _name and l.state in ('queued', 'errored') and l.serial is not null and l.resets < 2
+          order by l.serial, l.task, l.priority, l.run_at, l.id limit 1) f
         where f.task = (
           select l.task from {schema}.live l
-          where l.queue = _name and l.state in ('queued', 'errored') and l.queue is not null and l.resets < 2
-          order by l.queue desc, l.task desc, l.priority desc, l.run_at desc, l.id desc limit 1))
-      and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
+          where l.serial = _name and l.state in ('queued', 'errored') and l.serial is not null and l.resets < 2
+          order by l.serial desc, l.task desc, l.priority desc, l.run_at desc, l.id desc limit 1))
+      and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
     for update skip locked;
   if found then return _head; end if;
   for _ in 1..10 loop  -- somebody's transaction may hold the first ones
-    _place := {schema}.queue_head(_name, _tasks, _forbidden, _at, _place);
+    _place := {schema}.serial_head(_name, _tasks, _forbidden, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from {schema}.live j
-      where j.id = _place.id and j.queue = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
+      where j.id = _place.id and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
         and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
       for update skip locked;
@@ -188,21 +188,21 @@ begin
   return null;
 end $$;
 
--- The first name behind this one of a queue in which something waits; of all if `_name` is null.
+-- The first name behind this one of a serial key in which something waits; of all if `_name` is null.
 create or replace function {schema}.next_name(_name text) returns text
 language plpgsql as $$
 begin
   if _name is null then
-    return (select j.queue from {schema}.live j
-      where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2
-      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+    return (select j.serial from {schema}.live j
+      where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+      order by j.serial, j.task, j.priority, j.run_at, j.id limit 1);
   end if;
-  return (select j.queue from {schema}.live j
-    where j.state in ('queued', 'errored') and j.queue is not null and j.resets < 2 and j.queue > _name
-    order by j.queue, j.task, j.priority, j.run_at, j.id limit 1);
+  return (select j.serial from {schema}.live j
+    where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2 and j.serial > _name
+    order by j.serial, j.task, j.priority, j.run_at, j.id limit 1);
 end $$;
 
--- The free queues but those in `_but` that have a due job before the bound, in the order of their heads. Null if there
+-- The free serial keys but those in `_but` that have a due job before the bound, in the order of their heads. Null if there
 -- are more than `_most` names to go through, free or not.
 create or replace function {schema}.walk_names(
   _tasks text[], _forbidden text[], _at timestamptz, _but text[], _most int,
@@ -222,9 +222,9 @@ begin
                    order by n.priority, n.run_at, n.id);
     end if;
     continue when _name = any(_but)
-      or exists (select from {schema}.queues q where q.name = _name and q.holder_id is not null
+      or exists (select from {schema}.serials q where q.name = _name and q.holder_id is not null
                  and (q.paused_at is not null or {schema}.holds(q.holder_id, q.holder_token)));
-    _head := {schema}.queue_head(_name, _tasks, _forbidden, _at);
+    _head := {schema}.serial_head(_name, _tasks, _forbidden, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
     _names := _names || _name;
@@ -233,8 +233,8 @@ begin
   return null;
 end $$;
 
--- At most one job of each free queue, at most `_limit`, and none that comes after `_bound_*` in the order.
--- The rows in `queues` of those found stay locked until commit. `unfinished`: the walk was cut short, ask again.
+-- At most one job of each free serial key, at most `_limit`, and none that comes after `_bound_*` in the order.
+-- The rows in `serial keys` of those found stay locked until commit. `unfinished`: the walk was cut short, ask again.
 create or replace function {schema}.pick_heads(
   _limit int, _tasks text[], _forbidden text[], _at timestamptz,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint,
@@ -266,7 +266,7 @@ begin
           and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
         order by j.priority, j.run_at, j.id limit 1)
       union all
-      (select q.hint_priority, q.hint_run_at, q.hint_id from {schema}.queues q
+      (select q.hint_priority, q.hint_run_at, q.hint_id from {schema}.serials q
         where q.hint_run_at is not null
           and (q.hint_priority, q.hint_run_at, q.hint_id) > (_place.priority, _place.run_at, _place.id)
         order by q.hint_priority, q.hint_run_at, q.hint_id limit 1)
@@ -279,13 +279,13 @@ begin
       for _place in
         -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
         select m.* from (
-          (select j.priority, j.run_at, j.id, j.queue, true as scout, (_tasks is null or j.task = any(_tasks))
+          (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden) as ours from {schema}.live j
             where j.scout and j.state in ('queued', 'errored') and j.resets < 2
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all
-          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from {schema}.queues q
+          (select q.hint_priority, q.hint_run_at, q.hint_id, q.name, false, true from {schema}.serials q
             where q.hint_run_at is not null and q.hint_priority = _next.priority and q.hint_run_at <= _at
               and (q.hint_run_at, q.hint_id) >= (_next.run_at, _next.id)
             order by q.hint_priority, q.hint_run_at, q.hint_id limit _page)
@@ -294,24 +294,24 @@ begin
         exit walk when (_place.priority, _place.run_at, _place.id) > (_bound_priority, _bound_run_at, _bound_id);
         _seen := _seen + 1;
         _vain := _vain + 1;
-        continue when not _place.ours or _place.queue = any(_dull);
-        if not (_place.queue = any(names) or _place.queue = any(_held)) then
-          case {schema}.open_queue(_place.queue, _at)
+        continue when not _place.ours or _place.serial = any(_dull);
+        if not (_place.serial = any(names) or _place.serial = any(_held)) then
+          case {schema}.open_serial(_place.serial, _at)
           when 'held' then
-            _held := _held || _place.queue;
+            _held := _held || _place.serial;
           when 'locked' then
-            _dull := _dull || _place.queue;
+            _dull := _dull || _place.serial;
             continue;
           else
-            _head := {schema}.take_head(_place.queue, _tasks, _forbidden, _at);
+            _head := {schema}.take_head(_place.serial, _tasks, _forbidden, _at);
             if _head is not null then
               heads := heads || _head;
-              names := names || _place.queue;
+              names := names || _place.serial;
               exit walk when cardinality(heads) >= _limit;
               _vain := _vain - 1;
             else
-              _dull := _dull || _place.queue;
-              if not _place.scout then perform {schema}.refresh_hint(_place.queue, _at); end if;
+              _dull := _dull || _place.serial;
+              if not _place.scout then perform {schema}.refresh_hint(_place.serial, _at); end if;
             end if;
             continue;
           end case;
@@ -325,7 +325,7 @@ begin
                                   _bound_priority, _bound_run_at, _bound_id);
       if _few is not null then
         foreach _name in array _few loop
-          continue when {schema}.open_queue(_name, _at) <> 'free';
+          continue when {schema}.open_serial(_name, _at) <> 'free';
           _head := {schema}.take_head(_name, _tasks, _forbidden, _at);
           continue when _head is null;
           heads := heads || _head;
@@ -357,24 +357,24 @@ begin
   end loop;
 end $$;
 
--- The queues of the heads that were picked are held; the others, whose rows this claim had locked, are free again.
-create or replace function {schema}.hold_queues(_heads bigint[], _picked bigint[], _token uuid, _at timestamptz) returns void
+-- The serial keys of the heads that were picked are held; the others, whose rows this claim had locked, are free again.
+create or replace function {schema}.hold_serials(_heads bigint[], _picked bigint[], _token uuid, _at timestamptz) returns void
 language plpgsql as $$
 declare
   _names text[];
   _ids bigint[];
   _left text;
 begin
-  select array_agg(j.queue), array_agg(j.id) into _names, _ids from {schema}.live j
-    where j.id = any(_heads) and j.id = any(_picked) and j.queue is not null;
+  select array_agg(j.serial), array_agg(j.id) into _names, _ids from {schema}.live j
+    where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
   -- All at once: one update for each of a hundred heads was half of what their claim cost.
-  update {schema}.queues q
+  update {schema}.serials q
     set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
         hint_priority = null, hint_run_at = null, hint_id = null
     where q.name = any(_names);
   for _left in
     select q.name from {schema}.live j cross join lateral (
-      select w.name, w.holder_id, w.absorbed from {schema}.queues w where w.name = j.queue offset 0) q
+      select w.name, w.holder_id, w.absorbed from {schema}.serials w where w.name = j.serial offset 0) q
     where j.id = any(_heads) and not j.id = any(_picked) and q.holder_id is null and q.absorbed
   loop
     perform {schema}.refresh_hint(_left, _at);

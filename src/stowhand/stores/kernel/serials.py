@@ -1,4 +1,4 @@
-"""Named queues: what waits, runs and has failed in each."""
+"""Serial keys: what waits, runs and has failed in each."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stowhand.protocols.operating import QueueRow
+from stowhand.protocols.operating import SerialRow
 from stowhand.protocols.queue_store import FAILURES_MOST
 from stowhand.stores.kernel.counts import NEWEST_FAILED, list_paused
 from stowhand.stores.kernel.question import Engine, Query, Question
 
 _WAITING = """
-SELECT queue, count(*), count(*) FILTER (WHERE run_at <= :now), min(run_at) FILTER (WHERE run_at <= :now)
-FROM {%s} AND queue IS NOT NULL%s GROUP BY queue
+SELECT serial, count(*), count(*) FILTER (WHERE run_at <= :now), min(run_at) FILTER (WHERE run_at <= :now)
+FROM {%s} AND serial IS NOT NULL%s GROUP BY serial
 """
-_RUNNING = "SELECT queue, count(*), max(id) FROM {running} AND queue IS NOT NULL GROUP BY queue"
+_RUNNING = "SELECT serial, count(*), max(id) FROM {running} AND serial IS NOT NULL GROUP BY serial"
 
 
-def list_queues(engine: Engine, *, is_paused: bool) -> Question[Sequence[QueueRow]]:
+def list_serials(engine: Engine, *, is_paused: bool) -> Question[Sequence[SerialRow]]:
     """By name. ``is_paused``: only those, of which there are few: what waits is not read of the others."""
     paused = yield from list_paused(engine)
     if is_paused and not paused:
         return []
-    found = {name: QueueRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items()}
+    found = {name: SerialRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items()}
 
     def change(name: str, **numbers: object) -> None:
         if name in found or not is_paused:
-            row = found.get(name) or QueueRow(name, None, None, 0, 0, 0, 0)
+            row = found.get(name) or SerialRow(name, None, None, 0, 0, 0, 0)
             found[name] = msgspec.structs.replace(row, **numbers)
 
-    of_paused = " AND queue IN :queues" if is_paused else ""
+    of_paused = " AND serial IN :serials" if is_paused else ""
     for index in ("serial", "suspects"):
-        for name, waiting, due, since in (yield Query(_WAITING % (index, of_paused), {"queues": [*paused]})):
+        for name, waiting, due, since in (yield Query(_WAITING % (index, of_paused), {"serials": [*paused]})):
             before = found.get(name)
             moments = [] if since is None else [engine.read_moment(since)]
             if before is not None:

@@ -1,0 +1,26 @@
+"""The metaclass of structs whose fields are options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stowhand.errors import suggest
+
+
+class Suggesting(msgspec.StructMeta):
+    """Makes structs that answer an unknown field with the nearest."""
+
+    if not TYPE_CHECKING:  # a checker would read the arguments of every such struct from here: any
+
+        def __call__(self, *args: Any, **given: Any) -> Any:
+            try:
+                return super().__call__(*args, **given)
+            except TypeError:
+                for name in given:
+                    if name not in self.__struct_fields__:
+                        raise TypeError(
+                            f"{self.__name__}: no option {name!r}{suggest(name, self.__struct_fields__)}"
+                        ) from None
+                raise
