@@ -59,15 +59,17 @@ def test_eight_writers_of_thirty_tasks_never_deadlock(postgres_url: str, sql: Sq
 
 def test_a_writer_waits_for_a_fold_and_writes_nothing_into_what_it_closed(postgres_url: str, sql: Sql) -> None:
     write = """select count(*) from stowhand.write_throughput('w',
-        jsonb_build_array(jsonb_build_object('minute', floor(extract(epoch from now()) / 60)::bigint, 'task', 't',
-        'tally', '{"ok": 1}'::jsonb)))"""
+        jsonb_build_array(jsonb_build_object('minute', {minute}, 'task', 't',
+        'tally', '{{"ok": 1}}'::jsonb)))"""
+    ((minute,),) = sql("select floor(extract(epoch from now()) / 60)::bigint")
+    write = write.format(minute=minute)
     with psycopg.connect(postgres_url) as folding, psycopg.connect(postgres_url, autocommit=True) as writing:
         folding.execute("select pg_advisory_xact_lock(hashtextextended('stowhand:wake', 3))")
         writing.execute("set statement_timeout = 200")
         with pytest.raises(psycopg.errors.QueryCanceled):
             writing.execute(write.encode())
         folding.execute(
-            "insert into stowhand.throughput values (60, date_trunc('minute', now()), 't', '', '{\"ok\": 5}')"
+            "insert into stowhand.throughput values (60, to_timestamp(%s * 60), 't', '', '{\"ok\": 5}')", (minute,)
         )
         folding.commit()
         writing.execute("set statement_timeout = 60000")
