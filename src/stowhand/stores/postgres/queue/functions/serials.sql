@@ -234,7 +234,7 @@ begin
 end $$;
 
 -- At most one job of each free serial key, at most `_limit`, and none that comes after `_bound_*` in the order.
--- The rows in `serial keys` of those found stay locked until commit. `unfinished`: the walk was cut short, ask again.
+-- The rows in `serials` of those found stay locked until commit. `unfinished`: the walk was cut short, ask again.
 create or replace function {schema}.pick_heads(
   _limit int, _tasks text[], _forbidden text[], _at timestamptz,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint,
