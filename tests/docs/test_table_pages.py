@@ -15,7 +15,7 @@ from stowhand.observe.table_metrics import TableMetrics
 from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import wire
-from stowhand.remote.server import authenticator, bodies, claims, refusals, slow_requests, store_server, token_file
+from stowhand.remote.server import authenticator, bodies, claims, http_server, refusals, store_server, token_file
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.names import COLUMNS, TOKEN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
@@ -126,8 +126,8 @@ def test_the_page_of_http_has_the_limits() -> None:
         bodies.LIMIT // 1024**2,
         bodies.HEADERS,
         bodies.HEADER_BYTES // 1024,
-        slow_requests.READ_TIMEOUT,
-        slow_requests.CONNECTIONS,
+        bodies.READ_TIMEOUT,
+        http_server.CONNECTIONS,
         wire.LONGEST_WAIT,
         claims.POLLS_OF_A_TOKEN,
         claims.MOST_RECORDS,

@@ -26,7 +26,6 @@ from stowhand.remote.server.health import Health
 from stowhand.remote.server.http_app import HttpApp
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.shared_store import SharedStore
-from stowhand.remote.server.slow_requests import bounded
 from stowhand.remote.server.store_server import StoreServer
 from stowhand.remote.server.token_file import TokenFile
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
@@ -79,7 +78,7 @@ class SharedServer:
         config = uvicorn.Config(
             self._route,
             interface="asgi3",
-            http=bounded(),
+            http="h11",
             ws="none",
             lifespan="off",
             log_config=None,

@@ -33,7 +33,7 @@ from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.remote.server.http_app import ServerMetrics
-    from stowhand.remote.server.http_server import HttpServer, ServerOptions
+    from stowhand.remote.server.http_server import ServerOptions, Serving
 
 PORT = 8470
 
@@ -145,7 +145,7 @@ def _metrics() -> ServerMetrics | None:
     return LendingMetrics()
 
 
-def _stop_at_signals(server: HttpServer) -> None:
+def _stop_at_signals(server: Serving) -> None:
     """First: what is being answered may end; second: at once; third: the process ends."""
     loop, stop_requests = asyncio.get_running_loop(), StopRequests()
 

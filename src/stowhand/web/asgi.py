@@ -21,8 +21,6 @@ from stowhand.remote.server.refusals import Refused
 from stowhand.web.asked import FORM_BYTES, Asked, Reply, Who, fields_of, text
 from stowhand.web.board import Board, mounted
 
-CONNECTION = "stowhand.connection"
-"""Where a server of ours keeps the connection of a request, in its ``state``."""
 Given = Who | Iterable[str]
 Visitor = Callable[[Request], Awaitable[Who]]
 
@@ -41,14 +39,12 @@ class Asgi:
         request = Request(scope, receive)
         visitor = None if self._visitor is None else partial(self._visitor, request)
         try:
-            reply = await self._board.answer(await self._asked(request, visitor))
-            if reply.status not in (401, 403) and not _admitted(scope):
-                reply = text(503, "Too many connections; close idle ones.\n", ("retry-after", "5"))
-            response = _response(reply)
+            response = _response(await self._board.answer(await self._asked(request, visitor)))
         except ClientDisconnect:
             return
         except Refused as refused:
-            response = _response(text(refused.status, f"{refused.message}\n"))
+            closing = [("connection", "close")] if refused.closes else []
+            response = _response(text(refused.status, f"{refused.message}\n", *closing))
         await response(scope, receive, send)
 
     async def _asked(self, request: Request, visitor: Callable[[], Awaitable[Who]] | None) -> Asked:
@@ -68,12 +64,6 @@ class Asgi:
             known=visitor is not None,
             ask_who=visitor,
         )
-
-
-def _admitted(scope: Scope) -> bool:
-    """Whoever may look is no stranger to the server, whose idle connections it closes first."""
-    connection = scope.get("state", {}).get(CONNECTION)
-    return connection is None or bool(connection.admit())
 
 
 def _response(reply: Reply) -> Response:

@@ -29,7 +29,7 @@ from stowhand.events import (
 from stowhand.jobs.job import NewJob
 from stowhand.observe.exposition import LendingMetrics
 from stowhand.protocols.queue_store import AnyStore
-from stowhand.remote.server.http_server import HttpServer, ServerOptions, running
+from stowhand.remote.server.http_server import ServerOptions, Serving, running
 from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class Lending:
         self._up = threading.Event()
         self.failed: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.server: HttpServer
+        self.server: Serving
         self.clients: list[Client] = []
 
     def start(self) -> None:
@@ -152,11 +152,6 @@ class Lending:
     @property
     def url(self) -> str:
         return self.server.url
-
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        return len(self.server._server.server_state.connections)
 
     def wait_for_a_poll(self) -> None:
         """Until a request waits for work."""

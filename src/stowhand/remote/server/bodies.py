@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TypeVar
 
@@ -18,6 +19,8 @@ LIMIT = 1024 * 1024
 HEADERS = 128
 HEADER_BYTES = 32 * 1024
 """Including the path and query of the request."""
+READ_TIMEOUT = 30.0
+"""Seconds in which a body must arrive completely."""
 M = TypeVar("M", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `\$?\.?(.*)`$")
 
@@ -63,15 +66,20 @@ async def read(request: Request, kind: type[M]) -> M:
 
 
 async def collect(request: Request, limit: int = LIMIT) -> bytes:
-    """The body. Raises Refused where it has more bytes than this."""
+    """The body. Raises Refused where it has more bytes than this, or does not arrive in time."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limit:
         raise _too_large(limit)
     raw = bytearray()
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > limit:
-            raise _too_large(limit)
+    try:
+        async with asyncio.timeout(READ_TIMEOUT):
+            async for chunk in request.stream():
+                raw += chunk
+                if len(raw) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        message = f"the body did not arrive within {READ_TIMEOUT:g} s"
+        raise Refused(Kind.MALFORMED, message, "send it at once", status=408, closes=True) from None
     return bytes(raw)
 
 

@@ -36,7 +36,6 @@ from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.records import Sent
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.settlements import audited, reply_of
-from stowhand.remote.server.slow_requests import CONNECTION
 from stowhand.remote.server.store_server import StoreServer
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.remote.wire import (
@@ -196,11 +195,6 @@ class HttpApp:
         """Identify the caller, before the body is read."""
         grant = self._authenticator.admit(request.headers, _address(request))
         request.scope["stowhand.who"] = grant.id
-        connection = request.scope.get("state", {}).get(CONNECTION)
-        if connection is not None and not connection.admit():
-            raise Refused(
-                Kind.TOO_MANY, "too many connections", "close idle ones", retry_after=5, status=503, closes=True
-            )
         return grant
 
     def _audit(self, request: Request, verb: Verb[Any, Any], grant: Grant, audited: Audited) -> None:

@@ -34,7 +34,6 @@ from stowhand.remote.server.http_app import HttpApp, ServerMetrics
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.shared_store import SharedStore
-from stowhand.remote.server.slow_requests import CONNECTIONS, READ_TIMEOUT, bounded, check_uvicorn
 from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
 from stowhand.remote.server.token_file import DEFAULT, TokenFile
 from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
@@ -43,7 +42,12 @@ from stowhand.worker.resetter import Resetter, ResetterOptions
 KEEP_ALIVE = 75
 """Seconds between two requests; workers beat more often."""
 PORT = 8470
-TICK = 1.0
+CONNECTIONS = 1000
+"""Open at a time. One more is answered 503."""
+BACKLOG = 128
+"""Connections that the system queues until they are accepted."""
+FILES = 4 * BACKLOG
+"""Open files beside connections: the store's, the program's own, and connections that are about to be refused."""
 RESET_EVERY = 5.0
 
 
@@ -62,45 +66,74 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     """``None``: the key is in the file of the certificate."""
     grace: float = 5.0
     """Seconds that requests have to end when the server stops; long polls end at once."""
-    read_timeout: float = READ_TIMEOUT
-    """Seconds in which a request must arrive completely."""
-    connections: int = CONNECTIONS
     trust_from: tuple[str, ...] = ()
     """Networks of proxies, whose ``X-Forwarded-For`` is believed."""
     declared: Declared = as_it_is
     """Fills in what the tasks of an App declare, for the jobs that are enqueued here."""
 
 
-class HttpServer:
-    """A running server. Made by ``running``."""
+class Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: the program has its own."""
 
-    def __init__(self, server: Server, url: str, wake_broadcast: WakeBroadcast, events: Events, grace: float) -> None:
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Serving:
+    """A running server. Made by ``running`` and ``serving``."""
+
+    def __init__(
+        self, server: Server, sock: socket.socket, options: ServerOptions, on_stop: Callable[[], None]
+    ) -> None:
         self._server = server
-        self._wake_broadcast = wake_broadcast
-        self._events = events
-        self._grace = grace
+        self._grace = options.grace
+        self._on_stop = on_stop
         self._stop_requests = 0
-        self.url = url
+        self.url = url_of("https" if options.tls_cert else "http", sock)
         """With the actual port."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving = self.run(server.serve(sockets=[sock]))
 
     def stop(self) -> None:
         """First call: let requests end, for at most the grace. Second call: stop now. Called on the event loop."""
         self._stop_requests += 1
         if self._stop_requests == 1:
-            self._events.emit(LendingStopping(self._grace))
-            self._wake_broadcast.end_polls()
-        self._server.shut_down(now=self._stop_requests > 1)
+            self._on_stop()
+        self._server.should_exit = True
+        self._server.force_exit = self._stop_requests > 1
 
     async def until_stopped(self) -> None:
         """Return when the server has stopped. Raises the error that ended it."""
         await asyncio.shield(self.done)
 
+    async def close(self) -> None:
+        """Stop, unless it has been stopped, and wait for open requests, at most the grace. Harmless when repeated."""
+        if not self._stop_requests:
+            self.stop()
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(asyncio.wait({self._serving}, timeout=self._grace + 2))
+
+    def run(self, routine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start what runs as long as the server does: its end, or its error, is the end of the server."""
+        task = asyncio.create_task(routine, name=f"stowhand serving {routine}")
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self.done.done():
+            return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.done.set_exception(error)
+            self.done.exception()  # marks it as retrieved: asyncio warns otherwise where nothing awaits ``done``
+        else:
+            self.done.set_result(None)
+
 
 @asynccontextmanager
 async def running(
     store: AnyStore[Any], options: ServerOptions, events: Events, metrics: ServerMetrics | None = None
-) -> AsyncIterator[HttpServer]:
+) -> AsyncIterator[Serving]:
     """Lend an open store for the length of the block.
 
     Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
@@ -108,7 +141,7 @@ async def running(
     """
     clock = SystemClock()
     file = TokenFile(options.tokens)
-    _check(options, file)
+    _check_tokens(options, file)
     shared_store, wake_broadcast = SharedStore(store), WakeBroadcast(store, events, clock)
     authenticator = Authenticator(file, events, clock, required=options.tokens_required)
     resetter = _resetter(shared_store, events, clock)
@@ -124,38 +157,42 @@ async def running(
     )
     health = Health(shared_store, wake_broadcast, events, clock)
     app = HttpApp(store_server, authenticator, health, events, metrics, Proxies(options.trust_from))
+
+    def on_stop() -> None:
+        events.emit(LendingStopping(options.grace))
+        wake_broadcast.end_polls()
+
+    async with serving(app, options, on_stop) as server:
+        wake_broadcast.start()
+        resetting, counting = server.run(resetter.run()), server.run(store_server.throughput.run())
+        health.watch(resetting)
+        events.emit(LendingStarted(server.url, shared_store.name, not authenticator.wants_tokens, str(options.tokens)))
+        try:
+            yield server
+        finally:
+            await server.close()
+            await wake_broadcast.stop()
+            resetter.stop()
+            counting.cancel()
+            await asyncio.wait({resetting, counting}, timeout=options.grace)
+            await store_server.close()
+
+
+@asynccontextmanager
+async def serving(app: Any, options: ServerOptions, on_stop: Callable[[], None]) -> AsyncIterator[Serving]:
+    """Serve an ASGI application for the length of the block.
+
+    ``on_stop``: called when it begins to stop, to end the replies that go on until somebody ends them.
+    Raises ConfigurationError for a certificate that cannot be used, and when the port is in use.
+    """
+    check_tls(options.tls_cert, options.tls_key)
     sock = listen(options.host, options.port)
-    url = url_of("https" if options.tls_cert else "http", sock)
-    server = Server(_config(app, options))
-    lending = HttpServer(server, url, wake_broadcast, events, options.grace)
-    wake_broadcast.start()
-    serving, resetting, counting = _started(
-        lending.done, server.serve(sockets=[sock]), resetter.run(), store_server.throughput.run()
-    )
-    health.watch(resetting)
+    server = Serving(Server(_config(app, options)), sock, options, on_stop)
     try:
-        await server.listening(serving)
-        events.emit(LendingStarted(url, shared_store.name, not authenticator.wants_tokens, str(options.tokens)))
-        yield lending
+        yield server
     finally:
-        if not serving.done():
-            lending.stop()
-        with suppress(asyncio.CancelledError, Exception):
-            await asyncio.shield(asyncio.wait({serving}, timeout=options.grace + 2))
-        await wake_broadcast.stop()
-        resetter.stop()
-        counting.cancel()
-        await asyncio.wait({resetting, counting}, timeout=options.grace)
-        await store_server.close()
+        await server.close()
         sock.close()
-
-
-def _started(done: asyncio.Future[None], *routines: Coroutine[Any, Any, None]) -> list[asyncio.Task[None]]:
-    """What runs as long as the server does; the error of one ends it."""
-    tasks = [asyncio.create_task(routine, name=f"stowhand lending {routine}") for routine in routines]
-    for task in tasks:
-        task.add_done_callback(lambda task: _pass_on(task, done))
-    return tasks
 
 
 def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
@@ -167,93 +204,10 @@ def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resett
     return Resetter(shared_store.store, options, clock=clock, events=events)
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: the program has its own."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._up, self._stopping = asyncio.Event(), asyncio.Event()
-
-    def shut_down(self, *, now: bool) -> None:
-        """Accept no more connections; ``now``: do not wait for open requests."""
-        self.should_exit = True
-        self.force_exit = now
-        self._stopping.set()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._up.set()
-
-    async def main_loop(self) -> None:
-        """Tick once a second, and at once after ``shut_down``; uvicorn's own loop ticks ten times a second."""
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), TICK)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def listening(self, serving: asyncio.Task[None]) -> None:
-        """Return when connections are accepted."""
-        up = asyncio.ensure_future(self._up.wait())
-        await asyncio.wait((serving, up), return_when=asyncio.FIRST_COMPLETED)
-        up.cancel()
-        if serving.done():
-            await serving
-
-
-@asynccontextmanager
-async def serving(app: Any, options: ServerOptions, on_stop: Callable[[], None]) -> AsyncIterator[Serving]:
-    """Serve another ASGI application for the length of the block, with the same limits on connections.
-
-    ``on_stop``: called when it begins to stop, to end the replies that go on until somebody ends them.
-
-    Its connections are strangers until the application calls ``admit`` of the one in ``scope["state"][CONNECTION]``.
-    Raises as ``running``.
-    """
-    check_uvicorn()
-    check_tls(options.tls_cert, options.tls_key)
-    sock = listen(options.host, options.port)
-    server = Server(_config(app, options))
-    task = asyncio.create_task(server.serve(sockets=[sock]), name="stowhand serving")
-    try:
-        await server.listening(task)
-        yield Serving(server, url_of("https" if options.tls_cert else "http", sock), task, on_stop)
-    finally:
-        on_stop()
-        server.shut_down(now=task.done())
-        with suppress(asyncio.CancelledError, Exception):
-            await asyncio.shield(asyncio.wait({task}, timeout=options.grace + 2))
-        sock.close()
-
-
-class Serving:
-    """A server of another application. Made by ``serving``."""
-
-    def __init__(self, server: Server, url: str, task: asyncio.Task[None], on_stop: Callable[[], None]) -> None:
-        self._server = server
-        self._task = task
-        self._on_stop = on_stop
-        self.url = url
-        """With the actual port."""
-        self._stop_requests = 0
-
-    def stop(self) -> None:
-        """First call: let requests end, for at most the grace. Second call: stop now. On the event loop."""
-        self._stop_requests += 1
-        self._on_stop()
-        self._server.shut_down(now=self._stop_requests > 1)
-
-    async def until_stopped(self) -> None:
-        """Raises the error that ended it."""
-        await asyncio.shield(self._task)
-
-
 def _config(app: Any, options: ServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded(connection_limit(options.connections), options.read_timeout),
+        http="h11",
         ws="none",
         lifespan="off",
         log_config=None,
@@ -261,6 +215,7 @@ def _config(app: Any, options: ServerOptions) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,  # it would let every program here, or whom FORWARDED_ALLOW_IPS names, choose its address
+        limit_concurrency=connection_limit(CONNECTIONS) + 1,  # it refuses the connection that reaches this number
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.grace)),
@@ -270,10 +225,8 @@ def _config(app: Any, options: ServerOptions) -> uvicorn.Config:
     )
 
 
-def _check(options: ServerOptions, file: TokenFile) -> None:
-    """Refuse options that would open the store to the network without tokens, and a uvicorn without our limits."""
-    check_uvicorn()
-    check_tls(options.tls_cert, options.tls_key)
+def _check_tokens(options: ServerOptions, file: TokenFile) -> None:
+    """Refuse options that would open the store to the network without tokens."""
     make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
     if options.tokens_required and not file.exists():
         raise ConfigurationError(f"{options.tokens}: no tokens have been made yet; make one: {make}")
@@ -282,22 +235,6 @@ def _check(options: ServerOptions, file: TokenFile) -> None:
             f"--host {options.host}: without tokens a store is lent to programs of this machine only."
             f" Make a token first: {make}; or leave out --host"
         )
-
-
-def _pass_on(task: asyncio.Task[None], done: asyncio.Future[None]) -> None:
-    if done.done():
-        return
-    if not task.cancelled() and (error := task.exception()) is not None:
-        done.set_exception(error)
-        done.exception()  # marks it as retrieved: asyncio warns otherwise where nothing awaits ``done``
-    else:
-        done.set_result(None)
-
-
-BACKLOG = 128
-"""Connections that the system queues until they are accepted."""
-FILES = 4 * BACKLOG
-"""Open files beside connections: the store's, the program's own, and connections that are about to be refused."""
 
 
 def is_loopback(host: str) -> bool:
