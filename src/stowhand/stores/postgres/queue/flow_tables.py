@@ -42,16 +42,16 @@ class PostgresFlowTables(FlowSteps):
         calls = [
             ("flow_create", self._call(flow, plain[start : start + CHUNK])) for start in range(0, len(plain), CHUNK)
         ]
-        calls += [("flow_keep", _lists(job.id, job.lists)) for job in plain if job.lists]
+        calls += _keeping(plain)
         unanswered = False
         for attempt in range(1, TRIES + 1):
             try:
-                holders = await repeated(lambda: self._create(calls, flow, keyed), self._clock)
+                holders = await self._create(calls, flow, keyed)
             except (psycopg.Error, TimeoutError, UnicodeError, OverflowError, StoreUnreachable) as error:
-                cut = trouble.is_cut(error)
-                if attempt == TRIES or not (cut or isinstance(error, StoreUnreachable)):
-                    raise self._error_for(error, unanswered or cut) from None
-                unanswered = unanswered or cut
+                unanswered = unanswered or trouble.is_cut(error)
+                passes = isinstance(error, StoreUnreachable) or trouble.is_cut(error) or trouble.is_transient(error)
+                if attempt == TRIES or not passes:
+                    raise self._error_for(error, unanswered) from None
                 await self._clock.sleep(PAUSE * attempt)
             else:
                 return [holders.get(job.id, job.id) for job in jobs]
@@ -59,7 +59,7 @@ class PostgresFlowTables(FlowSteps):
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """For as long as the job is known."""
-        await self._rows("flow_keep", *_lists(job_id, lists))
+        await self._rows("flow_keep", *_lists([(job_id, *each) for each in lists]))
 
     async def kept(self, list_id: str) -> str | None:
         """One of them."""
@@ -111,22 +111,23 @@ class PostgresFlowTables(FlowSteps):
         self, calls: Sequence[tuple[str, tuple[object, ...]]], flow: str, keyed: Sequence[NewFlow]
     ) -> dict[str, str]:
         """In one transaction. ``keyed`` are in the order of their keys; returns their ids, or those of the holders."""
-        prepare = self._context.dialer.prepared or None
         holders: dict[str, str] = {}
         async with (
             self._context.pool.connection("flow") as connection,
             connection.transaction() if keyed or len(calls) > 1 else nullcontext(),
         ):
+
+            async def call(name: str, values: tuple[object, ...]) -> list[Row]:
+                prepare = self._context.dialer.prepared or None
+                return await rows(connection, self._context.statements[name], values, prepare)
+
             for name, values in calls:
-                await rows(connection, self._context.statements[name], values, prepare)
+                await call(name, values)
             for job in keyed:
-                hold = self._context.statements["flow_hold_key"]
-                ((holders[job.id],),) = await rows(connection, hold, (flow, job.key, job.id), prepare)
+                ((holders[job.id],),) = await call("flow_hold_key", (flow, job.key, job.id))
                 if holders[job.id] == job.id:
-                    create, keep = (self._context.statements[name] for name in ("flow_create", "flow_keep"))
-                    await rows(connection, create, self._call(flow, [job]), prepare)
-                    if job.lists:
-                        await rows(connection, keep, _lists(job.id, job.lists), prepare)
+                    for name, values in [("flow_create", self._call(flow, [job])), *_keeping([job])]:
+                        await call(name, values)
         return holders
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
@@ -140,6 +141,12 @@ class PostgresFlowTables(FlowSteps):
         return OutcomeUnknown(f"{failure}. The jobs may or may not have been committed") if unanswered else failure
 
 
-def _lists(job_id: str, lists: Sequence[tuple[str, str]]) -> tuple[object, ...]:
-    ids, contents = zip(*lists, strict=True)
-    return text_array(ids), text_array([job_id] * len(lists)), text_array(contents)
+def _keeping(jobs: Sequence[NewFlow]) -> list[tuple[str, tuple[object, ...]]]:
+    lists = [(job.id, *each) for job in jobs for each in job.lists]
+    return [("flow_keep", _lists(lists))] if lists else []
+
+
+def _lists(lists: Sequence[tuple[str, str, str]]) -> tuple[object, ...]:
+    """``lists``: (job id, list id, content)."""
+    jobs, ids, contents = zip(*lists, strict=True)
+    return text_array(ids), text_array(jobs), text_array(contents)
