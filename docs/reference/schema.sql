@@ -1657,18 +1657,8 @@ CREATE FUNCTION stowhand.flow_latest(_keys text[]) RETURNS SETOF stowhand.everyt
     SET jit TO 'off'
     AS $$
   select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
-    select e.* from (
-      (select l.id, l.task, l.payload, l.state, l.serial, l.priority, l.run_at, l.attempts, l.max_attempts, l.resets,
-         l.max_resets, l.key, l.flags, l.last_error, l.revision, l.created_at,
-         l.updated_at, l.started_at, l.finished_at, l.worker, l.cancel_requested, null::json as result,
-         coalesce(l.worker, l.last_worker) as last_worker, l.progress, l.progress_text
-       from "stowhand".live l where l.key = k.key)
-      union all
-      (select h.id, h.task, h.payload, h.state, h.serial, h.priority, h.run_at, h.attempts, h.max_attempts, h.resets,
-         h.max_resets, h.key, h.flags, h.last_error, h.revision, h.created_at, h.updated_at, h.started_at,
-         h.finished_at, null, h.cancel_requested, h.result, h.worker, null, null
-       from "stowhand".history h where h.key = k.key and h.key like 'flow:%' order by h.key, h.id desc limit 1)
-    ) e order by e.id desc limit 1) s
+    select e.* from "stowhand".everything e where e.key = k.key and e.key like 'flow:%'
+      order by e.key, e.id desc limit 1) s
 $$;
 
 CREATE FUNCTION stowhand.flow_spend(_limiter text, _part text, _holder text, _reservoir bigint, _interval double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
@@ -1734,13 +1724,12 @@ declare
 begin
   select j.payload->'waits_for' into _waits_for from "stowhand".live j where j.key = _key;
   if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
-  -- Each is what the ids of many children begin with, and a star: hexadecimal digits follow. The last first,
-  -- for children end in their order, and what has ended is in the index until it is vacuumed.
+  -- Each is what the ids of many children begin with: hexadecimal digits follow. The last first, for children end in
+  -- their order, and what has ended is in the index until it is vacuumed.
   if exists (
     select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
       select from "stowhand".live j
-        where j.key >= 'flow:' || rtrim(c.name, '*')
-          and j.key <= 'flow:' || replace(c.name, '*', 'ffffff') and j.state <> 'failed'
+        where j.key >= 'flow:' || c.name and j.key <= 'flow:' || c.name || 'ffffff' and j.state <> 'failed'
         order by j.key desc limit 1) o)
   then
     return 'open';

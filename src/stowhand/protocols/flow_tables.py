@@ -25,8 +25,7 @@ PREFIX = "flow:"
 PARKED = "parked"
 """The flag of a step that waits for its children."""
 WAITS_FOR = "waits_for"
-"""In such a step's payload: the common prefixes of its children's ids, each with ``ALL`` behind it."""
-ALL = "*"
+"""In such a step's payload: what its children's ids begin with. Hexadecimal digits follow."""
 SHORTEST_WAIT = 0.001
 FORGIVEN = 60.0
 """Seconds, besides a window, after which a waiting job that has not come back no longer counts."""

@@ -15,7 +15,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
-from stowhand.protocols.flow_tables import ALL, PREFIX
+from stowhand.protocols.flow_tables import PREFIX
 from stowhand.protocols.handler import Attempt
 
 COMPLETED_QUEUE = "completed-queue"
@@ -60,7 +60,7 @@ class Brood(msgspec.Struct, frozen=True):
     @property
     def all(self) -> tuple[str, ...]:
         """What a parent waits for (``WAITS_FOR``)."""
-        return tuple(f"{kind}:{self.stem}{ALL}" for kind in self.kinds)
+        return tuple(f"{kind}:{self.stem}" for kind in self.kinds)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     def awaits(self, child: str) -> bool:
         """Does it wait for this child?"""
-        return any(child.startswith(name.removesuffix(ALL)) for name in self.waits_for or ())
+        return any(child.startswith(name) for name in self.waits_for or ())
 
     def value(self, name: str) -> Any:
         """One attribute, decoded; ``None`` where it is missing. Raises UndecodablePayload, which names it."""

@@ -9,7 +9,6 @@ import msgspec
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_tables import (
-    ALL,
     FORGIVEN,
     IDLE_LIMIT,
     PREFIX,
@@ -142,19 +141,13 @@ def _wake(tx: Transaction, key: str) -> Woken:
     names = None if row is None else _waiting.decode(row[3]).waits_for
     if row is None or names is None or row[1] == State.FAILED:
         return Woken.GONE
-    if any(_is_open(tx, PREFIX + name) for name in names):
+    # Hexadecimal digits follow in the key of each child.
+    if any(tx.row("is_open", least=PREFIX + name, most=f"{PREFIX}{name}g") for name in names):
         return Woken.OPEN
     if row[1] == State.PROCESSING:
         return Woken.RUNNING
     tx.run("make_due", id=row[0])
     return Woken.WOKEN
-
-
-def _is_open(tx: Transaction, awaited: str) -> bool:
-    """Has the child with this key not ended, or one of all those whose keys begin so?"""
-    least = awaited.removesuffix(ALL)
-    # What follows are hexadecimal digits.
-    return tx.row("is_open", least=least, most=f"{least}g" if awaited.endswith(ALL) else least) is not None
 
 
 def _spend(tx: Transaction, asked: Spending) -> float:
