@@ -83,10 +83,7 @@ CALLERS = (
     Target("enqueue: jobs/s", "bare", least=0.9, ours="callers 1"),
     Target("enqueue: jobs/s", "callers 1", least=8, ours="callers 50"),
 )
-TABLES = (
-    Target("drain: records/s", "our own queue", least=0.7, ours="a table"),
-    Target("drain: records/s", None, least=2000, ours="a table, in batches"),
-)
+TABLES = (Target("drain: records/s", "our own queue", least=0.7, ours="a table"),)
 SERIAL = (
     Target("serial: commits", None, most=2, ours="1 queue, 1 process, 4 at once"),
     Target("serial: multixacts", None, most=0, ours="1 queue, 1 process, 4 at once"),

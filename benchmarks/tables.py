@@ -1,10 +1,9 @@
-"""What a user's table costs as a serial: python benchmarks/tables.py --help
+"""What a user's table costs as a queue: python benchmarks/tables.py --help
 
     claims    a claim of one record and its settlement, in one table with few rows and in tables where something is in
               the way; they take turns, so that whatever else the machine does falls on all. What counts is the ratio.
-    drains    records per second of one worker, on a table, on one with transactional handlers (each in a transaction of
-              its own, and several in one), on our own serial, and within a budget: by its column, which the claim
-              sums; by a condition, one record at a time
+    drains    records per second of one worker, on a table, on one with transactional handlers, on our own queue, and
+              within a budget: by its column, which the claim sums; by a condition, one record at a time
 
 One durable PostgreSQL is started for the run, and nothing is left behind.
 """
@@ -18,7 +17,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -139,7 +138,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         budget: Budget[Any] = Budget(concurrency, cost=lambda record: record["size"], column=column)
         return await table(False, budget.around(nothing))
 
-    async def table(transactional: bool | Literal["batch"], handler: Any = None) -> Drained:
+    async def table(transactional: bool, handler: Any = None) -> Drained:
         url = server.create_database()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(full_ddl(Plan(shape=read_shape("jobs", None, {}))).encode())
@@ -149,7 +148,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
         async with TableStore(url, options) as store:
             return await drain(store, handler or (writes if transactional else nothing), jobs, concurrency)
 
-    async def serial() -> Drained:
+    async def queue() -> Drained:
         store = open_store(server.create_database(), StoreOptions(history=None))
         await store.schema.install()
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(jobs))
@@ -159,10 +158,9 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
             await store.close()
 
     kinds: dict[str, Callable[[], Awaitable[Drained]]] = {
-        "our own queue": serial,
+        "our own queue": queue,
         "a table": lambda: table(False),
         "a table, transactional": lambda: table(True),
-        "a table, in batches": lambda: table("batch"),
         "a budget's column": lambda: budgeted("size"),
         "a budget's condition": lambda: budgeted(lambda left: Where("size", "<=", left)),
     }

@@ -40,8 +40,6 @@ class Enclosing(FaultyStore):
 
 
 class Enclosed:
-    is_shared = False
-
     def __init__(self, store: Enclosing, attempt: Attempt[Any]) -> None:
         self.store, self.attempt = store, attempt
 

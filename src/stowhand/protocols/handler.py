@@ -38,16 +38,12 @@ S = TypeVar("S")
 class Transaction(Protocol):
     """An open transaction that locks an attempt's record: the end of the attempt is written there, and nowhere else."""
 
-    is_shared: bool
-    """Other attempts go on in it when the handler of this one has ended: it holds no slot and no connection then."""
-
-    async def settle(self, settlement: Settlement) -> Reply | None:
+    async def settle(self, settlement: Settlement) -> Reply:
         """Write how the attempt ended, and commit.
 
         What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise. Where
-        the reply is ``Unwritten`` it is called again, with another settlement. ``None``: other attempts shared the
-        transaction, all of it is undone, and the record is to run again under the same lease, ``alone``.
-        Raises nothing but StoreError; then it is not known whether it was written.
+        the reply is ``Unwritten`` it is called again, with another settlement. Raises nothing but StoreError; then it
+        is not known whether it was written.
         """
 
     async def rollback(self) -> None:
@@ -66,8 +62,6 @@ class AttemptControl(msgspec.Struct, eq=False):
     """``ctx.connection``."""
     transaction: Transaction | None = None
     """Where the end of the attempt is written, if it has a transaction of its own."""
-    alone: bool = False
-    """It shares its transaction with no other attempt: the one that it shared was undone."""
     decided: Outcome | None = None
     """What the handler asked its store for (``requeue``): the outcome, unless the handler raises."""
     on_enqueue: Callable[[NewJob], NewJob] | None = None

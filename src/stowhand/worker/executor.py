@@ -9,8 +9,7 @@ answered   by the store: post_handle's turn, then the slot may be filled
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Coroutine
 from typing import Any
 
 from stowhand.errors import StoreError
@@ -52,7 +51,6 @@ class Executor:
         self._abandoned = abandoned
         self._supervisor = basis.supervisor
         self._changes = basis.changes
-        self._duty = basis.duty
         self._isolate = None if isolate is None else hooks.isolated(isolate)
         self._on_enqueue = hooks.on_enqueue
         self._events = basis.events
@@ -70,8 +68,6 @@ class Executor:
         """A slot has taken the job. The handler and all that is around it, not begun yet."""
         claim = held.claim
         attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger, self._report)
-        if held.alone:
-            control_of(attempt).alone = True
         if self._on_enqueue is not None:
             control_of(attempt).on_enqueue = self._on_enqueue
         if JobStarted in self._heard:
@@ -95,8 +91,8 @@ class Executor:
         """How the handler ended that raised this."""
         return self._judge.end_of(error, held)
 
-    def ended(self, held: Held, end: End, again: Callable[[Held], None]) -> None:
-        """The handler has ended, and no slot runs it any more. What follows, in order. ``again``: gives it a slot."""
+    def ended(self, held: Held, end: End) -> None:
+        """The handler has ended, and no slot runs it any more. What follows, in order."""
         attempt = held.attempt
         assert attempt is not None
         if held.timer is not None:
@@ -112,7 +108,7 @@ class Executor:
             if control.abandoned_thread is not None:
                 self._abandoned.add(held, control.abandoned_thread)
             transaction = control.transaction
-            if control.hooked is not None or _holds_slot(transaction):
+            if control.hooked is not None or transaction is not None:
                 self.occupying.add(attempt)
         if held.stop_reason is Stop.LOST:
             end = Stop.LOST  # even if it ended well all the same
@@ -120,8 +116,7 @@ class Executor:
             self._leave_unrecorded(held, attempt, end)
         else:
             on_answered = self._answered if control is not None and attempt in self.occupying else None
-            on_undone = None if transaction is None else partial(self._undone, held, attempt, again)
-            self._settler.add(Ended(held, self._judge.settle(attempt, end), on_answered, on_undone))
+            self._settler.add(Ended(held, self._judge.settle(attempt, end), on_answered))
         if held.suspect:
             self._changes.wake()  # the claimer may claim again
         self._changes.recount()
@@ -162,15 +157,6 @@ class Executor:
                 self._heartbeater.give_back([held], "the worker stopped before its handler had ended")
         self._answered(attempt)
 
-    def _undone(self, held: Held, attempt: Attempt[Any], again: Callable[[Held], None]) -> None:
-        """The transaction that it shared was undone: it runs again, alone, before all else."""
-        if self._duty.is_stopping:
-            self._leave(held, attempt, Stop.RETURNED)
-            return
-        self._answered(attempt)
-        if self._leases.put_back(held):
-            again(held)
-
     def _answered(self, attempt: Attempt[Any]) -> None:
         """The store has answered, or there is nothing to record: post_handle's turn. Then its slot may be filled."""
         control = control_of(attempt)
@@ -196,10 +182,6 @@ class Executor:
         if self._events.wants(JobSaid):
             return AttemptLogger(self._events.emit, self._worker, claim.task, claim.lease.job_id)
         return AttemptLogger.mute()
-
-
-def _holds_slot(transaction: Transaction | None) -> bool:
-    return transaction is not None and not transaction.is_shared
 
 
 def _waited(record: object) -> float | None:

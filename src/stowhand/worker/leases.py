@@ -35,7 +35,6 @@ class Held:
     """One job that this worker holds."""
 
     __slots__ = (
-        "alone",
         "attempt",
         "beaten",
         "claim",
@@ -55,8 +54,6 @@ class Held:
         self.claim = claim
         self.suspect = suspect
         """Workers died under it before: it runs apart from the others."""
-        self.alone = False
-        """It runs again, in a transaction of its own: the one that it shared was undone."""
         self.phase = Phase.AHEAD
         self.since = since
         """When the reply to the claim came: a slow reply is no reason to give the job back at once."""
@@ -138,17 +135,6 @@ class Leases:
         """Running -> ended: the lease must live on until the settlement is recorded."""
         if held.phase is Phase.RUNNING:
             held.phase = Phase.ENDED
-
-    def put_back(self, held: Held) -> bool:
-        """Ended -> ahead: its attempt was undone, and is made once more. False: the lease is lost."""
-        with self._lock:
-            if held not in self._held:
-                return False
-            held.phase = Phase.AHEAD
-            held.since = self._clock.monotonic()
-        held.alone = True
-        held.stop_reason = held.stopped_at = None  # it may be stopped once more
-        return True
 
     def drop(self, gone: Iterable[Held]) -> None:
         """No longer held, whatever the reason."""

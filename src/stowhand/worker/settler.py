@@ -34,21 +34,18 @@ FEW = 16
 class Ended:
     """An ended attempt on its way to the store."""
 
-    __slots__ = ("held", "on_answered", "on_undone", "refusals", "repeat", "settlement")
+    __slots__ = ("held", "on_answered", "refusals", "repeat", "settlement")
 
     def __init__(
         self,
         held: Held,
         settlement: Settlement,
         on_answered: Callable[[Attempt[Any]], None] | None = None,
-        on_undone: Callable[[], None] | None = None,
     ) -> None:
         self.held = held
         self.settlement = settlement
         self.on_answered = on_answered
         """Called when the store has answered, whatever the reply."""
-        self.on_undone = on_undone
-        """Called instead where the transaction that it shared was undone: it is to run again."""
         self.repeat = False
         """An earlier call with it had no reply."""
         self.refusals = 0
@@ -104,17 +101,14 @@ class Settler:
         """Its settlement is written in the attempt's own transaction alone; in a task, for others need not wait."""
 
         async def settle() -> None:
-            reply: Reply | None
+            reply: Reply
             try:
                 reply = await transaction.settle(ended.settlement)
             except StoreError as error:
                 self._events.emit(StoreTrouble(self._worker, "settle", str(error), 0.0))
                 reply = Verdict.UNKNOWN
             self._apart.discard(ended)
-            if reply is not None:
-                self._answer([ended], [reply])
-            elif ended.on_undone is not None:
-                ended.on_undone()
+            self._answer([ended], [reply])
             self._changes.look_again()
 
         self._apart.add(ended)

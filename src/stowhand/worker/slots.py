@@ -123,9 +123,6 @@ class Slots:
             for _ in range(len(self.ready) if self._last_waited else 1):
                 self._wake()
 
-    def _again(self, held: Held) -> None:
-        self.add([held], first=True)
-
     def stop_all(self, why: Stop) -> None:
         """Cancel every running handler, once."""
         for slot in self._slots:
@@ -208,7 +205,7 @@ class Slots:
         if slot.task is not None and slot.task.cancelling():
             return self._end_uncancelled(slot, held, end)
         self._free(slot, held)
-        self._executor.ended(held, end, self._again)
+        self._executor.ended(held, end)
         return None
 
     async def _finish(self, slot: Slot, held: Held, rest: Awaitable[object]) -> None:
@@ -219,7 +216,7 @@ class Slots:
         except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
             if self._supervisor.is_closed:
                 self._free(slot, held)
-                self._executor.ended(held, Stop.RETURNED, self._again)
+                self._executor.ended(held, Stop.RETURNED)
                 raise  # the slot itself is being ended
             is_returned = isinstance(error, asyncio.CancelledError) and self._is_cancelled_with_run(slot)
             end = Stop.RETURNED if is_returned else self._executor.end_of(error, held)
@@ -235,7 +232,7 @@ class Slots:
                     slot.task.uncancel()
         finally:
             self._free(slot, held)
-        self._executor.ended(held, end, self._again)
+        self._executor.ended(held, end)
 
     def _free(self, slot: Slot, held: Held) -> None:
         """The slot is free again."""

@@ -132,9 +132,6 @@ class AttemptTools(Protocol):
 class AttemptTransaction(Transaction, AttemptTools, Protocol):
     """An attempt's transaction, and what its handler may do there besides using the connection."""
 
-    async def leave(self, *, failed: bool) -> None:
-        """The handler has ended, and how is to follow; ``failed``: it raised."""
-
 
 class Backend(AttemptTools, Protocol):
     """One table in one database. Every time is the database's own; ``_now`` of tests excepted."""
@@ -178,8 +175,7 @@ class Backend(AttemptTools, Protocol):
         """As ``Store.heartbeats``."""
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
-        """A transaction for the attempt, which no other shares unless the options say so: its connection, and how it
-        ends. Raises LeaseLost."""
+        """A transaction for the attempt: its connection, and how it ends. Raises LeaseLost."""
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""

@@ -6,7 +6,7 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -78,10 +78,8 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True, metacl
     """``None``: a third of ``stalled_max_age``, unless the worker says."""
     cancel_interval: Duration | None = None
     """How soon a running handler learns that its record is to be canceled; ``None``: with the heartbeat."""
-    transactional: bool | Literal["batch"] = False
-    """Handlers run in a transaction that holds their record locked. ``"batch"``: several share one, one after another,
-    and it settles all of their records; after any error all of it is undone, and they run again one by one, so that a
-    handler may be called twice for an attempt. PostgreSQL only."""
+    transactional: bool = False
+    """Handlers run in a transaction that holds their record locked. PostgreSQL only."""
     notify_channel: str | None = None
     """A channel on which a trigger of the table notifies (``stowhand table ddl --notify``); ``None``: poll."""
 
@@ -116,8 +114,6 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True, metacl
         return seconds(self.retry_after)
 
 
-BATCH = "batch"
-"""Of ``transactional``: several attempts share a transaction."""
 BEATS = 3
 """A lease must outlast so many of them: a heartbeat may fail, and the next one may be late."""
 LONGEST = 100 * 366 * 86_400.0
@@ -238,13 +234,10 @@ def _trouble(field: str, value: object) -> str | None:
 
 
 def _of_rest(options: TableOptions[Any]) -> Iterator[str]:
-    flag: object = options.unique_ids
-    if not isinstance(flag, bool):
-        yield f"unique_ids: {a_type(flag)} given; give True or False"
-    transactional: object = options.transactional
-    if not isinstance(transactional, bool) and transactional != BATCH:
-        given = reprlib.repr(transactional) if isinstance(transactional, str) else a_type(transactional)
-        yield f"transactional: {given} given; give True, False or {BATCH!r}{hint(transactional, (BATCH,))}"
+    flags: dict[str, object] = {"unique_ids": options.unique_ids, "transactional": options.transactional}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            yield f"{name}: {a_type(flag)} given; give True or False"
     message: object = options.reset_failure_message
     channel = options.notify_channel
     if not isinstance(message, str) or not message.strip() or clean(message, 4 * len(message)) != message:

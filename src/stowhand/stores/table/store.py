@@ -219,12 +219,7 @@ class TableStore(Generic[R]):
         control.transaction = transaction
         control.connection = connection
         control.offer = partial(self._attempt_store, transaction)
-        try:
-            yield
-        except BaseException:
-            await transaction.leave(failed=True)
-            raise
-        await transaction.leave(failed=False)
+        yield
 
     def _attempt_store(self, tools: AttemptTools, attempt: Attempt[Any]) -> AttemptStore[R]:
         return AttemptStore(tools, attempt, self._records, lambda: self._backend.key, self._calls, self._folds)

@@ -71,10 +71,6 @@ async def breaks_a_deferred_constraint(attempt: Attempt[Any]) -> None:
     await attempt.connection.execute("insert into children values (7)")
 
 
-async def turns_it_read_only(attempt: Attempt[Any]) -> None:
-    await attempt.connection.execute("set transaction read only")
-
-
 UNRULY: dict[Work, str] = {
     swallows_an_error: "one of its statements had failed",
     commits: "ended the transaction itself",
@@ -85,7 +81,6 @@ UNRULY: dict[Work, str] = {
     leaves_a_pipeline: "left a stream, a COPY or a pipeline open",
     breaks_the_connection: "broke",
     breaks_a_deferred_constraint: "violates foreign key",
-    turns_it_read_only: "read-only",
 }
 
 
@@ -290,6 +285,18 @@ def test_a_statement_timeout_of_a_handler_does_not_end_its_mark(run: Run, shared
         )
         verdict, row = await harness.run(work)
         assert (verdict, row["state"]) == (Verdict.SETTLED, "completed"), row["failure_message"]
+
+    play(run, shared_url, scene)
+
+
+def test_a_handler_that_makes_its_transaction_read_only_is_completed(run: Run, shared_url: str) -> None:
+    async def work(attempt: Attempt[Any]) -> None:
+        await write("done")(attempt)
+        await attempt.connection.execute("set transaction read only")
+
+    async def scene(harness: AttemptHarness) -> None:
+        verdict, row = await harness.run(work)
+        assert (verdict, row["state"], await harness.effects()) == (Verdict.SETTLED, "completed", ["done"])
 
     play(run, shared_url, scene)
 

@@ -48,11 +48,6 @@ class AttemptConnection(psycopg.AsyncConnection[Any]):
         """Nothing more is sent through this object, even where a task still holds it."""
         self._over = True
 
-    @property
-    def is_quiet(self) -> bool:
-        """No task waits for the server through this object."""
-        return self._quiet.is_set()
-
     async def quiet(self) -> None:
         """Wait until no task waits for the server through this object.
 

@@ -25,14 +25,13 @@ from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.settler import TableSettler
-from stowhand.stores.postgres.table.shared_transaction import SharedTransactions
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
 from stowhand.stores.table.judging import Facts
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.notices import Notices
-from stowhand.stores.table.options import BATCH, TableOptions
+from stowhand.stores.table.options import TableOptions
 
 _BEHIND_POOLER = "behind a pooler no notification arrives, so the table is polled"
 
@@ -61,7 +60,6 @@ class PostgresTable:
             context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, NoAnnouncement()
         )
         self._transactions = AttemptTransactions(context, plan, settler, self._logs)
-        self._shared = SharedTransactions(self._transactions) if options.transactional == BATCH else None
         self.asking = PostgresAsking(context, self._session)
 
     @property
@@ -101,8 +99,6 @@ class PostgresTable:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._shared is not None:
-            await self._shared.close()
         for part in (self._claims, self._settlements, self._listener, self._transactions, self._context.pool):
             await part.close()
 
@@ -132,9 +128,8 @@ class PostgresTable:
     # -- a handler's -----------------------------------------------------------------------------
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
-        """One that it shares, where the options say so and nothing has gone wrong yet; else one of its own."""
-        shared = None if self._shared is None else await self._shared.begin(attempt)
-        return await self._transactions.begin(attempt) if shared is None else shared
+        """Start the attempt's transaction."""
+        return await self._transactions.begin(attempt)
 
     async def add_log(self, lease: Lease, entry: str) -> int:
         """Append an entry."""
