@@ -120,7 +120,7 @@ def watch(parent: subprocess.Popen[bytes]) -> None:
     until(lambda: states() == ["completed"] * 20)
     victim = int(until(lambda: re.search(r"in (\d+)", said()))[1])
     os.kill(victim, signal.SIGKILL)
-    until(lambda: "ended with -9; started again" in said())
+    until(lambda: "was killed by SIGKILL; it is started again" in said())
     until(lambda: page(f"{url}/readyz")[0] == 200)
     insert(100)
     until(lambda: states() == ["completed"] * 21)

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from stowhand.app.settings.reading import read_settings
 from stowhand.cli.health import asked
-from stowhand.clock import stopwatch
 from stowhand.events import Events
+from stowhand.service.children import Child
 from stowhand.service.health import SILENT, STARTING, Process, Report, bounds, stuck, stuck_processes, unready_processes
 from stowhand.service.health_reporter import HealthReporter
 from stowhand.service.supervisor import Supervisor
@@ -258,18 +258,17 @@ def test_a_dead_child_is_given_time_to_be_replaced_and_missed_by_nobody_when_all
 
     async def scenario() -> None:
         supervisor = Supervisor(settings, lambda: None, Events())  # type: ignore[arg-type, return-value]
-        for number, child in enumerate(supervisor.children):
-            child.started = stopwatch() - 3600 + number
-            child.process = await asyncio.create_subprocess_exec("true")
-            await child.process.wait()
-            child.ended = stopwatch()
+        slots = supervisor.children.slots
+        for slot in slots:
+            slot.child = Child(await asyncio.create_subprocess_exec("true", stdin=asyncio.subprocess.PIPE))
+            await slot.child.wait()
         with health_reporter.supervising(supervisor):
-            assert health_reporter.trouble() == [], "its hour of life is no hour of silence"
-            supervisor.children[0].ended -= STARTING + 1
+            assert health_reporter.trouble() == [], "it has ended just now"
+            slots[0].moment -= STARTING + 1
             assert health_reporter.trouble() == ["process 1: nothing for 61 s, at most 60 s"]
-            supervisor.children[1].started = stopwatch()
-            assert len(health_reporter.trouble()) == 1, "another is being made"
             supervisor.request_stop()
+            for slot in slots:
+                slot.is_done = True
             assert health_reporter.trouble() == [], "they have ended as they were told"
             assert "it is stopping" in health_reporter.unready(), "also where no signal has asked for it"
 

@@ -90,8 +90,8 @@ def test_a_wish_to_stop_while_children_are_being_made_reaches_them(run: Run, url
         await store.schema.install()
         supervisor = Supervisor(settings, store.heartbeats, Events())
         running = asyncio.create_task(supervisor.run())
-        await _until(lambda: bool(supervisor.children[1].name))
-        assert supervisor.children[1].process is None, "too late to show anything"
+        await _until(lambda: bool(supervisor._names[1]))
+        assert supervisor.children.slots[1].child is None, "too late to show anything"
         supervisor.request_stop()
         code = await running
         await store.close()
@@ -110,11 +110,11 @@ def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(run: Run, url: 
         store = open_store(url, settings.store.options)
         await store.schema.install()
         supervisor = Supervisor(settings, store.heartbeats, Events())
-        child = supervisor.children[0]
-        child.quick_deaths = 20
+        slot = supervisor.children.slots[0]
+        slot.quick_deaths = 20
         running = asyncio.create_task(supervisor.run())
-        await _until(child.kill)
-        await _until(lambda: child.quick_deaths > 20)
+        await _until(lambda: slot.child is not None and slot.child.kill())
+        await _until(lambda: slot.quick_deaths > 20)
         supervisor.request_stop()
         await running
         await store.close()

@@ -24,8 +24,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.protocols.options import WorkerOptions
 from stowhand.service import exit_codes
+from stowhand.service.children import Child, Slot
 from stowhand.service.process import Stopper
-from stowhand.service.supervisor import IN_ORDER_OFFSET, Child, Order, Supervisor
+from stowhand.service.supervisor import IN_ORDER_OFFSET, Order, Supervisor
 from stowhand.tasks.executable import KILL_AFTER
 from stowhand.worker.timings import USUAL, Timings
 from tests.conftest import Run
@@ -179,15 +180,15 @@ def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_a
     async def scenario() -> None:
         code = exit_codes.STORE_UNREACHABLE
         early, late = _supervisor("sqlite:///x"), _supervisor("sqlite:///x")
-        assert early._ends_with(Child(0), code)
-        assert early.stopping
+        assert early._ends_with(code)
+        assert early.children.stopping
         late._began -= USUAL.steady + 1
-        assert not late._ends_with(Child(0), code)
-        assert not late.stopping
+        assert not late._ends_with(code)
+        assert not late.children.stopping
         late.request_stop()
-        assert late._ends_with(Child(0), code)
+        assert late._ends_with(code)
         assert late._code == exit_codes.OK, "it held nothing"
-        assert late._ends_with(Child(0), exit_codes.SCHEMA_UNSUITABLE), "that will not pass by itself"
+        assert late._ends_with(exit_codes.SCHEMA_UNSUITABLE), "that will not pass by itself"
 
     run(scenario())
 
@@ -228,11 +229,12 @@ def test_a_signal_that_kills_all_processes_is_a_failure_where_it_ends_a_job(
     async def scenario() -> int:
         supervisor, made = _supervisor("sqlite:///x", held), asyncio.Queue[asyncio.subprocess.Process]()
 
-        async def start(child: Child) -> None:
-            child.process = await asyncio.create_subprocess_exec("sleep", "60", stdin=asyncio.subprocess.PIPE)
-            made.put_nowait(child.process)
+        async def start(slot: Slot) -> Child:
+            process = await asyncio.create_subprocess_exec("sleep", "60", stdin=asyncio.subprocess.PIPE)
+            made.put_nowait(process)
+            return Child(process)
 
-        monkeypatch.setattr(supervisor, "_start", start)
+        monkeypatch.setattr(supervisor.children, "_start", start)
         running = asyncio.create_task(supervisor.run())
         both = [await made.get(), await made.get()]
         supervisor.request_stop()

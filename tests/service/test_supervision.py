@@ -172,7 +172,7 @@ def test_a_process_whose_threads_are_used_up_is_not_ready_and_ends_with_code_5(
 def test_a_child_whose_threads_are_used_up_is_replaced(sqlite_workers: Workers, tmp_path: Path) -> None:
     _add_two_hung_threads(sqlite_workers.url, tmp_path / "never")
     process = sqlite_workers.start("-j", "1", "--processes", "2", "--http", "0")
-    sqlite_workers.wait_for("ended with code 5: too many threads outlived their timeouts", times=2)
+    sqlite_workers.wait_for("exited with code 5: too many threads outlived their timeouts", times=2)
     job_id = add(sqlite_workers.url, "innocent", '{"number": 1}')
     sqlite_workers.wait_for(f"Completed task {job_id}")
     process.send_signal(signal.SIGTERM)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.clock import Clock, SystemClock, stopwatch
+from stowhand.clock import Clock, SystemClock
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ConfigurationError
 from stowhand.events import ChildDied, ChildRenewed, Events
@@ -161,19 +161,7 @@ class HealthReporter(ProcessObserver):
 
     def _processes(self) -> list[Process]:
         """The children that run or should run: a dead one must be replaced within the time that a start may take."""
-        found: list[Process] = []
-        if (supervisor := self._supervisor) is None:
-            return found
-        for child in supervisor.children:
-            name, process = f"process {child.number + 1}", child.process
-            if process is None:
-                found.append(Process(name, 0.0, None))
-            elif process.returncode is None:
-                report = child_reports.read(self.folder, process.pid)
-                found.append(Process(name, stopwatch() - child.started, report))
-            elif not (supervisor.stopping or (child.is_done and self._settings.worker.once)):  # else its work is done
-                found.append(Process(name, stopwatch() - child.ended if child.ended > child.started else 0.0, None))
-        return found
+        return [] if self._supervisor is None else self._supervisor.children.health(self.folder)
 
     # -- health ----------------------------------------------------------------------------------
 
@@ -193,7 +181,9 @@ class HealthReporter(ProcessObserver):
     def unready(self) -> list[str]:
         """Why the worker is not ready; empty: it is."""
         supervisor = self._supervisor
-        found = ["it is stopping"] if self._draining or (supervisor is not None and supervisor.stopping) else []
+        found = (
+            ["it is stopping"] if self._draining or (supervisor is not None and supervisor.children.stopping) else []
+        )
         found += self._starting() + self._refusals()
         # The probe asks the store on the loop: while that is blocked, a missing answer says nothing about the store.
         trouble = None if self._blocked() else self._probe.trouble()

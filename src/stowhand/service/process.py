@@ -35,6 +35,7 @@ from stowhand.observe.traces import Traces
 from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
+from stowhand.service.children import LAST_WRITE
 from stowhand.service.loading import load_tasks, make_handler, report_problems
 from stowhand.service.opening import open_to_work, store_of
 from stowhand.service.process_observer import ProcessObserver
@@ -48,7 +49,6 @@ from stowhand.worker.internals import Host
 from stowhand.worker.timings import USUAL, Timings
 from stowhand.worker.worker import Worker, new_identity
 
-LAST_WRITE = 2.0
 UNREAD = 0.2
 """Seconds within which a line is written, unless the log is not read any more."""
 LAST_SPANS = 3.0

@@ -12,7 +12,7 @@ import asyncio
 import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -46,7 +46,7 @@ async def run_all(*routines: Routine, grace: Duration | None = None) -> None:
     cancelled.
     """
     _check(routines)
-    bound = max(map(_grace_of, routines)) + LAST_PAUSE if grace is None else _read(grace)
+    bound = longest_end(routines) if grace is None else _read(grace)
     _listen(routines)
     supervisor = _Supervisor(routines)
     with _signals(supervisor):
@@ -142,6 +142,11 @@ def _signals(supervisor: _Supervisor) -> Iterator[None]:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by something in C
+
+
+def longest_end(routines: Iterable[Routine]) -> float:
+    """Seconds within which they are to end, where no grace is given."""
+    return max(map(_grace_of, routines)) + LAST_PAUSE
 
 
 def is_routine(one: object) -> bool:

@@ -1,8 +1,6 @@
 """Several worker processes under one parent: a dead one is replaced, and its jobs come back at once.
 
-The dead child's leases need not run out, because the parent *saw* it die. Children live in sessions of their own, so a
-terminal's Ctrl-C reaches the parent alone. The parent writes orders to a child's standard input; its end means that
-the parent is gone.
+The dead child's leases need not run out, because the parent *saw* it die.
 """
 
 from __future__ import annotations
@@ -10,23 +8,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.clock import SystemClock, stopwatch
+from stowhand.clock import stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, ChildRenewed, Events, JobsReset
 from stowhand.protocols.operating import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
+from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import REPLACE
-from stowhand.service.process import LAST_WRITE, hard_exit
-from stowhand.service.stop_requests import StopRequests
+from stowhand.service.process import hard_exit
+from stowhand.tasks.program import how_it_ended
 from stowhand.worker.worker import new_identity
 
 SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
@@ -55,35 +52,6 @@ class Order(msgspec.Struct, frozen=True):
     """The process that gives the order."""
 
 
-class Child:
-    """One slot: the process that runs in it now."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.name = ""
-        self.process: asyncio.subprocess.Process | None = None
-        self.started = self.ended = 0.0
-        """Of the latest process, by the stopwatch."""
-        self.quick_deaths = 0
-
-    def send(self, word: str) -> None:
-        """Send one line, unless the child has died."""
-        if self.process is not None and self.process.stdin is not None and not self.process.stdin.is_closing():
-            self.process.stdin.write(word.encode() + b"\n")
-
-    @property
-    def is_done(self) -> bool:
-        """It has ended in order, and well."""
-        return self.process is not None and IN_ORDER.get(self.process.returncode or 0) == exit_codes.OK
-
-    def kill(self) -> bool:
-        """False: there is nothing alive."""
-        if self.process is None or self.process.returncode is not None:
-            return False
-        self.process.kill()
-        return True
-
-
 class Supervisor:
     """``await run()`` until every child has ended for good. ``heartbeats`` opens the connection that takes jobs back.
 
@@ -97,114 +65,71 @@ class Supervisor:
         self._make_heartbeats = heartbeats
         self._events = events
         self._folder = None if folder is None else str(folder)
-        self._clock = SystemClock()
-        self._stopped = asyncio.Event()
-        self._stop_requests = StopRequests(self._timings.same_signal)
         self._quiet = False
         self._code = exit_codes.OK
         self._began = stopwatch()
-        self.children = [Child(number) for number in range(settings.processes)]
-
-    @property
-    def stopping(self) -> bool:
-        """Children that end are not replaced any more."""
-        return self._stopped.is_set()
+        self._names = [""] * settings.processes
+        """Of the latest worker of each slot."""
+        self.children = Children(
+            settings.processes,
+            self._start,
+            self._on_end,
+            grace=settings.worker.grace,
+            timings=settings.timings,
+            # The call that takes back what the dead held may hang on a store that does not answer.
+            on_overdue=lambda: hard_exit(exit_codes.FAILURE),
+        )
 
     async def run(self) -> int:
         """Start the children and keep them running. Gives the exit code."""
-        async with asyncio.TaskGroup() as group:
-            for child in self.children:
-                group.create_task(self._keep(child))
-        return self._code
+        await self.children.run()
+        return exit_codes.FAILURE if self.children.were_killed else self._code
 
     def request_stop(self) -> None:
         """First request: drain. Second: hand back at once. Third: exit now."""
-        if self._stop_requests.add():
-            self._stop()
+        self.children.request_stop()
 
     def toggle(self) -> None:
         """Pause claiming in all children; called again: resume."""
         self._quiet = not self._quiet
-        for child in self.children:
-            child.send("quiet" if self._quiet else "take")
+        self.children.order(b"quiet" if self._quiet else b"take")
 
-    def _stop(self) -> None:
-        self._stopped.set()
-        for child in self.children:
-            self._send_orders(child)
-        if self._stop_requests.count > 2:
-            self._code = exit_codes.FAILURE
-            self._clock.call_later(LAST_WRITE, lambda: hard_exit(exit_codes.FAILURE))
-        grace = self._settings.worker.grace if self._stop_requests.count == 1 else 0.0
-        self._clock.call_later(grace + self._timings.exited - self._timings.killed, self._kill_all)
+    async def _start(self, slot: Slot) -> Child:
+        name = self._names[slot.number] = f"{new_identity()}.{slot.number + 1}"
+        order = Order(self._settings.to_json(), name, self._folder, os.getpid())
+        return await Child.start("stowhand.service.child", order=msgspec.json.encode(order))
 
-    def _send_orders(self, child: Child) -> None:
-        """Send what was requested so far. A child that is just being made receives it after its order."""
-        if self._stop_requests.count > 2:
-            child.kill()
-        elif self._stop_requests.count:
-            child.send("drain" if self._stop_requests.count == 1 else "now")
-        elif self._quiet:
-            child.send("quiet")
+    async def _on_end(self, slot: Slot, ended: int) -> Next:
+        assert slot.child is not None
+        name, pid = self._names[slot.number], slot.child.pid
+        code = IN_ORDER.get(ended, exit_codes.FAILURE)
+        if code == RENEWED:
+            self._events.emit(ChildRenewed(name, pid))
+            return Next.AT_ONCE
+        if code != exit_codes.OK and not await self._take_back(name, pid, ended):
+            code = exit_codes.OK
+        return Next.NONE if self._ends_with(code) else Next.RESTART
 
-    def _kill_all(self) -> None:
-        for child in self.children:
-            if child.kill():
-                self._code = exit_codes.FAILURE
-        # The call that takes back what the dead held may hang on a store that does not answer.
-        self._clock.call_later(self._timings.killed / 2, lambda: hard_exit(exit_codes.FAILURE))
-
-    async def _keep(self, child: Child) -> None:
-        while not self._stopped.is_set():
-            await self._start(child)
-            assert child.process is not None
-            ended = await child.process.wait()
-            child.ended = stopwatch()
-            code = IN_ORDER.get(ended, exit_codes.FAILURE)
-            if code == RENEWED:
-                self._events.emit(ChildRenewed(child.name, child.process.pid))
-            elif code != exit_codes.OK and not await self._take_back(child, ended):
-                code = exit_codes.OK
-            if self._ends_with(child, code):
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.0 if code == RENEWED else self._pause(child)):
-                    await self._stopped.wait()
-
-    async def _start(self, child: Child) -> None:
-        child.name, child.started = f"{new_identity()}.{child.number + 1}", stopwatch()
-        child.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "stowhand.service.child",
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        child.send(msgspec.json.encode(Order(self._settings.to_json(), child.name, self._folder, os.getpid())).decode())
-        self._send_orders(child)
-
-    def _ends_with(self, child: Child, code: int) -> bool:
-        """Whether this slot is done: asked to stop, drained, or unable to start."""
+    def _ends_with(self, code: int) -> bool:
+        """Whether a slot is done: asked to stop, drained, or unable to start."""
         never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED)
         is_later = stopwatch() - self._began > self._timings.steady
-        if code in (*SETTLED_CODES, UNOPENED) and not (never_worked and (self.stopping or is_later)):
+        if code in (*SETTLED_CODES, UNOPENED) and not (never_worked and (self.children.stopping or is_later)):
             self._code = _shown(code)
-            if not self._stopped.is_set():
-                self._stop()
+            self.children.stop()
             return True
-        if self._stopped.is_set() and code not in (exit_codes.OK, RENEWED) and not never_worked:
+        if self.children.stopping and code != exit_codes.OK and not never_worked:
             self._code = exit_codes.FAILURE
-        return self._stopped.is_set() or (self._settings.worker.once and code == exit_codes.OK)
+        return self.children.stopping or (self._settings.worker.once and code == exit_codes.OK)
 
-    async def _take_back(self, child: Child, ended: int) -> bool:
+    async def _take_back(self, name: str, pid: int, ended: int) -> bool:
         """Take back at once what the dead child held, and report its death. False: a signal to the whole group killed
         it before it worked, and it held nothing."""
-        assert child.process is not None
         # On a loop in a thread of its own: a call to the store may block it.
-        jobs = await asyncio.to_thread(lambda: asyncio.run(self._reset(child.name)))
-        if self.stopping and ended == -signal.SIGTERM and not jobs:
+        jobs = await asyncio.to_thread(lambda: asyncio.run(self._reset(name)))
+        if self.children.stopping and ended == -signal.SIGTERM and not jobs:
             return False
-        self._events.emit(ChildDied(child.name, child.process.pid, _how(ended), jobs))
+        self._events.emit(ChildDied(name, pid, _how(ended), jobs))
         return True
 
     async def _reset(self, name: str) -> int:
@@ -222,33 +147,16 @@ class Supervisor:
             await heartbeats.close()
         return total
 
-    def _pause(self, child: Child) -> float:
-        if stopwatch() - child.started > self._timings.steady:
-            child.quick_deaths = 0
-            return 0.0
-        child.quick_deaths += 1
-        return min(0.1 * 2.0 ** (child.quick_deaths - 1), self._timings.slowest_restart)
-
 
 def _how(ended: int) -> str:
-    """How a child ended, in words, from what ``wait`` gave."""
-    if ended < 0:
-        return f"was killed by {_named(-ended)}"
+    """How a child ended, in words."""
     code = IN_ORDER.get(ended, ended)
     if ended in IN_ORDER and code == HUNG:
         return "hung: a handler blocked its event loop"
     reason = ": too many threads outlived their timeouts" if ended in IN_ORDER and code == REPLACE else ""
-    return f"ended with code {_shown(code)}{reason}"
+    return f"{how_it_ended(_shown(code))}{reason}"
 
 
 def _shown(code: int) -> int:
     """As the table of exit codes has it."""
     return exit_codes.FAILURE if code in (UNOPENED, HUNG) else code
-
-
-def _named(number: int) -> str:
-    """Of a signal; most of the real-time ones have no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -7,39 +7,36 @@ and it then stops in order. One that dies is replaced; its records come back whe
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stowhand.clock import Clock, SystemClock, stopwatch
+from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StowhandError, a_type
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service import child_reports, exit_codes
+from stowhand.service.children import Child, Children, Next, Slot, stop_with_parent
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.health import Process, bounds, refusals, starting, stuck, stuck_processes, unready_processes
-from stowhand.service.run_all import Routine, is_routine, run_all
+from stowhand.service.run_all import Routine, is_routine, longest_end, run_all
 from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
-from stowhand.service.stop_requests import StopRequests
 from stowhand.service.supervisor import RENEWED, SETTLED_CODES
 from stowhand.tasks.loading import load_object
+from stowhand.tasks.program import how_it_ended
 from stowhand.worker.timings import USUAL
 from stowhand.worker.worker import Worker
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds before one that did not is started again; each time twice as long."""
 
 
 class TableRunOptions(msgspec.Struct, frozen=True):
@@ -59,7 +56,7 @@ def run_table(options: TableRunOptions) -> int:
     if options.processes > 1:
         return asyncio.run(_TableWorkers(options).run())
     if options.folder is not None:
-        threading.Thread(target=_end_with_the_parent, name="stowhand parent", daemon=True).start()
+        stop_with_parent()
     return asyncio.run(_work(options))
 
 
@@ -139,31 +136,7 @@ def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Itera
         ticker.stop()
 
 
-def _end_with_the_parent() -> None:
-    while os.read(0, 1):  # not by sys.stdin, whose lock this thread would hold while the interpreter ends
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 # -- several ---------------------------------------------------------------------------------------
-
-
-class _Child:
-    def __init__(self, number: int) -> None:
-        self.name = f"process {number + 1}"
-        self.process: asyncio.subprocess.Process | None = None
-        self.moment = stopwatch()
-        """When it was started, or ended."""
-        self.done = False
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.returncode is None
-
-    def send(self, number: signal.Signals) -> None:
-        if self.process is not None and self.alive:
-            with suppress(ProcessLookupError):
-                self.process.send_signal(number)
 
 
 class _TableWorkers:
@@ -171,10 +144,10 @@ class _TableWorkers:
 
     def __init__(self, options: TableRunOptions) -> None:
         # A mistake in the program is reported once, here, and not by every child.
-        self._bounds = bounds(workers_of(routines_of(options.target, options.processes))[0].options)
-        self._options, self._clock, self._stop_requests = options, SystemClock(), StopRequests()
-        self._children = [_Child(number) for number in range(options.processes)]
-        self._stopping = asyncio.Event()
+        routines = routines_of(options.target, options.processes)
+        self._bounds = bounds(workers_of(routines)[0].options)
+        self._options, self._clock = options, SystemClock()
+        self._children = Children(options.processes, self._start, self._on_end, grace=longest_end(routines))
         self._code = exit_codes.OK
         self._folder = Path(tempfile.mkdtemp(prefix="stowhand-"))
 
@@ -186,74 +159,43 @@ class _TableWorkers:
         }
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._request_stop)
+            loop.add_signal_handler(number, self._children.request_stop)
         try:
             with _shown(self._options.http, pages):
-                async with asyncio.TaskGroup() as group:
-                    for child in self._children:
-                        group.create_task(self._keep(child))
+                await self._children.run()
         finally:
-            for child in self._children:
-                child.send(signal.SIGKILL)
             shutil.rmtree(self._folder, ignore_errors=True)
-        return self._code
+        return exit_codes.FAILURE if self._children.were_killed else self._code
 
-    def _request_stop(self) -> None:
-        """First request: drain. Second: hand back at once. Third: exit now."""
-        if self._stop_requests.add():
-            self._stop(signal.SIGKILL if self._stop_requests.count > 2 else signal.SIGTERM)
+    async def _start(self, slot: Slot) -> Child:
+        folder = str(self._folder)
+        arguments = (*self._options.logged, folder, self._options.target)
+        return await Child.start("stowhand.service.table_run", *arguments, environ={MULTIPROCESS: folder})
 
-    def _stop(self, number: signal.Signals) -> None:
-        self._stopping.set()
-        for child in self._children:
-            child.send(number)
-
-    async def _keep(self, child: _Child) -> None:
+    async def _on_end(self, slot: Slot, code: int) -> Next:
         """Replace the child until it has done its work, or all are to stop."""
-        pause, first = FIRST_PAUSE, True
-        while not self._stopping.is_set():
-            began = stopwatch()
-            code = await self._live(child)
-            if code == exit_codes.OK or self._stopping.is_set():
-                has_failed = code > 0 and code != RENEWED
-                self._code = self._code or (exit_codes.FAILURE if has_failed else exit_codes.OK)
-                break
-            if code == RENEWED:
-                continue
-            if first and code in SETTLED_CODES:
-                self._code = code
-                self._stop(signal.SIGTERM)
-                break
-            first, pause = False, FIRST_PAUSE if stopwatch() - began > USUAL.steady else min(2 * pause, LONGEST_PAUSE)
-            core_logger().warning(f"{child.name} ended with {code}; started again in {pause:g} s")
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause)
-        child.done = True
-
-    async def _live(self, child: _Child) -> int:
-        program = (sys.executable, "-m", "stowhand.service.table_run")
-        child.process = await asyncio.create_subprocess_exec(
-            *program, *self._options.logged, str(self._folder), self._options.target,
-            stdin=asyncio.subprocess.PIPE, start_new_session=True, env={**os.environ, MULTIPROCESS: str(self._folder)},
-        )  # fmt: skip
-        child.moment = stopwatch()
-        if self._stopping.is_set():  # the request came while it was made
-            child.send(signal.SIGTERM)
-        code = await child.process.wait()
-        child.moment = stopwatch()
-        child_reports.forget(self._folder, child.process.pid)
-        return code
+        assert slot.child is not None
+        child_reports.forget(self._folder, slot.child.pid)
+        if code == RENEWED:
+            return Next.AT_ONCE
+        if code == exit_codes.OK:
+            return Next.NONE
+        if self._children.stopping:
+            self._code = self._code or (exit_codes.FAILURE if code > 0 else exit_codes.OK)
+            return Next.NONE
+        if code in SETTLED_CODES and slot.restarts == 0:
+            self._code = code
+            self._children.stop()
+            return Next.NONE
+        core_logger().warning(f"process {slot.number + 1} {how_it_ended(code)}; it is started again")
+        return Next.RESTART
 
     def _processes(self) -> list[Process]:
-        return [
-            Process(one.name, stopwatch() - one.moment, child_reports.read(self._folder, pid) if one.alive else None)
-            for one in self._children
-            if not one.done and (pid := -1 if one.process is None else one.process.pid)
-        ]
+        return self._children.health(self._folder)
 
     def _unready(self) -> list[str]:
         found = self._processes()
-        stopping = ["it is stopping"] if self._stopping.is_set() else []
+        stopping = ["it is stopping"] if self._children.stopping else []
         return stopping + starting(found, "table") + unready_processes(found, self._clock.monotonic())
 
 

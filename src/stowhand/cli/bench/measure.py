@@ -252,7 +252,7 @@ class Workers:
 
     def memory(self) -> float:
         """Megabytes (10^6 bytes) resident in the largest of them."""
-        pids = [child.process.pid for child in self._supervisor.children if child.process is not None]
+        pids = [slot.child.pid for slot in self._supervisor.children.slots if slot.child is not None]
         return max(resident(pid) for pid in pids)
 
 

@@ -7,8 +7,6 @@ ahead; when two fifths are done one worker gets a kill -9. In the end the report
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -205,11 +203,8 @@ class Demo:
         )
 
     def _kill(self, supervisor: Supervisor) -> bool:
-        process = supervisor.children[0].process
-        if process is None or process.returncode is not None:
-            return False
-        os.kill(process.pid, signal.SIGKILL)
-        return True
+        child = supervisor.children.slots[0].child
+        return child is not None and child.kill()
 
     def _child_died(self, event: ChildDied) -> None:
         self._killed = f"process {event.pid} {event.how}"

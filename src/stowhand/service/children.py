@@ -1,0 +1,290 @@
+"""Processes that this one starts, keeps running, and ends; they end with it, however it ends.
+
+A child reads its orders from its standard input, one word a line: ``drain``, ``now``, and others that its program
+knows. The end of that input means that its parent is gone. A child has a session of its own, so that a terminal's
+Ctrl-C reaches the parent alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from pathlib import Path
+from typing import Self
+
+from stowhand.clock import Cancelable, SystemClock, stopwatch
+from stowhand.service import child_reports
+from stowhand.service.health import Process
+from stowhand.service.stop_requests import StopRequests
+from stowhand.worker.timings import USUAL, Timings
+
+LAST_WRITE = 2.0
+"""Seconds in which a process that was asked to stop three times may still give leases back."""
+FIRST_PAUSE = 0.1
+"""Seconds before a child that died soon after its start is replaced; twice as many each further time."""
+
+
+class Child:
+    """One process, and the pipe through which it gets its orders."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(
+        cls,
+        *module: str,
+        order: bytes = b"",
+        environ: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> Self:
+        """Run ``python -m MODULE ARGUMENT...``. ``order``: its first line. ``environ``: added to this process's own."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            *module,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=stdout,
+            env={**os.environ, **(environ or {})},
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+        child = cls(process)
+        if order:
+            child.send(order)
+        return child
+
+    @property
+    def pid(self) -> int:
+        """Its process id, and the id of its process group."""
+        return self.process.pid
+
+    @property
+    def code(self) -> int | None:
+        """How it ended, negative for a signal; ``None``: it runs."""
+        return self.process.returncode
+
+    def send(self, line: bytes) -> None:
+        """Send one line, unless it has died."""
+        assert self.process.stdin is not None
+        if not self.process.stdin.is_closing():
+            self.process.stdin.write(line + b"\n")
+
+    def dismiss(self) -> None:
+        """Close its standard input, so that it ends by itself."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def kill(self) -> bool:
+        """Kill its process group. False: it had ended."""
+        if self.code is not None:
+            return False
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError):
+                self.process.kill()
+        return True
+
+    async def wait(self) -> int:
+        """Wait for its end, and give its exit code."""
+        return await self.process.wait()
+
+    async def end(self, within: float) -> None:
+        """Dismiss it, and kill it unless it ends within so many seconds."""
+        self.dismiss()
+        try:
+            async with asyncio.timeout(within):
+                await self.wait()
+        except TimeoutError:
+            self.kill()
+            await self.wait()
+
+
+class Slot:
+    """A place for one child after another."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.child: Child | None = None
+        """``None``: it is being started."""
+        self.moment = stopwatch()
+        """When the latest child was started, or has ended."""
+        self.lifetime = 0.0
+        """Seconds, of the latest child that has ended."""
+        self.restarts = 0
+        self.quick_deaths = 0
+        """Children in a row that died soon after their start."""
+        self.is_done = False
+        """No child will follow the last one."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its child lives."""
+        return self.child is not None and self.child.code is None
+
+
+class Next(Enum):
+    """What follows the end of a child."""
+
+    RESTART = auto()
+    """Another one: at once if the child has lived for some seconds, else after a pause that grows."""
+    AT_ONCE = auto()
+    """Another one, without a pause."""
+    NONE = auto()
+    """Nothing: the slot is done."""
+
+
+class Children:
+    """Keeps a child running in each slot until all slots are done, or it is asked to stop.
+
+    ``start`` starts the child of a slot. ``on_end`` is given its exit code, and decides what follows. ``grace``:
+    seconds that children have at the first request to stop; some seconds later they are killed. ``on_overdue`` is
+    called when ``on_end`` has still not returned a moment after that.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        start: Callable[[Slot], Awaitable[Child]],
+        on_end: Callable[[Slot, int], Awaitable[Next]],
+        grace: float,
+        timings: Timings = USUAL,
+        on_overdue: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._start, self._on_end, self._on_overdue = start, on_end, on_overdue
+        self._grace, self._timings = grace, timings
+        self._clock = SystemClock()
+        self._stopped = asyncio.Event()
+        self._stop_requests = StopRequests(timings.same_signal)
+        self._timers: list[Cancelable] = []
+        self._latest_order: bytes | None = None
+        self._is_killing = False
+        self.were_killed = False
+        """Some had to be killed at a stop."""
+        self.slots = [Slot(number) for number in range(count)]
+
+    @property
+    def stopping(self) -> bool:
+        """Children that end are not replaced any more."""
+        return self._stopped.is_set()
+
+    async def run(self) -> None:
+        """Start the children, and replace those that end. Ends when all slots are done."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for slot in self.slots:
+                    group.create_task(self._keep(slot))
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+            for slot in self.slots:
+                if slot.child is not None and slot.is_running:
+                    slot.child.dismiss()
+
+    def order(self, word: bytes) -> None:
+        """Send it to all children; those that are started later get the latest one. Ignored when they are to stop."""
+        if not self.stopping:
+            self._send(word)
+
+    def request_stop(self) -> None:
+        """First request: drain. Second: hand back at once. Third: kill."""
+        if not self._stop_requests.add():
+            return
+        if self._stop_requests.count == 1:
+            self._stop(b"drain", self._grace)
+        elif self._stop_requests.count == 2:
+            self._stop(b"now", 0.0)
+        else:
+            self._stopped.set()
+            self._kill(LAST_WRITE)
+
+    def stop(self) -> None:
+        """Drain, unless that was requested before."""
+        if not self.stopping:
+            self._stop(b"drain", self._grace)
+
+    def health(self, folder: Path | None) -> list[Process]:
+        """The children that run or should run. ``folder``: where they write their reports."""
+        return [
+            Process(
+                f"process {slot.number + 1}",
+                stopwatch() - slot.moment,
+                child_reports.read(folder, slot.child.pid) if slot.child is not None and slot.is_running else None,
+            )
+            for slot in self.slots
+            if not slot.is_done
+        ]
+
+    def _send(self, word: bytes) -> None:
+        self._latest_order = word
+        for slot in self.slots:
+            if slot.child is not None:
+                slot.child.send(word)
+
+    def _stop(self, word: bytes, grace: float) -> None:
+        self._stopped.set()
+        self._send(word)
+        killed = self._timings.killed
+        self._after(grace + self._timings.exited - killed, lambda: self._kill(killed / 2))
+
+    def _kill(self, overdue: float) -> None:
+        self._is_killing = True
+        for slot in self.slots:
+            if slot.child is not None and slot.child.kill():
+                self.were_killed = True
+        self._after(overdue, self._on_overdue)
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timers.append(self._clock.call_later(seconds, call))
+
+    async def _keep(self, slot: Slot) -> None:
+        while not self.stopping:
+            code = await self._run_child(slot)
+            following = await self._on_end(slot, code)
+            if following is Next.NONE:
+                break
+            slot.restarts += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.0 if following is Next.AT_ONCE else self._pause(slot)):
+                    await self._stopped.wait()
+        slot.is_done = True
+
+    async def _run_child(self, slot: Slot) -> int:
+        slot.child, slot.moment = None, stopwatch()
+        child = slot.child = await self._start(slot)
+        if self._is_killing:
+            self.were_killed |= child.kill()
+        elif self._latest_order is not None:
+            child.send(self._latest_order)
+        code = await child.wait()
+        slot.lifetime = stopwatch() - slot.moment
+        slot.moment = stopwatch()
+        return code
+
+    def _pause(self, slot: Slot) -> float:
+        if slot.lifetime > self._timings.steady:
+            slot.quick_deaths = 0
+            return 0.0
+        slot.quick_deaths += 1
+        return float(min(FIRST_PAUSE * 2.0 ** (slot.quick_deaths - 1), self._timings.slowest_restart))
+
+
+def stop_with_parent() -> None:
+    """Send this process a SIGTERM at each order of its parent, and at the parent's end. For a child that knows no other
+    orders: its first SIGTERM drains, its second ends at once.
+    """
+
+    def read() -> None:
+        while os.read(0, 4096):  # not by sys.stdin, whose lock this thread would hold while the interpreter ends
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=read, name="stowhand orders", daemon=True).start()
