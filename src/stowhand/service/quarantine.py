@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -32,6 +31,7 @@ from stowhand.protocols.progress import Report
 from stowhand.protocols.propagation import handed_on
 from stowhand.protocols.store import Claim
 from stowhand.service.child_pipe import Answer, read_answer
+from stowhand.service.children import Child
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0
@@ -108,7 +108,7 @@ class Quarantine:
         self._handler = handler
         self._pause = settings.timings.unable
         self._clock = SystemClock()
-        self._child: Child | None = None
+        self._child: SuspectChild | None = None
         """It has no job."""
         self._dismissal: Cancelable | None = None
         self._loads = 0
@@ -128,7 +128,7 @@ class Quarantine:
         if (child := self._take()) is not None:
             found = await child.attempt(assignment, report)
         if found is None or (found.line is None and not found.begun):  # the kept child had died before
-            child = await Child.start(self._settings, self._worker)
+            child = await SuspectChild.start(self._settings, self._worker)
             found = await child.attempt(assignment, report)
         assert child is not None
         if found.line is None:
@@ -155,14 +155,14 @@ class Quarantine:
         if (child := self._take()) is not None:
             await child.end()
 
-    def _take(self) -> Child | None:
+    def _take(self) -> SuspectChild | None:
         child, self._child = self._child, None
         if self._dismissal is not None:
             self._dismissal.cancel()
             self._dismissal = None
         return child
 
-    async def _keep(self, child: Child, loads: int) -> None:
+    async def _keep(self, child: SuspectChild, loads: int) -> None:
         if self._child is None and loads == self._loads:
             self._child = child
             self._dismissal = self._clock.call_later(KEPT_SECONDS, self._dismiss)
@@ -174,13 +174,11 @@ class Quarantine:
             child.dismiss()
 
 
-class Child:
-    """One process, and the pipe through which it answers."""
+class SuspectChild:
+    """A child, and the pipe through which it answers."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, stream: asyncio.StreamReader, reading: asyncio.ReadTransport
-    ) -> None:
-        self._process = process
+    def __init__(self, child: Child, stream: asyncio.StreamReader, reading: asyncio.ReadTransport) -> None:
+        self._child = child
         self._stream = stream
         self._reading = reading
 
@@ -188,34 +186,26 @@ class Child:
     async def start(cls, settings: msgspec.Raw, worker: str) -> Self:
         """A new one. It loads the tasks first."""
         stream, reading, writing = await _open_pipe()
+        setup = msgspec.json.encode(Setup(settings, worker, writing))
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "stowhand.service.quarantine_child",
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
+            child = await Child.start("stowhand.service.quarantine_child", order=setup, pass_fds=(writing,))
         except BaseException:
             reading.close()
             raise
         finally:
             os.close(writing)
-        child = cls(process, stream, reading)
-        child._send(Setup(settings, worker, writing))
-        return child
+        return cls(child, stream, reading)
 
     @property
     def code(self) -> int | None:
         """How it ended."""
-        return self._process.returncode
+        return self._child.code
 
     async def attempt(self, assignment: Assignment, report: Report | None) -> Answer:
         """Have it run one job. If it gives no whole answer it is killed, as it is when this is cancelled."""
         answer = Answer()
         try:
-            self._send(assignment)
+            self._child.send(msgspec.json.encode(assignment))
             await self._until_answered(answer, assignment.lease, report)
         finally:
             if answer.line is None:
@@ -225,34 +215,23 @@ class Child:
     async def kill(self) -> None:
         """End it at once."""
         self._reading.close()
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        self._child.kill()
+        await self._child.wait()
 
     def dismiss(self) -> None:
         """Let it end by itself: it exits at the end of its standard input."""
         self._reading.close()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._child.dismiss()
 
     async def end(self) -> None:
         """Dismiss it, and kill it if it does not exit."""
-        self.dismiss()
-        try:
-            async with asyncio.timeout(LAST_WORDS):
-                await self._process.wait()
-        except TimeoutError:
-            await self.kill()
-
-    def _send(self, message: Setup | Assignment) -> None:
-        assert self._process.stdin is not None
-        # Not closed: its end is how the child learns that this process is gone. If the child is dead, nothing answers.
-        self._process.stdin.write(msgspec.json.encode(message) + b"\n")
+        self._reading.close()
+        await self._child.end(LAST_WORDS)
 
     async def _until_answered(self, answer: Answer, lease: Lease, report: Report | None) -> None:
         """Until there is a line, or the child has died. Its own children may hold the pipe open for ever."""
         line = asyncio.ensure_future(read_answer(self._stream, answer, lease, report))
-        death = asyncio.ensure_future(self._process.wait())
+        death = asyncio.ensure_future(self._child.wait())
         try:
             await asyncio.wait((line, death), return_when=asyncio.FIRST_COMPLETED)
             if answer.line is None:
