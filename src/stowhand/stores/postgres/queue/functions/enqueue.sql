@@ -347,16 +347,12 @@ begin
   return query
   select (added.job).* from (
     select j.place, {schema}.enqueue(
-      j.task, j.payload::json, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority,
-      case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-      j.mode, j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
+      j.task, j.payload::json, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority, j.flags, j.key_mode,
+      j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
     from (
-      select * from rows from (json_to_recordset(_jobs) as (
-        task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text,
-        priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
-        unique_period double precision
-      )) with ordinality as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, mode, max_resets,
-                              on_failure, expires, unique_period, place)
+      select * from rows from (json_populate_recordset(null::{schema}.new_job, _jobs)) with ordinality
+        as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, key_mode, max_resets, on_failure,
+             expires, unique_period, place)
       order by u.key collate "C" nulls first, u.place offset 0
     ) j offset 0
   ) added order by added.place;
@@ -368,26 +364,21 @@ end $$;
 create or replace function {schema}.enqueue_text(_job text) returns text
 language plpgsql {definer} set timezone = 'UTC' as $$
 declare
-  _unknown text;
-  _new record;
+  _given jsonb := _job;
+  _new {schema}.new_job;
   _live {schema}.live;
 begin
-  select k into _unknown from json_object_keys(_job::json) k
-    where k not in ('task', 'payload', 'serial', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags', 'key_mode',
-                    'max_resets', 'on_failure', 'expires', 'unique_period', 'now')
-    limit 1;
-  if _unknown is not null then
-    raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.', to_json(_unknown)
-      using errcode = '42883';
+  _given := _given - array['task', 'payload', 'serial', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags',
+                           'key_mode', 'max_resets', 'on_failure', 'expires', 'unique_period'];
+  if _given - 'now' <> '{}' then
+    raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.',
+      to_json((select k from jsonb_object_keys(_given - 'now') k limit 1)) using errcode = '42883';
   end if;
-  select * into _new from json_to_record(_job::json) as j(
-    task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text,
-    priority int, flags json, key_mode text, max_resets int, on_failure json, expires double precision,
-    unique_period double precision, now timestamptz);
+  _new := json_populate_record(_new, _job::json);
   _live := {schema}.enqueue(
     _new.task, _new.payload::json, _new.serial, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
-    case when _new.flags is not null then array(select json_array_elements_text(_new.flags)) end, _new.key_mode,
-    _new.max_resets, _new.on_failure, _new.expires, _new.unique_period, _new.now);
+    _new.flags, _new.key_mode, _new.max_resets, _new.on_failure, _new.expires, _new.unique_period,
+    (_given->>'now')::timestamptz);
   -- A run time may be infinite, or in a year that its reader does not know.
   return row_to_json(j) from (
     select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.serial, _live.priority,

@@ -33,8 +33,9 @@ begin
              where t.tgrelid = {live_text}::regclass and t.tgname = 'zz_scout_of_inserted') then
     return;
   end if;
+  -- PostgreSQL prepares the condition anew for each statement: it has no more than tells a scout from the other new rows.
   create trigger zz_scout_of_inserted before insert on {schema}.live for each row
-    when (new.scout is distinct from (new.serial is not null and new.state in ('queued', 'errored')))
+    when (new.scout <> (new.serial is not null))
     execute function {schema}.set_scout();
   -- An absorbed job keeps `scout` false until its serial key or its state changes.
   create trigger zz_scout_of_updated before update of serial, state on {schema}.live for each row

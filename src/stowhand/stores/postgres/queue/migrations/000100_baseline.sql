@@ -189,6 +189,11 @@ create type {schema}.job_spec as (
   identifier text, payload json, queue_name text, run_at timestamptz, max_attempts int, job_key text, priority int,
   flags text[]);
 
+-- One job of `enqueue_jobs` and `enqueue_text`, as jobs/job.py: NewJob has it.
+create type {schema}.new_job as (
+  task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text, priority int,
+  flags text[], key_mode text, max_resets int, on_failure json, expires double precision, unique_period double precision);
+
 -- A serial key, from the first claim of one of its jobs on. It is free if and only if holder_id is null.
 -- `absorbed`: some of its waiting jobs are no scouts any more (functions/serials.sql), so freeing the queue must leave a hint:
 -- where in the order, and when, to look for its next job.
