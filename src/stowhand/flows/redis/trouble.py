@@ -34,87 +34,137 @@ class NoReply(StoreUnreachable):
 
 
 class _Meaning(NamedTuple):
+    """One trouble: what it is known by, and what it means."""
+
     error: type[StoreError]
     advice: str
-    wrong_setup: bool = False
+    code: str = ""
+    """The word with which the server's answer begins."""
+    kinds: tuple[type[Exception], ...] = ()
+    """Classes of the driver, which takes the code away from the text where it has one."""
+    words: str = ""
+    """Pattern of the text, where it has neither: of servers from 6.2, or of the driver."""
+    is_wrong_setup: bool = False
     """While opening it is a mistake in the configuration, and not an outage."""
 
 
-_CROSS_SLOT = _Meaning(StoreError, "in a cluster all keys of a flow must lie in one slot: give it a hash_tag", True)
-_A_CLUSTER = _Meaning(
-    StoreError, "this is a node of a cluster: write the address as redis+cluster://host:port, without a number", True
+_WRONG_LOGIN = _Meaning(
+    StoreError,
+    "check user and password in the address",
+    "WRONGPASS",
+    (redis_errors.AuthenticationWrongNumberOfArgsError,),
+    "invalid username-password|invalid password|without any password",
+    is_wrong_setup=True,
 )
+_CUT = _Meaning(NoReply, "the connection broke before the reply; if this lasts, see the server's log")
+_SLOW = _Meaning(NoReply, "no answer in time; if this lasts, see what the server is busy with: SLOWLOG GET")
+_UNKNOWN = _Meaning(StoreError, "the server refuses this call")
 
-_MEANINGS = {
-    "NOAUTH": _Meaning(StoreError, "give user and password in the address: redis://user:password@host", True),
-    "WRONGPASS": _Meaning(StoreError, "check user and password in the address", True),
-    "NOPERM": _Meaning(StoreError, "the login lacks a permission; an administrator gives it with ACL SETUSER", True),
-    "NODB": _Meaning(StoreError, "the server has no database of that number: see its setting 'databases'", True),
-    "CROSSSLOT": _CROSS_SLOT,
-    "MOVED": _A_CLUSTER,
-    "ASK": _A_CLUSTER,
-    "NOCLUSTER": _Meaning(StoreError, "this is no cluster: write the address as redis://host:port", True),
-    "OOM": _Meaning(StoreError, "its memory is full: raise maxmemory, or remove what is not needed"),
-    "MISCONF": _Meaning(StoreError, "it refuses writes because it cannot save to disk: see its log, and the disk"),
-    "READONLY": _Meaning(
+_MEANINGS = (
+    _Meaning(
+        StoreError,
+        "give user and password in the address: redis://user:password@host",
+        "NOAUTH",
+        words="authentication required|must be authenticated",
+        is_wrong_setup=True,
+    ),
+    _WRONG_LOGIN,
+    _Meaning(
+        StoreError,
+        "the login lacks a permission; an administrator gives it with ACL SETUSER",
+        "NOPERM",
+        (redis_errors.NoPermissionError,),
+        "ACL failure in script|no permissions? to|can't access at least one of the keys",
+        is_wrong_setup=True,
+    ),
+    _Meaning(
+        StoreUnreachable,
+        "it has no free connection: see its setting maxclients",
+        words="max number of clients",
+    ),
+    _Meaning(
+        StoreError,
+        "the server has no database of that number: see its setting 'databases'",
+        words="DB index|invalid database",
+        is_wrong_setup=True,
+    ),
+    _Meaning(
+        StoreError,
+        "this is a node of a cluster: write the address as redis+cluster://host:port, without a number",
+        "MOVED",
+        (redis_errors.AskError,),
+        "SELECT is not allowed in cluster|cluster mode is not supported",
+        is_wrong_setup=True,
+    ),
+    _Meaning(
+        StoreError,
+        "in a cluster all keys of a flow must lie in one slot: give it a hash_tag",
+        "CROSSSLOT",
+        (redis_errors.ClusterCrossSlotError, redis_errors.CrossSlotTransactionError),
+        "same (?:hash |key )?slot|non local key|map to the same",
+        is_wrong_setup=True,
+    ),
+    _Meaning(
+        StoreError,
+        "this is no cluster: write the address as redis://host:port",
+        words="cluster support disabled|cluster mode is not enabled",
+        is_wrong_setup=True,
+    ),
+    _Meaning(
+        StoreUnreachable,
+        "no sentinel names it: are they running, is the service's name right, do they ask for ?sentinel_password=…",
+        words="no master found|no slave found",
+    ),
+    _Meaning(
+        StoreUnreachable,
+        "the primary has changed; the next call asks for the new one",
+        words="previous master",
+    ),
+    _Meaning(
+        StoreUnreachable,
+        "TLS failed: name the authority's certificate in the address, ?ssl_ca_certs=/path/of/ca.pem",
+        words=r"certificate|\bSSL\b",
+    ),
+    _Meaning(
+        StoreUnreachable,
+        "is it running, and is the address right (rediss only where it speaks TLS)?",
+        words="connecting to|cannot be connected",
+    ),
+    _Meaning(
+        StoreError,
+        "its memory is full: raise maxmemory, or remove what is not needed",
+        "OOM",
+        (redis_errors.OutOfMemoryError,),
+    ),
+    _Meaning(StoreError, "it refuses writes because it cannot save to disk: see its log, and the disk", "MISCONF"),
+    _Meaning(
         StoreUnreachable,
         "this is a replica: it is being promoted, or the address names the wrong server; sentinels and clusters are"
         " followed by redis+sentinel:// and redis+cluster://",
+        "READONLY",
+        (redis_errors.ReadOnlyError,),
     ),
-    "LOADING": _Meaning(StoreUnreachable, "it is reading its data and will answer soon"),
-    "BUSY": _Meaning(
-        StoreUnreachable, "another client's script blocks the server; SCRIPT KILL ends one that has written nothing"
-    ),
-    "TRYAGAIN": _Meaning(StoreUnreachable, "its slots are being moved; it passes"),
-    "CLUSTERDOWN": _Meaning(StoreUnreachable, "the cluster does not serve this slot: see CLUSTER INFO on its nodes"),
-    "MASTERDOWN": _Meaning(StoreUnreachable, "the replica has lost its primary"),
-    "NOREPLICAS": _Meaning(StoreUnreachable, "too few replicas take writes: see its setting min-replicas-to-write"),
-    "NOPRIMARY": _Meaning(
+    _Meaning(
         StoreUnreachable,
-        "no sentinel names it: are they running, is the service's name right, do they ask for ?sentinel_password=…",
+        "it is reading its data and will answer soon",
+        "LOADING",
+        (redis_errors.BusyLoadingError,),
     ),
-    "UNBLOCKED": _Meaning(StoreUnreachable, "the server has become a replica while a call waited; it passes"),
-    "FULL": _Meaning(StoreUnreachable, "it has no free connection: see its setting maxclients"),
-    "NOTHERE": _Meaning(StoreUnreachable, "is it running, and is the address right (rediss only where it speaks TLS)?"),
-    "DEMOTED": _Meaning(StoreUnreachable, "the primary has changed; the next call asks for the new one"),
-    "CERTIFICATE": _Meaning(
-        StoreUnreachable, "TLS failed: name the authority's certificate in the address, ?ssl_ca_certs=/path/of/ca.pem"
+    _Meaning(
+        StoreUnreachable,
+        "another client's script blocks the server; SCRIPT KILL ends one that has written nothing",
+        "BUSY",
     ),
-    "CUT": _Meaning(NoReply, "the connection broke before the reply; if this lasts, see the server's log"),
-    "SLOW": _Meaning(NoReply, "no answer in time; if this lasts, see what the server is busy with: SLOWLOG GET"),
-    "UNKNOWN": _Meaning(StoreError, "the server refuses this call"),
-}
-
-# The driver takes the code away from the text where it has a class for it.
-_CLASSES: tuple[tuple[type[Exception], str], ...] = (
-    (redis_errors.NoPermissionError, "NOPERM"),
-    (redis_errors.OutOfMemoryError, "OOM"),
-    (redis_errors.ReadOnlyError, "READONLY"),
-    (redis_errors.BusyLoadingError, "LOADING"),
-    (redis_errors.MasterDownError, "MASTERDOWN"),
-    (redis_errors.ClusterDownError, "CLUSTERDOWN"),
-    (redis_errors.TryAgainError, "TRYAGAIN"),
-    (redis_errors.ClusterCrossSlotError, "CROSSSLOT"),
-    (redis_errors.CrossSlotTransactionError, "CROSSSLOT"),
-    (redis_errors.MovedError, "MOVED"),
-    (redis_errors.AskError, "ASK"),
-    (redis_errors.SlotNotCoveredError, "CLUSTERDOWN"),
-    (redis_errors.AuthenticationWrongNumberOfArgsError, "WRONGPASS"),
-)
-# What is known only by its words: the server's (all versions from 6.2), then the driver's.
-_WORDS = (
-    (re.compile(r"authentication required|must be authenticated", re.IGNORECASE), "NOAUTH"),
-    (re.compile(r"invalid username-password|invalid password|without any password", re.IGNORECASE), "WRONGPASS"),
-    (re.compile(r"ACL failure in script|no permissions? to|can't access at least one of the keys"), "NOPERM"),
-    (re.compile(r"max number of clients", re.IGNORECASE), "FULL"),
-    (re.compile(r"DB index|invalid database", re.IGNORECASE), "NODB"),
-    (re.compile(r"SELECT is not allowed in cluster|cluster mode is not supported", re.IGNORECASE), "MOVED"),
-    (re.compile(r"same (?:hash |key )?slot|non local key|map to the same", re.IGNORECASE), "CROSSSLOT"),
-    (re.compile(r"cluster support disabled|cluster mode is not enabled", re.IGNORECASE), "NOCLUSTER"),
-    (re.compile(r"no master found|no slave found", re.IGNORECASE), "NOPRIMARY"),
-    (re.compile(r"previous master", re.IGNORECASE), "DEMOTED"),
-    (re.compile(r"certificate|\bSSL\b", re.IGNORECASE), "CERTIFICATE"),
-    (re.compile(r"connecting to|cannot be connected", re.IGNORECASE), "NOTHERE"),
+    _Meaning(StoreUnreachable, "its slots are being moved; it passes", "TRYAGAIN", (redis_errors.TryAgainError,)),
+    _Meaning(StoreUnreachable, "the replica has lost its primary", "MASTERDOWN", (redis_errors.MasterDownError,)),
+    _Meaning(
+        StoreUnreachable,
+        "the cluster does not serve this slot: see CLUSTER INFO on its nodes",
+        "CLUSTERDOWN",
+        (redis_errors.ClusterDownError, redis_errors.SlotNotCoveredError),
+    ),
+    _Meaning(StoreUnreachable, "too few replicas take writes: see its setting min-replicas-to-write", "NOREPLICAS"),
+    _Meaning(StoreUnreachable, "the server has become a replica while a call waited; it passes", "UNBLOCKED"),
 )
 _CODE = re.compile(r"^([A-Z]{3,})\b|: -([A-Z]{3,})\b")
 
@@ -131,9 +181,10 @@ def translated(address: Address, *, opening: bool = False) -> Iterator[None]:
     except redis_errors.DataError:
         raise
     except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as error:
-        meaning = _MEANINGS[_code(error)]
-        kind = ConfigurationError if opening and meaning.wrong_setup else meaning.error
-        raise kind(f"{address}: {_said(address, error)}; {meaning.advice}") from None
+        meaning = _meaning_of(error)
+        kind = ConfigurationError if opening and meaning.is_wrong_setup else meaning.error
+        message = " ".join(clean(address.scrub(_text(error)) or type(error).__name__, SHOWN).split())
+        raise kind(f"{address}: {message}; {meaning.advice}") from None
 
 
 async def repeated(
@@ -160,30 +211,25 @@ async def repeated(
         return await action()
 
 
-def _code(error: BaseException) -> str:
-    code = next((code for kind, code in _CLASSES if isinstance(error, kind)), "")
-    return code or _code_in(_text(error)) or _code_of_kind(error)
-
-
-def _code_in(text: str) -> str:
+def _meaning_of(error: BaseException) -> _Meaning:
+    text = _text(error)
     found = _CODE.search(text)
-    code = (found[1] or found[2]) if found else ""
-    return code if code in _MEANINGS else next((code for words, code in _WORDS if words.search(text)), "")
-
-
-def _code_of_kind(error: BaseException) -> str:
+    code = (found[1] or found[2]) if found else None
+    for is_meant in (
+        lambda meaning: isinstance(error, meaning.kinds),
+        lambda meaning: meaning.code == code,
+        lambda meaning: meaning.words and re.search(meaning.words, text, re.IGNORECASE),
+    ):
+        for meaning in _MEANINGS:
+            if is_meant(meaning):
+                return meaning
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
-        return "WRONGPASS"
+        return _WRONG_LOGIN
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
-        return "SLOW"
+        return _SLOW
     if isinstance(error, redis_errors.ConnectionError | redis_errors.ClusterError | OSError):
-        return "CUT"
-    return "UNKNOWN"
-
-
-def _said(address: Address, error: BaseException) -> str:
-    """One line, short, harmless."""
-    return " ".join(clean(address.scrub(_text(error)) or type(error).__name__, SHOWN).split())
+        return _CUT
+    return _UNKNOWN
 
 
 def _text(error: BaseException) -> str:
