@@ -14,7 +14,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Limiter, Queue, Status
-from stowhand.flows.redis.scripts import SCRIPTS
+from stowhand.flows.redis.server import SCRIPTS
 from tests.conftest import Run
 from tests.flows.harness import NAMES, WAIT, Passed, chain, counting, holding_first, patient, through
 from tests.support.logs import lines_of

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.flows.engine import NewFlowJob
-from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.limits import DELAY_LIMIT
 from stowhand.jobs.type_loss import encode_plain
 from stowhand.protocols import correlation
-from stowhand.protocols.flow_shape import RESERVED, FlowQueue, FlowShape, Queue
+from stowhand.protocols.flow_shape import RESERVED, FlowShape
 
 CHILDREN_LIMIT = 32 * 1024 * 1024
 NAME_LIMIT = 512
@@ -61,26 +59,6 @@ def new_job(
         delay=None if delay is None else _read_delay(delay),
         key=key,
     )
-
-
-def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[Queue, dict[str, Any], int]]:
-    """The children that a parent's parameters name: queue, attributes and priority of each."""
-    kinds = {child.name: child for child in queue.declared.children}
-    for place, given in enumerate(params):
-        kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
-        if kind is None:
-            job.ctx.logger.warning(f"children:{queue.declared.name}:params[{place}] names no child; it is skipped")
-            continue
-        values = {
-            name: value for name, value in given.items() if value is not None and name not in ("childName", *RESERVED)
-        }
-        priority = given.get("priority")
-        yield kind, values, priority if type(priority) is int else job.priority
-
-
-def children_failed(failed: int, number: int, first: str, why: object) -> str:
-    """Why a parent has failed whose children must succeed."""
-    return f"{failed} of {number} children failed; the first is {first}: {why}"
 
 
 def size_limit(name: object) -> int:

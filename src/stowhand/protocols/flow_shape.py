@@ -236,8 +236,12 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting)
         for queue in self.all_queues():
             if queue.name == name:
                 return queue
+        raise ConfigurationError(self.why_no_queue(name))
+
+    def why_no_queue(self, name: str) -> str:
+        """The flow has no queue of that full name: a sentence that suggests another."""
         known = (queue.name for queue in self.all_queues())
-        raise ConfigurationError(f"flow {self.name!r} has no queue {name!r}{suggest(name, known)}")
+        return f"flow {self.name!r} has no queue {name!r}{suggest(name, known)}"
 
     @property
     def entry(self) -> FlowQueue:

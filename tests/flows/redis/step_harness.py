@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.flows.redis.address import read_address
-from stowhand.flows.redis.claiming import FlowRecord
-from stowhand.flows.redis.ending import NewChild, StepEnd, encode_end
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.store import FlowStore
+from stowhand.flows.redis.settlements import NewChild, StepEnd, encode_end
+from stowhand.flows.redis.store import FlowRecord, FlowStore
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Cancel, Ended, Fail, Outcome, Retry, Settlement, Snooze, settle
@@ -280,7 +279,7 @@ def park(
     harness: Harness, lease: Lease, kids: Sequence[str] = KIDS, *, recorded: object = Verdict.SETTLED
 ) -> list[tuple[str, str]]:
     """The parent fans out; gives (queue, id) of its children. ``recorded``: the state, where that is another."""
-    made = [(f"parent:{kid}", *harness.keys.child("parent", kid, f"u{number}")) for number, kid in enumerate(kids)]
+    made = [(f"parent:{kid}", *harness.keys.child(f"parent:{kid}", f"u{number}")) for number, kid in enumerate(kids)]
     children = [
         NewChild(queue, child_id, {"flowName": raw_of(queue), "n": raw_of(number), "nothing": raw_of(None)})
         for number, (queue, child_id, _) in enumerate(made)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stowhand.flows.redis.ending import StepEnd, encode_end
+from stowhand.flows.redis.settlements import StepEnd, encode_end
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Ended, Settlement
 from stowhand.protocols.store import Verdict
@@ -134,7 +134,7 @@ def test_a_parked_parent_whose_hash_is_gone_is_forgotten(harness: Harness) -> No
 
 
 def test_a_child_of_somebody_elses_making_ends_all_the_same(harness: Harness) -> None:
-    child_id, key = harness.keys.child("parent", "kid", "u9")
+    child_id, key = harness.keys.child("parent:kid", "u9")
     harness.client.hset(key, "parent", json.dumps(["no", "id"]))
     harness.client.rpush(harness.keys.waiting("parent:kid"), child_id)
     assert harness.settle(harness.take("parent:kid"), ended(x=1), "parent:kid") is Verdict.SETTLED

@@ -124,12 +124,12 @@ def test_of_two_who_put_it_back_one_does(run: Run, redis_url: str, look: redis.R
             job = await bench.create({})
             for _ in range(2):
                 await bench.work("first", refuse)
-            retrying, queue = bench.engine._retrying, bench.engine.shape.find_queue("first")
-            spot = bench.engine._naming.spot(job)
+            jobs, queue = bench.engine._jobs, bench.engine._jobs._queues["first"]
+            spot = bench.engine._keys.spot(job)
             assert spot is not None
-            known = await bench.engine._looking.find(spot)  # both have read the same
+            known = await bench.engine._inspector.find(spot)  # both have read the same
             assert known is not None
-            answers = [await retrying._send(spot, queue, known, is_lost=False) for _ in range(2)]
+            answers = [await jobs._put_back(spot, queue, known, is_lost=False) for _ in range(2)]
             assert [answer.done for answer in answers] == [Done.DONE, Done.REFUSED]
             assert bench.members("first", "waiting") == [job]
 

@@ -12,9 +12,8 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
-from stowhand.flows.redis import dialing
 from stowhand.flows.redis.address import Address, read_address
-from stowhand.flows.redis.dialing import Client, Dialer
+from stowhand.flows.redis.dialer import Client, Dialer
 from stowhand.flows.redis.trouble import NoReply, repeated, translated
 from tests.conftest import Run
 from tests.support.valkey import RedisServer, find_redis
@@ -162,7 +161,7 @@ def test_a_wait_may_be_longer_than_the_deadline_of_a_call(
     run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lasts_longer(deadline: float) -> bool:
-        monkeypatch.setattr(dialing, "DEADLINE", deadline)
+        monkeypatch.setattr("stowhand.flows.redis.dialer.DEADLINE", deadline)
         async with dialed(redis_url) as dialer:
             try:
                 with translated(read_address(redis_url)):
@@ -178,7 +177,7 @@ def test_a_wait_may_be_longer_than_the_deadline_of_a_call(
 
 
 def test_a_server_that_does_not_answer_is_given_up_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialing, "DEADLINE", 0.1)
+    monkeypatch.setattr("stowhand.flows.redis.dialer.DEADLINE", 0.1)
 
     async def check(server: RedisServer) -> None:
         address = read_address(server.url)

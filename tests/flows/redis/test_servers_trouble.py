@@ -13,7 +13,7 @@ import redis
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.flows.redis.address import read_address
-from stowhand.flows.redis.dialing import Dialer
+from stowhand.flows.redis.dialer import Dialer
 from stowhand.flows.redis.trouble import NoReply, repeated, translated
 from tests.conftest import Run
 from tests.support.valkey import RedisServer, find_redis

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from stowhand.flows.redis.settling import BATCH, digest_of
+from stowhand.flows.redis.settlements import BATCH, digest_of
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement

@@ -142,11 +142,11 @@ def test_what_is_in_a_list_again_is_not_put_there_twice(
         async with flow_bench(redis_url, shape(CHAIN, layout), look) as bench:
             job = await bench.create({"n": 1})
             look.delete(bench.queue("first", "waiting"))
-            spot, queue = bench.engine._naming.spot(job), bench.engine.shape.find_queue("first")
+            spot, queue = bench.engine._keys.spot(job), bench.engine._jobs._queues["first"]
             assert spot is not None
-            found = await bench.engine._looking.find(spot)
+            found = await bench.engine._inspector.find(spot)
             assert found is not None
-            answers = [await bench.engine._retrying._send(spot, queue, found, is_lost=True) for _ in range(2)]
+            answers = [await bench.engine._jobs._put_back(spot, queue, found, is_lost=True) for _ in range(2)]
             assert [each.done for each in answers] == [Done.DONE, Done.REFUSED]
             assert bench.members("first", "waiting") == [job]
 

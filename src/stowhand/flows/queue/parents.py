@@ -15,11 +15,20 @@ import msgspec
 
 from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, StoreError, UndecodablePayload
+from stowhand.flows.children import (
+    check_unchanged,
+    checked_params,
+    children_failed,
+    children_of,
+    jobs_at,
+    params_at,
+    results_at,
+    results_text,
+)
 from stowhand.flows.ids import Ids, numbered
-from stowhand.flows.new_job import children_failed, children_of
 from stowhand.flows.queue.lists import read_lists
 from stowhand.flows.queue.reading import VANISHED, gathered
-from stowhand.flows.queue.step import Above, Brood, Step, StepJob, children_at, key_of, new_step, too_much
+from stowhand.flows.queue.step import Above, Brood, Step, StepJob, key_of, new_step, too_much
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
@@ -53,16 +62,12 @@ class Children:
 
     async def fan_out(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
         """Enqueue the children and the parent's second run. ``None``: there are no children."""
-        params_at = _params_at(queue)
         try:
-            params = await self._params(queue, job)
+            params = checked_params(queue, job, await self._params(queue, job))
         except UndecodablePayload as error:
             return Fail(str(error), poison=True)
-        if params is None:
-            job.ctx.logger.warning(f"{params_at} is missing; there are no children")
-            return None
-        if not isinstance(params, list):
-            return Fail(f"{params_at} is no list of objects")
+        except InvalidJob as error:
+            return Fail(str(error))
         stem = self._ids.stem()
         children = list(self._made(queue, job, params, stem))
         if not children:
@@ -72,7 +77,7 @@ class Children:
 
     def _park(self, queue: FlowQueue, job: StepJob, brood: Brood, children: list[NewJob]) -> Outcome:
         """Enqueue children, and the parent's next run."""
-        waiting = job.step.with_brood(brood, queue.declared.name)
+        waiting = job.step.with_brood(brood, queue.name)
         parked = new_step(queue, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
         if refused := too_much(parked.payload):
             return refused
@@ -83,20 +88,22 @@ class Children:
         """The parent was retried: its failed children begin again with their ids and parameters. ``None``: none has
         failed.
         """
-        brood = job.step.broods[queue.declared.name]
+        brood = job.step.broods[queue.name]
         params = await self._params(queue, job)
         made = list(self._made(queue, job, params if isinstance(params, list) else [], brood.stem))
         names = brood.ids()
-        if len(made) != len(names):
-            return Fail(f"{_params_at(queue)} has changed since the children were made")
+        try:
+            check_unchanged(queue, len(names), len(made))
+        except InvalidJob as error:
+            return Fail(str(error))
         failed = {name async for name, state in self._states(job, names) if state is not State.COMPLETED}
         children = [step for name, (_, step) in zip(names, made, strict=True) if name in failed]
         return self._park(queue, job, brood, children) if children else None
 
     async def _params(self, queue: FlowQueue, job: StepJob) -> Any:
-        params_at = _params_at(queue)
-        apart = await read_lists(self._tables, job.step.apart, [params_at])
-        return apart[params_at] if apart else job.step.value(params_at)
+        name = params_at(queue.name)
+        apart = await read_lists(self._tables, job.step.apart, [name])
+        return apart[name] if apart else job.step.value(name)
 
     async def _states(self, job: StepJob, names: Sequence[str]) -> AsyncIterator[tuple[str, State | None]]:
         """Of each child; ``None``: it is gone."""
@@ -110,7 +117,7 @@ class Children:
         """A failure, where children must succeed and one has not."""
         if not queue.declared.children_must_succeed:
             return None
-        names = job.step.children(queue.declared.name)
+        names = job.step.children(queue.name)
         failed = [name async for name, state in self._states(job, names) if state is not State.COMPLETED]
         if not failed:
             return None
@@ -121,8 +128,7 @@ class Children:
 
     def _made(self, queue: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
         """The full queue name of each child, and its step."""
-        for number, (declared, given, priority) in enumerate(children_of(queue, job, params)):
-            kind = self._shape.find_queue(f"{queue.name}:{declared.name}")
+        for number, (kind, given, priority) in enumerate(children_of(queue, job, params)):
             child = Step(
                 id=f"{kind.name}:{numbered(stem, number)}",
                 flow=job.step.flow,
@@ -134,32 +140,26 @@ class Children:
 
     async def gather(self, queue: FlowQueue, job: StepJob) -> dict[str, str] | Outcome:
         """The children's results as attributes of the parent; or an outcome that keeps it waiting."""
-        results_at, jobs_at = f"children:{queue.declared.name}:results", children_at(queue.declared.name)
         if job.step.waits_for is None:
-            return {results_at: "[]", jobs_at: "[]"}
+            return {results_at(queue.name): "[]", jobs_at(queue.name): "[]"}
         if await self._tables.wake(key_of(job.flow, job.id)) is Woken.OPEN:
             return Snooze(_pause(job.ctx))
         if refused := await self._refused(queue, job):
             return refused
-        try:
-            together = await self._together(job, queue.declared.name) if queue.declared.gather else []
-            text = strict_json.encode(together, what="the children's results", limit=MOST_TOGETHER)
-        except InvalidJob as error:
-            job.ctx.logger.warning(f"{error}: they are left apart, to be read by get_children")
-            text = "[]"
-        return {results_at: text}
+        together = await self._together(job, queue.name) if queue.declared.gather else []
+        return {results_at(queue.name): results_text(job, together, MOST_TOGETHER)}
 
     async def _together(self, job: StepJob, queue: str) -> list[dict[str, Any]]:
-        """Read in pages, since all together may not fit into memory. Raises InvalidJob where they are too large."""
-        names, found, size = job.step.children(queue), [], 0
+        """Read in pages, no further than they fit into one attribute: all together may not fit into memory."""
+        names, found, size = job.step.children(queue), list[dict[str, Any]](), 0
         for start in range(0, len(names), PAGE):
             page = names[start : start + PAGE]
             jobs = await self._tables.latest([key_of(job.flow, name) for name in page])
             results = gathered(self._shape, page, jobs)
-            size += len(strict_json.encode(results, what="the children's results", limit=MOST_TOGETHER))
-            if size > MOST_TOGETHER + PAGE:
-                raise InvalidJob(f"the children's results: more than {MOST_TOGETHER} bytes")
+            size += sum(len(msgspec.json.encode(result)) for result in results)
             found += results
+            if size > MOST_TOGETHER:
+                break
         return found
 
     async def close(self) -> None:
@@ -201,10 +201,6 @@ class Children:
             if await self._tables.wake(key_of(self._shape.name, parent.id)) is not Woken.RUNNING:
                 return
             await self._clock.sleep(SOON)
-
-
-def _params_at(queue: FlowQueue) -> str:
-    return f"children:{queue.declared.name}:params"
 
 
 def _pause(ctx: Attempt[Job]) -> float:

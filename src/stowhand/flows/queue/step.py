@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import UndecodablePayload
+from stowhand.flows.children import jobs_at
 from stowhand.flows.ids import MOST_TOGETHER, numbered
 from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
@@ -90,7 +91,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         values = {name: value for name, value in self.values.items() if name not in apart} | raw(fields)
         values[COMPLETED_QUEUE] = msgspec.Raw(msgspec.json.encode(queue))
         known = {name: list_id for name, list_id in self.apart.items() if name not in fields} | dict(apart)
-        broods = {queue: brood for queue, brood in self.broods.items() if children_at(queue) not in values}
+        broods = {queue: brood for queue, brood in self.broods.items() if jobs_at(queue) not in values}
         return msgspec.structs.replace(self, values=values, waits_for=None, apart=known, broods=broods)
 
     @property
@@ -101,7 +102,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> list[str]:
         """The names of its attributes."""
-        return [*self.values, *map(children_at, self.broods)]
+        return [*self.values, *map(jobs_at, self.broods)]
 
     def children(self, queue: str, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
         """A page of the ids of the children made in a queue."""
@@ -110,7 +111,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_brood(self, brood: Brood, queue: str) -> Step:
         """The step, waiting for children that it made in ``queue``."""
-        values = {name: value for name, value in self.values.items() if name != children_at(queue)}
+        values = {name: value for name, value in self.values.items() if name != jobs_at(queue)}
         return msgspec.structs.replace(self, values=values, waits_for=brood.all, broods={**self.broods, queue: brood})
 
     def awaits(self, child: str) -> bool:
@@ -121,7 +122,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         """One attribute, decoded; ``None`` where it is missing. Raises UndecodablePayload, which names it."""
         if name not in self.values:
             queue = name.removeprefix("children:").removesuffix(":jobs")
-            brood = self.broods.get(queue) if name == children_at(queue) else None
+            brood = self.broods.get(queue) if name == jobs_at(queue) else None
             return None if brood is None else [f"job:{child}" for child in brood.ids()]
         try:
             return msgspec.json.decode(self.values[name])
@@ -143,11 +144,6 @@ class StepJob(FlowJob):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Step)
-
-
-def children_at(queue: str) -> str:
-    """The attribute that lists the children made in a queue."""
-    return f"children:{queue}:jobs"
 
 
 def listed_ids(listed: object) -> list[str]:

@@ -12,29 +12,22 @@ from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position
 from stowhand.flows.job import FlowJob
 from stowhand.flows.redis.address import check_hash_tag, read_address
-from stowhand.flows.redis.canceling import Canceling
-from stowhand.flows.redis.claiming import FlowRecord
-from stowhand.flows.redis.ending import StepEnd, encode_end, handed_over
-from stowhand.flows.redis.facts import look_at_server
+from stowhand.flows.redis.inspector import Inspector
 from stowhand.flows.redis.jobs import RedisJobs
 from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.looking import Looking
-from stowhand.flows.redis.naming import Naming
-from stowhand.flows.redis.owning import take_queues
 from stowhand.flows.redis.parents import LOST, Parents, raw
-from stowhand.flows.redis.positions import Positions
-from stowhand.flows.redis.retrying import Retrying
-from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.store import FlowStore
+from stowhand.flows.redis.server import Server, look_at_server, take_queues
+from stowhand.flows.redis.settlements import StepEnd, encode_end, handed_over
+from stowhand.flows.redis.store import FlowRecord, FlowStore
 from stowhand.flows.redis.trouble import translated
 from stowhand.flows.redis.values import NOTES, readable, view_of, wanted
 from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
-from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
+from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE
-from stowhand.protocols.propagation import TRACE_PARENT, handed_on
+from stowhand.protocols.propagation import TRACE_PARENT
 from stowhand.protocols.queue_store import Answer
 
 SWEEP_INTERVAL = 0.2
@@ -42,7 +35,6 @@ SWEEP_INTERVAL = 0.2
 OUTAGE_PAUSE = 1.0
 """Seconds until a parent reads its children again, after an outage."""
 MOST_REASONS = 10_000
-_FACTS = ("flowName", "priority", "correlationId")
 
 
 class RedisEngine:
@@ -59,18 +51,15 @@ class RedisEngine:
         check_hash_tag(self._address, shape.hash_tag)
         self._server = server = Server(self._address)
         self._taken = False
-        self._naming = Naming(Keys(shape))
-        self._looking, self._positions = Looking(self._naming, server), Positions(self._naming, server)
-        self._jobs = RedisJobs(self._naming, self._looking, server)
+        self._keys = keys = Keys(shape)
+        self._inspector = inspector = Inspector(keys, server)
+        self._jobs = RedisJobs(keys, inspector, server)
+        self._parents = Parents(keys, inspector)
         self.create = Batching(self.create_many, MOST_CREATED).ask
         """In one script with concurrent creations. Raises OutcomeUnknown where a repeat is not answered."""
-        self.ids, self.read, self.failed = self._looking.ids, self._looking.read, self._looking.failed
-        self.counts = self._positions.counts
-        self._retrying = Retrying(self._naming, self._looking, server)
-        self.cancel = Canceling(self._naming, self._looking, server).cancel
-        self._parents = Parents(self._naming, self._looking)
-        self._bare: dict[str | None, Outcome] = {}
-        """Outcomes without attributes, by next queue: made once."""
+        self.ids, self.read, self.failed = inspector.ids, inspector.read, inspector.failed
+        self.counts = inspector.counts
+        self.delete, self.cancel = self._jobs.delete, self._jobs.cancel
         self._reasons: dict[tuple[str, str], str] = {}
 
     @property
@@ -81,13 +70,13 @@ class RedisEngine:
     async def open(self) -> Sequence[str]:
         """Connect, and check the server: one that is too old is refused; settings that may lose jobs are warnings."""
         with translated(self._address, opening=True):
-            facts = await look_at_server(self._server.client, clustered=self._address.clustered)
-        return [f"{self.description}: {finding}" for finding in facts.findings]
+            findings = await look_at_server(self._server.client)
+        return [f"{self.description}: {finding}" for finding in findings]
 
     async def take(self) -> None:
         """Done once while the engine is open."""
         if not self._taken:
-            await take_queues(self._naming.keys, self._server)
+            await take_queues(self._keys, self._server)
             self._taken = True
 
     async def close(self) -> None:
@@ -102,48 +91,41 @@ class RedisEngine:
         await self.take()
         return await self._jobs.create(jobs)
 
-    async def delete(self, job_id: str) -> bool:
-        """One script."""
-        spot = self._naming.spot(job_id)
-        return spot is not None and spot.child is None and await self._jobs.delete(spot)
-
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
         """As their hashes say, one after the other. The classic layout does not record when a job ended."""
-        return [await self._view(job_id) for job_id in job_ids]
-
-    async def _view(self, job_id: str) -> FlowJobView | None:
-        spot = self._naming.spot(job_id)
-        found = None if spot is None else await self._looking.find(spot)
-        return None if found is None else view_of(self.shape, job_id, found)
+        views: list[FlowJobView | None] = []
+        for job_id in job_ids:
+            spot = self._keys.spot(job_id)
+            found = None if spot is None else await self._inspector.find(spot)
+            views.append(None if found is None else view_of(self.shape, job_id, found))
+        return views
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """Some hundreds in a round trip."""
-        spot = self._naming.spot(job_id)
-        keys = [] if spot is None else await self._looking.child_keys(spot.hash, queue)
-        found = await self._looking.children(keys[start : start + limit])
+        spot = self._keys.spot(job_id)
+        keys = [] if spot is None else await self._inspector.child_keys(spot.hash, queue)
+        found = await self._inspector.children(keys[start : start + limit])
         return [child if fields else child | LOST for fields, child in found]
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """One after the other, each in one script."""
         self._taken = False  # it may have been long ago
         await self.take()
-        return [await self._retrying.retry(job_id) for job_id in job_ids]
+        return [await self._jobs.retry(job_id) for job_id in job_ids]
 
     async def pause(self, queue: FlowQueue) -> bool:
         """A key that every claim looks at."""
-        words = ("SET", self._naming.keys.paused(queue.name), "1", "NX")
-        return await self._server.ask(lambda: self._server.client.execute_command(*words)) is not None
+        return await self._server.command("SET", self._keys.paused(queue.name), "1", "NX") is not None
 
     async def resume(self, queue: FlowQueue) -> bool:
         """Idle workers claim again within a second."""
-        words = ("DEL", self._naming.keys.paused(queue.name))
-        return bool(await self._server.ask(lambda: self._server.client.execute_command(*words)))
+        return bool(await self._server.command("DEL", self._keys.paused(queue.name)))
 
     # -- looking
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """An atomic snapshot; up to ``limit`` of each state."""
-        return await self._positions.positions(self.shape.find_queue(queue), limit)
+        return await self._inspector.positions(self.shape.find_queue(queue), limit)
 
     async def sweep(self) -> int:
         """Sweep every queue now, however recent the last sweep is."""
@@ -178,12 +160,11 @@ class RedisEngine:
         """The claimed job. A parent's attributes are decoded only when they are needed."""
         known: FlowRecord = record
         values = {} if queue.is_parent else wanted(self._without_notes(queue, known.values))
-        job_id = self._naming.shown(queue, known.id)
+        job_id = self._keys.shown(queue, known.id)
         correlation_id = readable(known.correlation_id)
-        flow = self.shape.name if queue.parent is not None else known.flow
-        if self.shape.layout is Layout.PRIORITY:
-            named = known.flow if queue.parent is None else queue.name
-            values |= dict(zip(_FACTS, (named, known.priority, correlation_id), strict=True))
+        flow, named = (known.flow, known.flow) if queue.parent is None else (self.shape.name, queue.name)
+        if self._keys.lasting:
+            values |= {"flowName": named, "priority": known.priority, "correlationId": correlation_id}
         values["id"] = job_id
         return FlowJob(
             job_id,
@@ -215,11 +196,7 @@ class RedisEngine:
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
         """The settlement's script stores the fields and moves the job on."""
-        if fields or (self.carries and handed_on() is not None):
-            return self._ended(StepEnd(fields=raw(fields), next=next_queue))
-        if next_queue not in self._bare:
-            self._bare[next_queue] = self._ended(StepEnd(next=next_queue))
-        return self._bare[next_queue]
+        return self._ended(StepEnd(fields=raw(fields), next=next_queue))
 
     def encode(self, result: object) -> str:
         """It is text already (``complete``)."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from stowhand.flows.redis.queues import QueueAt
+from stowhand.flows.redis.layout import QueueAt
 from stowhand.flows.redis.server import Server
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob

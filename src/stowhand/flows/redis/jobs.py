@@ -1,4 +1,4 @@
-"""New jobs of a flow in Redis, and jobs that are to be forgotten; each whole, in one script."""
+"""The jobs of a flow in Redis: created, deleted, put back and canceled; each change is whole, in one script."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import msgspec
 
 from stowhand.errors import OutcomeUnknown, QueueFull, StoreError, StoreUnreachable
 from stowhand.flows.engine import NewFlowJob
-from stowhand.flows.redis.looking import Looking
-from stowhand.flows.redis.naming import Naming, Spot
-from stowhand.flows.redis.owning import take_queues
-from stowhand.flows.redis.queues import QueueAt
-from stowhand.flows.redis.scripts import SCRIPTS, run
-from stowhand.flows.redis.server import Server
+from stowhand.flows.redis.inspector import Inspector
+from stowhand.flows.redis.layout import Keys, QueueAt, Spot
+from stowhand.flows.redis.server import Server, take_queues
 from stowhand.flows.redis.trouble import NoReply, translated
-from stowhand.flows.redis.values import KEY
+from stowhand.flows.redis.values import KEY, STATE, Found, state_of
+from stowhand.flows.view import Stage
 from stowhand.jobs import strict_json
-from stowhand.protocols.flow_shape import FlowQueue, Layout
 from stowhand.protocols.propagation import TRACE_PARENT
+from stowhand.protocols.queue_store import Answer, Done
 
 BATCH = 200
 """Jobs that one script creates; the server does nothing else meanwhile."""
@@ -27,21 +25,36 @@ BATCH_SIZE = 512 * 1024
 """Characters of their values."""
 MOST_WAITING = 1_000_000
 """Jobs that may wait in the first queue where it does not say: they are in memory, and perhaps no worker serves it."""
+MAX_LOOKS = 40
+"""A job may move on between a look and the script that cancels it."""
+_NOT_CANCELED = {
+    Stage.COMPLETED: (Done.REFUSED, "it has completed already"),
+    Stage.FAILED: (Done.REFUSED, "it has failed already; delete it, or retry it"),
+    Stage.CANCELED: (Done.UNCHANGED, "it is canceled already"),
+    Stage.LOST: (Done.REFUSED, "no list of its queue has it; delete it, or retry it"),
+}
+_NOT_RETRIED = {
+    "changed": "it has changed just now; look again",
+    "orphan": "the job that waited for it is gone",
+    "parent failed": "its parent has failed; retry the parent",
+    "gathered": "the job that waited for it has gone on with what there was; create that one anew",
+    "gathering": "the job that waits for it is at work just now; try again",
+    "unknown parent": "it is not known which job waits for it: not ours has created it",
+}
 
 
 class RedisJobs:
-    """Creates and deletes the jobs of one flow."""
+    """Changes the jobs of one flow, children included."""
 
-    def __init__(self, naming: Naming, looking: Looking, server: Server) -> None:
-        self._naming, self._keys, self._looking = naming, naming.keys, looking
-        self._server = server
-        self._shape = naming.keys.shape
-        self._entry = QueueAt(naming.keys, self._shape.entry)
-        self._ranked = self._shape.layout is Layout.PRIORITY
-        most = self._shape.entry.declared.max_length
+    def __init__(self, keys: Keys, inspector: Inspector, server: Server) -> None:
+        self._keys, self._inspector, self._server = keys, inspector, server
+        self._shape = keys.shape
+        self._queues = {queue.name: QueueAt(keys, queue) for queue in keys.shape.all_queues()}
+        self._entry = self._queues[keys.shape.entry.name]
+        most = keys.shape.entry.declared.max_length
         self._most = MOST_WAITING if most is None else most
-        self._life = round(self._shape.key_life * 1000)
-        self._described = {queue.name: _described(naming, queue) for queue in self._shape.all_queues()}
+        self._life = round(keys.shape.key_life * 1000)
+        self._places = msgspec.json.encode({queue.name: _place(queue) for queue in self._queues.values()}).decode()
 
     # -- create ----------------------------------------------------------------------------------
 
@@ -64,8 +77,8 @@ class RedisJobs:
         return made
 
     async def _create(self, batch: Sequence[tuple[str, NewFlowJob]]) -> Sequence[str]:
-        entry, lasting = self._shape.entry.name, self._keys.lasting
-        keys = [self._keys.job(batch[0][0]), *([] if self._ranked else [self._keys.flow(entry)])]
+        entry, lasting = self._entry.name, self._keys.lasting
+        keys = [self._keys.job(batch[0][0]), *([] if lasting else [self._keys.flow(entry)])]
         args: list[Any] = [self._keys.jobs, self._life, "1" if lasting else "", self._shape.name]
         args += [self._keys.prefix, self._keys.root(entry), self._most, entry]
         for job_id, job in batch:
@@ -76,7 +89,7 @@ class RedisJobs:
             nonlocal unanswered
             try:
                 with translated(self._server.address):
-                    return await run(self._server.client, SCRIPTS["create"], keys, args)
+                    return await self._server.run_once("create", keys, args)
             except NoReply:
                 unanswered = True
                 raise
@@ -104,7 +117,7 @@ class RedisJobs:
             fields["correlationId"] = strict_json.encode(job.correlation_id, what="correlation_id")
         if context := job.carried.get(TRACE_PARENT):
             fields.setdefault(TRACE_PARENT, strict_json.encode(context, what=TRACE_PARENT))
-        if self._ranked:
+        if self._keys.lasting:
             fields |= {"flowName": strict_json.encode(self._shape.name), "priority": str(job.priority)}
         lists = dict.fromkeys(self._keys.lookup(attribute, value) for attribute, value in job.lookups)
         key = "" if job.key is None else self._keys.key(job.key)
@@ -118,23 +131,59 @@ class RedisJobs:
         yield len(lists)
         yield from lists
 
-    # -- delete ----------------------------------------------------------------------------------
+    # -- delete, retry, cancel -------------------------------------------------------------------
 
-    async def delete(self, spot: Spot) -> bool:
+    async def delete(self, job_id: str) -> bool:
         """Delete it, its children and its lookups. What runs is not interrupted, and leaves nothing behind."""
-        (known,) = await self._looking.hashes([spot.hash])
-        queues = [queue for queue in self._shape.all_queues() if queue.parent is None]
-        job = {
-            "lookups": self._naming.lookups(known),
-            "queues": {queue.name: self._described[queue.name] for queue in queues},
-            "parents": [queue.name for queue in queues if queue.is_parent],
-            "classic": not self._ranked,
-            "children": [self._described[queue.name] for queue in self._naming.children],
-            "prefix": self._keys.prefix,
-            "life": self._life,
-        }
-        text = msgspec.json.encode(job).decode()
-        return bool(await self._server.run("delete", (spot.hash,), text, spot.listed))
+        spot = self._keys.spot(job_id)
+        if spot is None or spot.child is not None:
+            return False
+        return bool(await self._server.run("delete", (spot.hash,), self._entry.text, spot.listed, self._places))
+
+    async def retry(self, job_id: str) -> Answer:
+        """To the end of the queue in which it failed or was lost, with all its retries and its life renewed."""
+        spot = self._keys.spot(job_id)
+        found = None if spot is None else await self._inspector.find(spot)
+        if spot is None or found is None:
+            return Answer(job_id, Done.MISSING, "there is no such job, or it has expired")
+        stage, name = state_of(self._shape, found)
+        if stage not in (Stage.FAILED, Stage.CANCELED, Stage.LOST):
+            return Answer(job_id, Done.REFUSED, f"it has not failed: it is {stage}")
+        queue = self._queues.get(name or "")
+        if queue is None or not _may_be_in(spot, queue):
+            why = f"it failed in {name!r}, which is no queue of this flow that it can be in"
+            return Answer(job_id, Done.REFUSED, why)
+        return await self._put_back(spot, queue, found, is_lost=stage is Stage.LOST)
+
+    async def _put_back(self, spot: Spot, queue: QueueAt, found: Found, *, is_lost: bool) -> Answer:
+        """Unless it has changed since it was ``found``."""
+        raw = found.raw
+        read = {"failed": raw.get("failed"), "failed_queue": raw.get("failedQueue"), "state": raw.get(STATE)}
+        text = msgspec.json.encode({**read, "lost": is_lost}).decode()
+        result = await self._server.run("retry", (spot.hash,), queue.text, spot.listed, text)
+        if result == "retried":
+            return Answer(spot.job_id, Done.DONE)
+        return Answer(spot.job_id, Done.REFUSED, _NOT_RETRIED[result])
+
+    async def cancel(self, job_id: str) -> Answer:
+        """At once if it waits; a running one is asked to stop. A repeat does the same again."""
+        spot = self._keys.spot(job_id)
+        for _ in range(MAX_LOOKS):
+            found = None if spot is None else await self._inspector.find(spot)
+            if spot is None or found is None:
+                return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+            stage, name = state_of(self._shape, found)
+            if stage in _NOT_CANCELED:
+                return Answer(job_id, *_NOT_CANCELED[stage])
+            queue = self._queues.get(name or "")
+            if queue is None:
+                return Answer(job_id, Done.REFUSED, f"it is in {name!r}, which is no queue of this flow")
+            match await self._server.run("cancel", (spot.hash,), queue.text, spot.listed, unanswered=True):
+                case "canceled":
+                    return Answer(job_id, Done.DONE)
+                case "asked":
+                    return Answer(job_id, Done.ASKED, "it is running; its worker will stop it")
+        return Answer(job_id, Done.REFUSED, "it has changed just now; try again")
 
 
 def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str, NewFlowJob]]]:
@@ -151,10 +200,13 @@ def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str,
         yield batch
 
 
-def _described(naming: Naming, queue: FlowQueue) -> dict[str, Any]:
+def _may_be_in(spot: Spot, queue: QueueAt) -> bool:
+    """A child is in its own queue, any other job in a queue that is no child's."""
+    return queue.flow_queue.parent is None if spot.child is None else spot.child.name == queue.name
+
+
+def _place(queue: QueueAt) -> dict[str, Any]:
     """A queue as ``delete.lua`` reads it."""
-    known = QueueAt(naming.keys, queue).described
-    return {
-        "named": naming.hashes_of(queue),
-        **{name: known[name] for name in ("root", "bases", "hashes", "limiter") if name in known},
-    }
+    known = {name: queue.described[name] for name in ("root", "bases", "hashes", "limiter") if name in queue.described}
+    is_child = queue.flow_queue.parent is not None
+    return known | ({"named": queue.keys.child_hashes(queue.flow_queue)} if is_child else {})

@@ -1,18 +1,31 @@
-"""A Redis or Valkey as the parts of a flow use it: each call is tried a few times, and its trouble is one of ours."""
+"""A Redis or Valkey as the parts of a flow use it: calls are tried a few times; transitions are scripts, in ``lua/``.
+
+A script is called by the digest of its text; a server that does not know it (restarted, failed over, flushed) is sent
+the text. So nothing has to be loaded first, and every node of a cluster learns what it is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import resources
 from typing import Any, TypeVar
 
+import msgspec
+import redis.asyncio
+from redis import exceptions as redis_errors
+
 from stowhand.clock import SystemClock
+from stowhand.errors import ConfigurationError
 from stowhand.flows.redis.address import Address
-from stowhand.flows.redis.dialing import Client, Dialer
-from stowhand.flows.redis.scripts import SCRIPTS, run
+from stowhand.flows.redis.dialer import Client, Dialer
+from stowhand.flows.redis.layout import Keys
 from stowhand.flows.redis.trouble import repeated
 
 T = TypeVar("T")
+OLDEST = (6, 2)
+_PARTS = re.compile(r"^-- with: (.+)$", re.MULTILINE)
 
 
 class Server:
@@ -32,7 +45,151 @@ class Server:
         """What ``action`` gives, which is repeated even if it may have been done."""
         return await repeated(action, self.address, self.clock, unanswered=True)
 
+    async def command(self, *words: Any) -> Any:
+        """The reply to one command, which is repeated even if it may have been done."""
+        return await self.ask(lambda: self.client.execute_command(*words))
+
     async def run(self, name: str, keys: Sequence[str], *args: Any, unanswered: bool = False) -> Any:
         """Execute a script. ``unanswered``: it is repeated even if it may have been done."""
-        action = partial(run, self.client, SCRIPTS[name], keys, args)
-        return await repeated(action, self.address, self.clock, unanswered=unanswered)
+        return await repeated(lambda: self.run_once(name, keys, args), self.address, self.clock, unanswered=unanswered)
+
+    async def run_once(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Execute a script; raises what the driver raises. The first key says which node of a cluster."""
+        script = SCRIPTS[name]
+        try:
+            return await self.client.evalsha(script.sha, len(keys), *keys, *args)
+        except redis_errors.NoScriptError:
+            return await self.client.eval(script.text, len(keys), *keys, *args)
+
+
+async def take_queues(keys: Keys, server: Server) -> None:
+    """Mark every queue of the flow as its own. Raises ConfigurationError where one is another flow's.
+
+    Only in the classic layout: there an id in a list does not name its flow, and a worker of another flow would take it
+    for a deleted job.
+    """
+    if keys.lasting:
+        return
+    queues = [queue.name for queue in keys.shape.queues]
+    marks = [keys.flow(name) for name in queues]
+    taken = await server.run("own", marks[:1], keys.shape.name, *marks, unanswered=True)
+    if taken:
+        place, owner = taken
+        raise ConfigurationError(
+            f"{server.address}: queue {queues[place - 1]!r} belongs to flow {owner!r}: in the classic layout two flows"
+            f" that share a queue lose each other's jobs. Give flow {keys.shape.name!r} a queue of another name,"
+            f" another database, or both layout='priority'; if there is no flow {owner!r} any more:"
+            f" DEL {marks[place - 1]}"
+        )
+
+
+class Script(msgspec.Struct, frozen=True):
+    """One of them."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def _load() -> dict[str, Script]:
+    folder = resources.files(__package__) / "lua"
+    texts = {
+        file.name.removesuffix(".lua"): file.read_text() for file in folder.iterdir() if file.name.endswith(".lua")
+    }
+    return {name: _script(name, texts) for name in texts if not name.startswith("_")}
+
+
+def _script(name: str, texts: dict[str, str]) -> Script:
+    """``-- with: a b`` in a script puts the shared files ``_a.lua`` and ``_b.lua`` before it."""
+    named = _PARTS.search(texts[name])
+    parts = [texts[f"_{part}"] for part in named[1].split()] if named else []
+    text = "\n".join((*parts, texts[name]))
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+SCRIPTS: dict[str, Script] = _load()
+"""By name."""
+
+
+async def look_at_server(client: Client) -> list[str]:
+    """Sentences: what might lose jobs there, and what to do; of a cluster those of all primaries.
+
+    Raises ConfigurationError for a server that is too old or a node of a cluster, and what the driver raises.
+    """
+    if not isinstance(client, redis.asyncio.RedisCluster):
+        return await _look(client, {}, alone=True)
+    await client.ping()  # only now are its nodes known
+    found = [await _look(client, {"target_nodes": node}, alone=False) for node in client.get_primaries()]
+    return list(dict.fromkeys(finding for findings in found for finding in findings))
+
+
+async def _look(client: Client, target: dict[str, Any], *, alone: bool) -> list[str]:
+    """One server. ``alone``: it must not be a node of a cluster."""
+    info = await _answer(client, target, "INFO")
+    if info is None:
+        return ["INFO is not permitted there: its version, eviction and persistence were not looked at"]
+    _check_version(info)
+    if alone and int(info.get("cluster_enabled", 0)) == 1:
+        raise ConfigurationError(
+            "this server is a node of a cluster: write the address as redis+cluster://host:port, and give the flow a"
+            " hash_tag"
+        )
+    findings = []
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if int(info.get("maxmemory", 0)) > 0 and policy != "noeviction":
+        findings.append(
+            f"maxmemory is set and maxmemory-policy is {policy}: when memory is short the server removes keys, jobs and"
+            " locks among them; set maxmemory-policy noeviction"
+        )
+    name = "appendfsync" if int(info.get("aof_enabled", 0)) == 1 else "save"
+    setting = await _answer(client, target, "CONFIG GET", name)
+    if setting is None:
+        findings.append(
+            f"CONFIG is not permitted there: its setting '{name}', so what a crash loses, was not looked at"
+        )
+    elif loss := _loss(name, str(setting.get(name, ""))):
+        findings.append(loss)
+    return findings
+
+
+def _loss(name: str, value: str) -> str | None:
+    """What a crash of the server, or of its machine, loses of what was confirmed."""
+    match name, value:
+        case "appendfsync", "always":
+            return None
+        case "save", "":
+            return (
+                "nothing is kept on disk (appendonly no, no save): a restart of the server loses every job;"
+                " set appendonly yes and appendfsync always"
+            )
+        case "save", _:
+            lost = f"only snapshots are kept (save {value}): a crash loses all that came after the last one"
+        case _, "everysec":
+            lost = "appendfsync is everysec: a crash of its machine loses about the last second of what was confirmed"
+        case _:
+            lost = f"appendfsync is {value}: a crash of its machine loses up to half a minute of what was confirmed"
+    return f"{lost}; with appendonly yes and appendfsync always it loses nothing"
+
+
+def _check_version(info: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError. Valkey says what Redis it is alike; a version that is not known is new."""
+    version = str(info.get("redis_version", ""))
+    numbers = tuple(int(word) for word in version.split(".") if word.isdigit())
+    if numbers and numbers < OLDEST:
+        raise ConfigurationError(
+            f"Redis {version} is too old: flows need 6.2 or newer, which has BLMOVE; upgrade the server (or use Valkey)"
+        )
+
+
+async def _answer(client: Client, target: dict[str, Any], *words: str) -> Mapping[str, Any] | None:
+    """The reply; ``None``: the login lacks the permission, or a service hides this command."""
+    try:
+        reply = await client.execute_command(*words, **target)
+    except redis_errors.ResponseError as error:
+        if isinstance(error, redis_errors.NoPermissionError) or "unknown command" in str(error).lower():
+            return None
+        raise
+    if not isinstance(reply, dict):
+        return {}
+    first = next(iter(reply.values()), None)
+    return first if len(reply) == 1 and isinstance(first, dict) else reply  # a cluster's client answers by node

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.flows.redis.claiming import FlowRecord, claims_of
 from stowhand.flows.redis.heartbeats import RedisHeartbeats, resets_of
-from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.owning import take_queues
-from stowhand.flows.redis.queues import QueueAt
-from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.settling import Settlements
-from stowhand.flows.redis.timekeeping import Timekeeper
+from stowhand.flows.redis.layout import FIRST_FIELDS, Keys, QueueAt
+from stowhand.flows.redis.server import Server, take_queues
+from stowhand.flows.redis.settlements import Settlements
 from stowhand.flows.redis.trouble import NoReply
-from stowhand.flows.redis.waiting import Waiting
+from stowhand.flows.redis.values import readable
+from stowhand.flows.redis.wakeups import Timekeeper, Waiting
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
+from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
 from stowhand.retry import constant
 
@@ -28,8 +29,31 @@ EXTRA = 2.0
 WAIT_TIMEOUT = 3.0
 PAUSED = 2
 """In the answer of ``claim.lua``."""
+_FIRST = 2 + len(FIRST_FIELDS)
 LARGEST_CLAIM = 200
 """Jobs in one step: more, and the worker no longer works while the server does."""
+
+
+class FlowRecord(msgspec.Struct):
+    """A job of a flow as it was claimed."""
+
+    id: str
+    """As it is written in the lists."""
+    queue: str
+    flow: str
+    """The flow that it belongs to: queues may be shared."""
+    priority: int
+    values: dict[str, str | None]
+    """JSON text by attribute: the requested ones (``None``: the job lacks it), or all of the hash."""
+    retries: int = 0
+    correlation_id: str | None = None
+    """JSON text."""
+
+    def carried_along(self) -> dict[str, str]:
+        """The trace context and correlation id, where they are texts: other applications may have written any value."""
+        known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION: self.correlation_id}
+        values = {name: readable(text) for name, text in known.items()}
+        return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
 class FlowStore:
@@ -186,3 +210,45 @@ class FlowStore:
             begin, _, *swept = await self._server.run("sweep", (self._queue.root,), self._queue.text, begin, "now")
             found += resets_of(self._queue, swept, None)
         return found
+
+
+def claims_of(queue: QueueAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
+    """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
+
+    Each job gets an epoch of its own, so that jobs that are handed back keep their order. The script takes longer than
+    a microsecond for each job, so the epochs of a later claim are greater.
+    """
+    return [_claim(queue, token, epoch + place, row) for place, row in enumerate(rows)]
+
+
+def _claim(queue: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
+    rank, job_id = row.pop(), row.pop()
+    if queue.wanted is None:
+        values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))
+        facts = [values.get(name) for name in queue.first]
+    else:
+        facts = row[:_FIRST]
+        values = dict(zip(queue.wanted, row[len(row) - len(queue.wanted) :], strict=True))
+    retries, resets, priority, flow, correlation_id, _ = facts
+    attempts, most = _count(retries) + 1, queue.flow_queue.max_attempts
+    return Claim(
+        lease=Lease(job_id, token, epoch),
+        record=FlowRecord(
+            id=job_id,
+            queue=queue.name,
+            flow=queue.flow_of(flow),
+            priority=_count(priority) or rank,
+            values=values,
+            retries=attempts - 1,
+            correlation_id=correlation_id,
+        ),
+        task=queue.name,
+        attempts=min(attempts, most),
+        max_attempts=most,
+        resets=_count(resets),
+    )
+
+
+def _count(text: str | None) -> int:
+    """0 for what is not a number of up to nine digits: other applications may have written any value."""
+    return int(text) if text is not None and len(text) < 10 and text.isascii() and text.isdigit() else 0

@@ -16,6 +16,17 @@ local function counter_of(list)
   return queue.prefix .. 'open:' .. string.sub(list, #queue.prefix + #'job:' + 1)
 end
 
+-- A hash is the user's own, and may name any key as a child's.
+local function is_child(key)
+  for _, name in ipairs(queue.parents) do
+    local begin = queue.prefix .. 'job:' .. name .. ':'
+    if string.sub(key, 1, #begin) == begin then
+      return true
+    end
+  end
+  return false
+end
+
 local function texts_in(value)
   local sound, found = pcall(cjson.decode, value or '')
   return sound and type(found) == 'table' and found or {}
@@ -118,6 +129,21 @@ local function lookup_lists(values)
   return lists
 end
 
+-- The list of the jobs that have the key of this one.
+local function holders_of(hash)
+  local text = redis.pcall('HGET', hash, 'flow:key')
+  local sound, key = pcall(cjson.decode, type(text) == 'string' and text or '')
+  return sound and type(key) == 'string' and queue.found .. ':' .. key or nil
+end
+
+-- Where a job can be found that does not name these lists itself (LISTS).
+local function lists_of(hash)
+  local row = #queue.lookups > 0 and redis.pcall('HMGET', hash, unpack(queue.lookups)) or {}
+  local lists = row.err and {} or lookup_lists(row)
+  lists[#lists + 1] = holders_of(hash)
+  return lists
+end
+
 -- Twice in its life at most.
 local function renew_key(key)
   local left = redis.pcall('PTTL', key)
@@ -132,18 +158,8 @@ local function renew_job(id)
   if type(left) ~= 'number' or left < 0 or left > queue.key_life / 2 then
     return 0
   end
-  local asked = {}
-  for _, attribute in ipairs(queue.lookups) do
-    asked[#asked + 1] = attribute
-  end
-  local row = #asked > 0 and redis.pcall('HMGET', hash, unpack(asked)) or {}
-  for _, list in ipairs(row.err and {} or lookup_lists(row)) do
+  for _, list in ipairs(lists_of(hash)) do
     renew_key(list)
-  end
-  local key = redis.pcall('HGET', hash, 'flow:key')
-  local sound, text = pcall(cjson.decode, type(key) == 'string' and key or '')
-  if sound then
-    renew_key(queue.found .. ':' .. text)
   end
   local children = 0
   for _, name in ipairs(queue.parents) do

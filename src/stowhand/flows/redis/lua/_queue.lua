@@ -1,4 +1,4 @@
--- What every script of a queue begins with. ARGV[1] is the queue as JSON (its rules and the prefixes of its keys; see queues.py).
+-- What every script of a queue begins with. ARGV[1] is the queue as JSON (its rules and the prefixes of its keys; see layout.py).
 local queue = cjson.decode(ARGV[1])
 local RETRIES, RESETS = 'retries:' .. queue.name, 'resets:' .. queue.name
 local LISTS, QUEUES = 'lookups:lists', 'children:queues' -- what ends with a job: see _life.lua
@@ -96,6 +96,11 @@ end
 local function base_of(bases, priority)
   local rank = math.floor(tonumber(priority or 1) or 1)
   return bases[math.max(1, math.min(rank, #bases))]
+end
+
+-- The address of the lists of another queue of the flow, at a priority that it has.
+local function base_at(name, rank)
+  return queue.prefix .. 'queue:' .. name .. (queue.ranked and ':' .. string.format('%d', rank) or '')
 end
 
 -- Take it out of processing: once (quick), or with 0 however often it stands there. Gives where it was; nil when it was

@@ -6,11 +6,13 @@ local found = {}
 for place = 1, #ARGV, 3 do
   local root, base = ARGV[place], ARGV[place + 2]
   local apart = ARGV[place + 1] == '1' and redis.call('LLEN', root .. ':suspects') or 0
-  found[#found + 1] = redis.call('LLEN', base .. ':waiting') + redis.call('LLEN', base .. ':moved') + apart
-  found[#found + 1] = redis.call('LLEN', base .. ':processing')
-  found[#found + 1] = redis.call('ZCARD', base .. ':delayed')
-  found[#found + 1] = redis.call('ZCARD', base .. ':parked')
-  found[#found + 1] = ARGV[place + 1] == '1' and redis.call('ZCARD', root .. ':failed') or 0
-  found[#found + 1] = redis.call('EXISTS', root .. ':paused')
+  found[#found + 1] = {
+    redis.call('LLEN', base .. ':waiting') + redis.call('LLEN', base .. ':moved') + apart,
+    redis.call('LLEN', base .. ':processing'),
+    redis.call('ZCARD', base .. ':delayed'),
+    redis.call('ZCARD', base .. ':parked'),
+    ARGV[place + 1] == '1' and redis.call('ZCARD', root .. ':failed') or 0,
+    redis.call('EXISTS', root .. ':paused'),
+  }
 end
 return found

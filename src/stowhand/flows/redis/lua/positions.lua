@@ -1,6 +1,6 @@
 -- Who stands where in one queue, in one moment. KEYS: its root. ARGV: how many of each kind, the addresses of its
--- priorities' lists. Gives for each priority: length of waiting, ids that wait, that are processed, that are delayed
--- (each followed by when it is ready), that are parked; at last, those that run apart.
+-- priorities' lists. Gives for each priority ids that wait, that are processed, that are delayed (each with when it is
+-- ready), that are parked; at last, those that run apart.
 local last = tonumber(ARGV[1]) - 1
 local function first_of(...)
   local ids = {}
@@ -14,12 +14,15 @@ end
 
 local found = {}
 for place = 2, #ARGV do
-  local base = ARGV[place]
+  local base, delayed = ARGV[place], {}
+  local scored = redis.call('ZRANGE', base .. ':delayed', 0, last, 'WITHSCORES')
+  for at = 1, #scored, 2 do
+    delayed[#delayed + 1] = { scored[at], scored[at + 1] }
+  end
   found[#found + 1] = {
-    redis.call('LLEN', base .. ':moved') + redis.call('LLEN', base .. ':waiting'),
     first_of(base .. ':moved', base .. ':waiting'),
     redis.call('LRANGE', base .. ':processing', 0, last),
-    redis.call('ZRANGE', base .. ':delayed', 0, last, 'WITHSCORES'),
+    delayed,
     redis.call('ZRANGE', base .. ':parked', 0, last),
   }
 end

@@ -1,100 +1,107 @@
+-- with: queue life
 -- Put a failed job, or one that no list has (lost), back into its queue, as if it had just come there.
--- KEYS: its hash. ARGV: the job as JSON, and its id as it stands in lists (any bytes):
+-- KEYS: its hash. ARGV: queue, its id as it stands in lists (any bytes), and as JSON:
 --   failed, failed_queue, state    as they were read; it must not have changed since
---   lost                       it has not failed: it is put back only if no list of the queue has it
---   queue, waiting             the queue's name, and the list to be put into
---   root, bases                where the queue's lists are
---   again                      of a parent whose children must succeed: it makes those that failed anew
---   life                       milliseconds that it is kept from now on; 0: until it has ended
---   kept                       keys that live as long: its lookups, its children
---   prefix                     what every key begins with
---   holders                    of a job with a key: the list of the jobs that have it
---   parent                     of a child: hash, lock, and the fields jobs, open and results
+--   lost                           it has not failed: it is put back only if no list of the queue has it
 -- Gives 'retried', or why not.
-local job = cjson.decode(ARGV[1])
-local row = redis.call('HMGET', KEYS[1], 'failed', 'failedQueue', 'flow:state')
-local read = { job.failed, job.failed_queue, job.state }
-for place = 1, 3 do
-  if (row[place] or cjson.null) ~= read[place] then
+local hash, id, read = KEYS[1], ARGV[2], cjson.decode(ARGV[3])
+local failed, failed_queue, state, from, priority = unpack(
+  redis.call('HMGET', hash, 'failed', 'failedQueue', STATE, 'parent', 'priority')
+)
+for name, value in pairs({ failed = failed, failed_queue = failed_queue, state = state }) do
+  if (value or cjson.null) ~= read[name] then
     return 'changed'
   end
 end
-local parent, waits = job.parent, false
 
 local function is_in_a_list()
-  for _, base in ipairs(job.bases) do
+  for _, base in ipairs(queue.bases) do
     for _, kind in ipairs({ ':waiting', ':moved', ':processing' }) do
-      if redis.call('LPOS', base .. kind, ARGV[2]) then
+      if redis.call('LPOS', base .. kind, id) then
         return true
       end
     end
-    if redis.call('ZSCORE', base .. ':delayed', ARGV[2]) or redis.call('ZSCORE', base .. ':parked', ARGV[2]) then
+    if redis.call('ZSCORE', base .. ':delayed', id) or redis.call('ZSCORE', base .. ':parked', id) then
       return true
     end
   end
-  return redis.call('LPOS', job.root .. ':suspects', ARGV[2])
+  return redis.call('LPOS', queue.root .. ':suspects', id)
 end
 
-if job.lost and is_in_a_list() then
+if read.lost and is_in_a_list() then
   return 'changed'
 end
 
 -- A parent that has come again has other children.
-local function is_its_child()
-  local sound, keys = pcall(cjson.decode, redis.call('HGET', parent.hash, parent.jobs) or '')
-  for _, key in ipairs(sound and type(keys) == 'table' and keys or {}) do
-    if key == KEYS[1] then
+local function is_child_of(parent)
+  for _, key in ipairs(children_of(parent, queue.parent.name)) do
+    if key == hash then
       return true
     end
   end
   return false
 end
 
-if parent then
-  if redis.call('EXISTS', parent.hash) == 0 then
+local parent, open
+if queue.parent then
+  local sound, above = pcall(cjson.decode, from or '')
+  if not sound or type(above) ~= 'string' then
+    return 'unknown parent'
+  end
+  local field = 'children:' .. queue.parent.name
+  parent, open = queue.parent.hashes .. above, field .. ':open'
+  if redis.call('EXISTS', parent) == 0 then
     return 'orphan'
-  elseif redis.call('HEXISTS', parent.hash, 'failed') == 1 then
+  elseif redis.call('HEXISTS', parent, 'failed') == 1 then
     return 'parent failed'
-  elseif redis.call('HEXISTS', parent.hash, parent.results) == 1 or not is_its_child() then
+  elseif redis.call('HEXISTS', parent, field .. ':results') == 1 or not is_child_of(parent) then
     return 'gathered'
-  elseif redis.call('EXISTS', parent.lock) == 1 then
+  elseif redis.call('EXISTS', queue.parent.locks .. above) == 1 then
     return 'gathering'
   end
-  waits = not job.lost and redis.call('HEXISTS', parent.hash, parent.open) == 1
 end
-redis.call('RPUSH', job.waiting, ARGV[2]) -- first: what may be refused must not leave it half done
-if waits then
-  redis.call('HINCRBY', parent.hash, parent.open, 1)
+redis.call('RPUSH', base_of(queue.bases, queue.ranked and priority) .. ':waiting', id) -- first: where it is refused, nothing is done
+if parent and not read.lost and redis.call('HEXISTS', parent, open) == 1 then
+  redis.call('HINCRBY', parent, open, 1)
 end
 redis.call(
-  'HDEL', KEYS[1], 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled', 'flow:cancel',
-  'retries:' .. job.queue, 'resets:' .. job.queue,
+  'HDEL', hash, 'done', 'failed', 'failedQueue', 'failedErrorMsg', 'canceled', CANCEL, RETRIES, RESETS,
   'endedAtTimestamp'
 )
-redis.call('HSET', KEYS[1], 'flow:state', cjson.encode('waiting:' .. job.queue))
-redis.call('ZREM', job.root .. ':failed', ARGV[2])
-if job.again then
-  redis.call('HSET', KEYS[1], job.again, 'true')
+set_state(id, 'waiting')
+redis.call('ZREM', queue.root .. ':failed', id)
+if queue.again then
+  redis.call('HSET', hash, queue.again, 'true')
 end
-if job.holders and not redis.call('LPOS', job.holders, ARGV[2]) then
-  redis.call('RPUSH', job.holders, ARGV[2]) -- a later job has removed the list
+local holders = holders_of(hash)
+if holders and not redis.call('LPOS', holders, id) then
+  redis.call('RPUSH', holders, id) -- a later job has removed the list
 end
-if job.life > 0 then
-  redis.call('PEXPIRE', KEYS[1], job.life)
-  for _, key in ipairs(job.kept) do
-    redis.call('PEXPIRE', key, job.life)
+
+-- What is kept as long as the job: its children; beside the original the lists in which it can be found, too.
+local kept = queue.lasting and {} or lists_of(hash)
+for _, name in ipairs(queue.parents) do
+  for _, key in ipairs(children_of(hash, name)) do
+    if type(key) == 'string' and is_child(key) then
+      kept[#kept + 1] = key
+    end
+  end
+end
+if not queue.lasting then
+  redis.call('PEXPIRE', hash, queue.key_life)
+  for _, key in ipairs(kept) do
+    redis.call('PEXPIRE', key, queue.key_life)
   end
   return 'retried'
 end
--- It has not ended any more, and the lists in which it can be found count it again (_life.lua).
-local ended = redis.call('PTTL', KEYS[1]) >= 0
-redis.call('PERSIST', KEYS[1])
-for _, key in ipairs(job.kept) do
+-- It has not ended any more, and the lists in which it can be found count it again.
+local ended = redis.call('PTTL', hash) >= 0
+redis.call('PERSIST', hash)
+for _, key in ipairs(kept) do
   redis.call('PERSIST', key)
 end
-local listed = redis.call('HGET', KEYS[1], 'lookups:lists')
-for _, list in ipairs(ended and listed and cjson.decode(listed) or {}) do
-  redis.call('INCR', job.prefix .. 'open:' .. string.sub(list, #job.prefix + #'job:' + 1))
+for _, list in ipairs(ended and texts_in(redis.call('HGET', hash, LISTS)) or {}) do
+  redis.call('INCR', counter_of(list))
   redis.call('PERSIST', list)
 end
 return 'retried'

@@ -1,10 +1,9 @@
 -- with: queue life ending
 -- Record how jobs left processing: each under the lock of its claim, or not at all; all of them in this one step.
--- KEYS: the queue, the mark of this call. ARGV: queue, targets (JSON: of each queue that completed jobs go on to
--- its name and the addresses of its lists), jobs
--- (MessagePack: of each id, token, outcome and what belongs to that):
---   complete   place among the targets (0: none), {field, value, …}
---   park       {field, value, …}, {{id, hash, list, {field, value, …}, set of failed ones} for each child}
+-- KEYS: the queue, the mark of this call. ARGV: queue, jobs (MessagePack: of each id, token, outcome and what belongs
+-- to that):
+--   complete   {name, number of priorities} of the next queue or false, {field, value, …}
+--   park       {field, value, …}, {{id, queue, priority, {field, value, …}} for each child}
 --   error      milliseconds until it is ready
 --   snooze     milliseconds until it is ready, reason (JSON)
 --   fail       message (JSON)
@@ -12,8 +11,7 @@
 -- One that was asked to cancel is canceled instead of waiting again, for its next queue or for children.
 -- Gives {1 if this call was executed before, what became of each: S settled, C canceled instead, F failed instead, L
 -- lost, G lost and its hash is gone}.
-local targets = cjson.decode(ARGV[2])
-local entries, ids = cmsgpack.unpack(ARGV[3]), {}
+local entries, ids = cmsgpack.unpack(ARGV[2]), {}
 for index, entry in ipairs(entries) do
   ids[index] = entry[1]
 end
@@ -60,7 +58,7 @@ end
 local outcomes = {}
 
 function outcomes.complete(index, entry, hash, base, row)
-  local target, fields = targets[entry[4]], entry[5]
+  local target, fields = entry[4], entry[5]
   fields[#fields + 1] = STATE
   fields[#fields + 1] = target and arrival_at(target[1]) or state_of('completed')
   if not queue.lasting then
@@ -75,16 +73,16 @@ function outcomes.complete(index, entry, hash, base, row)
   end
   put(hash, fields)
   if target then
-    local name, bases = unpack(target)
+    local name, ranks = unpack(target)
     local before = queue.ranked and math.floor(tonumber(row[2] or 1) or 1) or 1
-    local after = math.max(1, math.min(before + change_for(row[3]), #bases))
+    local after = math.max(1, math.min(before + change_for(row[3]), ranks))
     if queue.ranked and after ~= before then
       redis.call('HSET', hash, 'priority', after)
     end
     if row[10] then
       redis.call('HDEL', hash, 'retries:' .. name) -- it has been there before
     end
-    push(bases[after] .. ':waiting', index)
+    push(base_at(name, after) .. ':waiting', index)
   elseif queue.parent then
     tell_parent(hash, row[4])
   else
@@ -102,18 +100,20 @@ function outcomes.park(index, entry, hash, base, row)
   end
   local made, from = 0, cjson.encode(id)
   for _, child in ipairs(entry[5]) do
-    local child_id, key, list, fields, failed = unpack(child)
-    if redis.call('ZREM', failed, child_id) == 1 or redis.call('HEXISTS', key, 'failed') == 1 then
+    local child_id, name, rank, fields = unpack(child)
+    local key = queue.prefix .. 'job:' .. (queue.lasting and '' or name .. ':') .. child_id
+    if redis.call('ZREM', base_at(name, 1) .. ':failed', child_id) == 1 or redis.call('HEXISTS', key, 'failed') == 1 then
       redis.call('DEL', key) -- it is made anew
     end
     if redis.call('EXISTS', key) == 0 then
       made = made + 1
       fields[#fields + 1], fields[#fields + 2] = 'parent', from
+      fields[#fields + 1], fields[#fields + 2] = STATE, arrival_at(name)
       put(key, fields)
       if not queue.lasting then
         redis.call('PEXPIRE', key, queue.key_life)
       end
-      redis.call('RPUSH', list, child_id)
+      redis.call('RPUSH', base_at(name, rank) .. ':waiting', child_id)
     end
   end
   local open = #entry[5] > 0 and made == #entry[5] and made or open_children(hash)
@@ -218,7 +218,7 @@ for index, entry in ipairs(entries) do
   local id = entry[1]
   known[index] = 'L'
   if is_ours(locks[index], entry[2]) then
-    local target = entry[3] == 'complete' and targets[entry[4]]
+    local target = entry[3] == 'complete' and entry[4]
     local row, hidden = fields_of(
       id, RESETS, 'priority', 'flowName', 'parent', RETRIES, 'createdAtTimestamp', 'correlationId', LISTS, QUEUES,
       target and 'retries:' .. target[1] or RETRIES, CANCEL

@@ -1,16 +1,15 @@
-"""Reading a flow's jobs in Redis: by a lookup attribute, by their ids, or those that have failed."""
+"""Reads a flow in Redis: jobs by a lookup attribute or by their ids, failed jobs, counts and positions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from redis import exceptions as redis_errors
 
-from stowhand.flows.redis.naming import Naming, Spot
-from stowhand.flows.redis.queues import bases_of
+from stowhand.flows.engine import Position, QueueCount
+from stowhand.flows.redis.layout import Keys, Spot
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.values import Found, decoded
 from stowhand.jobs import strict_json
@@ -22,20 +21,18 @@ CHILD_KEYS_LIMIT = 64 * 1024 * 1024
 """Bytes of the list of a parent's children."""
 CHECKED = 1000
 """Children whose end is checked in one round trip."""
-
-
+_Place = tuple[str, int, float | None]
+"""A job's id in lists, its priority, and when it is ready (epoch seconds)."""
 _keys: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
 
 
-class Looking:
-    """At the jobs of one flow."""
+class Inspector:
+    """Reads the jobs of one flow. Nothing is changed."""
 
-    def __init__(self, naming: Naming, server: Server) -> None:
-        self._naming, self._keys = naming, naming.keys
-        self._server = server
+    def __init__(self, keys: Keys, server: Server) -> None:
+        self._keys, self._server = keys, server
         places = {
-            queue.name: {"root": self._keys.root(queue.name), "bases": bases_of(self._keys, queue)}
-            for queue in naming.keys.shape.all_queues()
+            queue.name: {"root": keys.root(queue.name), "bases": keys.bases(queue)} for queue in keys.shape.all_queues()
         }
         self._places = msgspec.json.encode(places).decode()
 
@@ -43,8 +40,8 @@ class Looking:
 
     async def ids(self, attribute: str, value: str) -> list[str]:
         """Of the jobs with that value of a lookup attribute, oldest first; some may have expired."""
-        words = ("LRANGE", self._keys.lookup(attribute, value), 0, -1)
-        return list(dict.fromkeys(await self._server.ask(lambda: self._server.client.execute_command(*words))))
+        found = await self._server.command("LRANGE", self._keys.lookup(attribute, value), 0, -1)
+        return list(dict.fromkeys(found))
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> list[dict[str, Any] | None]:
         """Everything known of each; ``None`` for one that is not there. A value that is no JSON is ``None`` too.
@@ -52,7 +49,7 @@ class Looking:
         ``resolve_children``: the lists of children's keys become lists of what is known of each child; a child that
         is not there is left out.
         """
-        spots = [self._naming.spot(job_id) for job_id in job_ids]
+        spots = [self._keys.spot(job_id) for job_id in job_ids]
         found = iter(await self.hashes([spot.hash for spot in spots if spot is not None]))
         raw = [next(found) if spot is not None else {} for spot in spots]
         jobs = [
@@ -80,7 +77,7 @@ class Looking:
         (reply,) = await self._pipelined([("HMGET", key, f"children:{queue}:jobs")])
         text = (reply or [None])[0]
         keys = None if text is None else strict_json.decode_with(_keys, text, limit=CHILD_KEYS_LIMIT)
-        return [name for name in keys or () if self._naming.is_child(name)]
+        return [name for name in keys or () if self._keys.is_child(name)]
 
     async def ends(self, keys: Sequence[str]) -> list[dict[str, str]]:
         """Of each of these children what its end says, and no more; empty: it is gone."""
@@ -104,13 +101,13 @@ class Looking:
         """One level: children of a flow have no children."""
         fields = [f"children:{queue.name}:jobs" for queue in self._keys.shape.all_queues() if queue.is_parent]
         lists = [(job, field) for job in jobs for field in fields if isinstance(job.get(field), list)]
-        keys = [[key for key in job[field] if self._naming.is_child(key)] for job, field in lists]
+        keys = [[key for key in job[field] if self._keys.is_child(key)] for job, field in lists]
         found = iter(await self.children([key for some in keys for key in some]))
         for (job, field), some in zip(lists, keys, strict=True):
             job[field] = [child for raw, child in (next(found) for _ in some) if raw]
 
     def _child(self, key: str, raw: dict[str, str]) -> dict[str, Any]:
-        return {**decoded(raw), "id": self._naming.shown_of_hash(key) or key}
+        return {**decoded(raw), "id": self._keys.shown_of_hash(key) or key}
 
     # -- failed ----------------------------------------------------------------------------------
 
@@ -124,14 +121,14 @@ class Looking:
     async def _failed_in(self, queue: FlowQueue, after: str | None, limit: int) -> list[str]:
         """A job that is not kept any more is passed over; the sweep removes it."""
         found: list[str] = []
-        begin = "-" if after is None else self._naming.listed_after(queue, after)
+        begin = "-" if after is None else self._keys.listed_after(queue, after)
         while begin is not None and len(found) < limit:
-            words = ("ZRANGEBYLEX", f"{self._keys.root(queue.name)}:failed", begin, "+", "LIMIT", 0, PAGE)
-            listed = await self._server.ask(partial(self._server.client.execute_command, *words))
+            ids = f"{self._keys.root(queue.name)}:failed"
+            listed = await self._server.command("ZRANGEBYLEX", ids, begin, "+", "LIMIT", 0, PAGE)
             hashes = [f"{self._keys.hashes(queue)}{one}" for one in listed]
             states = await self._pipelined([("HMGET", key, "failed") for key in hashes])
             found += [
-                self._naming.shown(queue, one) for one, state in zip(listed, states, strict=True) if state and state[0]
+                self._keys.shown(queue, one) for one, state in zip(listed, states, strict=True) if state and state[0]
             ]
             begin = f"({listed[-1]}" if len(listed) == PAGE else None
         return found
@@ -146,6 +143,62 @@ class Looking:
                 return [_hash_or_none(reply) for reply in await pipe.execute(raise_on_error=False)]
 
         return await self._server.ask(attempt) if commands else []
+
+    # -- counts and positions --------------------------------------------------------------------
+
+    async def counts(self) -> list[QueueCount]:
+        """Every queue at every priority, in one moment. Those that run apart wait at the first priority."""
+        places = [
+            (queue, rank) for queue in self._keys.shape.all_queues() for rank in range(1, queue.declared.priorities + 1)
+        ]
+        args = [
+            word
+            for queue, rank in places
+            for word in (self._keys.root(queue.name), "1" if rank == 1 else "", self._keys.base(queue.name, rank))
+        ]
+        rows = await self._server.run("counts", (self._keys.root(self._keys.shape.entry.name),), *args, unanswered=True)
+        return [
+            QueueCount(
+                queue=queue.name,
+                priority=rank,
+                waiting=waiting,
+                processing=processing,
+                delayed=delayed,
+                parked=parked,
+                failed=failed,
+                paused=bool(paused),
+            )
+            for (queue, rank), (waiting, processing, delayed, parked, failed, paused) in zip(places, rows, strict=True)
+        ]
+
+    async def positions(self, queue: FlowQueue, limit: int) -> list[Position]:
+        """Up to ``limit`` of each state: those that wait in the order in which they will be served."""
+        keys, bases = (self._keys.root(queue.name),), self._keys.bases(queue)
+        *ranks, apart = await self._server.run("positions", keys, limit, *bases, unanswered=True)
+        return [
+            Position(
+                job_id=self._keys.shown(queue, listed),
+                queue=queue.name,
+                priority=rank,
+                state=state,
+                position=position,
+                ready_at=ready_at,
+            )
+            for state, places in _places_by_state(ranks, apart)
+            for position, (listed, rank, ready_at) in enumerate(places[:limit], 1)
+        ]
+
+
+def _places_by_state(ranks: Sequence[Any], apart: Sequence[str]) -> Iterator[tuple[str, list[_Place]]]:
+    """Each state with its jobs, in the order of service. ``ranks``: as ``positions.lua`` gives them."""
+    waiting, processing, delayed, parked = (
+        [(each, rank) for rank, row in enumerate(ranks, 1) for each in row[place]] for place in range(4)
+    )
+    yield "waiting", [(listed, rank, None) for listed, rank in (*waiting, *((listed, 1) for listed in apart))]
+    yield "processing", [(listed, rank, None) for listed, rank in processing]
+    ready = sorted((float(score), listed, rank) for (listed, score), rank in delayed)
+    yield "delayed", [(listed, rank, score / 1000) for score, listed, rank in ready]
+    yield "parked", [(listed, rank, None) for listed, rank in parked]
 
 
 def _hash_or_none(reply: Any) -> Any:

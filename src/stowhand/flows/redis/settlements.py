@@ -8,18 +8,16 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload
-from stowhand.flows.redis.ending import NewChild, StepEnd, decode_end
-from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.queues import QueueAt, bases_of
+from stowhand.errors import InvalidJob, UndecodablePayload
+from stowhand.flows.redis.layout import QueueAt
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.trouble import NoReply
-from stowhand.flows.redis.values import STATE
+from stowhand.jobs import strict_json
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement, turned
 from stowhand.jobs.text import clean
-from stowhand.protocols.flow_shape import FlowQueue
+from stowhand.protocols.propagation import TRACE_PARENT, handed_on
 from stowhand.protocols.store import Reply, Verdict
 
 Entry = tuple[Lease, Settlement]
@@ -29,40 +27,52 @@ Ended = tuple[Pair, Settlement]
 BATCH = 200
 SIZE = 1024 * 1024
 """Characters of a batch; one settlement that is larger goes alone."""
+END_LIMIT = 64 * 1024 * 1024
+"""Bytes of one step's end: a parent may have thousands of children, each with parameters of its own."""
 MARKED = 100.0
 """Seconds that the mark of a call is surely there after it was sent (its life is 120 s)."""
 
 
-class Targets:
-    """The queues that the jobs of one batch go on to, each named once."""
+class NewChild(msgspec.Struct, frozen=True):
+    """A child to be created."""
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-        self._places: dict[str, int] = {}
-        self._queues: list[tuple[str, list[str]]] = []
+    queue: str
+    """Its full name, ``parent:child``."""
+    id: str
+    """As it will stand in the lists of that queue."""
+    fields: dict[str, msgspec.Raw]
 
-    def place(self, queue: str | None) -> int:
-        """From 1; 0: nowhere. Raises InvalidJob for what is no queue of the flow."""
-        if queue is None:
-            return 0
-        if queue not in self._places:
-            self._queues.append((queue, bases_of(self._keys, self._target(queue))))
-            self._places[queue] = len(self._queues)
-        return self._places[queue]
 
-    def _target(self, name: str) -> FlowQueue:
-        try:
-            queue = self._keys.shape.find_queue(name)
-        except ConfigurationError as error:
-            raise InvalidJob(f"it goes on to {name!r}, but {error}") from None
-        if queue.parent is not None:
-            raise InvalidJob(f"it goes on to {name!r}, which is a child of queue {queue.parent!r}")
-        return queue
+class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a step ended well; as JSON it is the result of the settlement."""
 
-    @property
-    def text(self) -> str:
-        """As the script reads it."""
-        return msgspec.json.encode(self._queues).decode()
+    fields: dict[str, msgspec.Raw] = {}
+    """Attributes to keep, each any JSON value."""
+    next: str | None = None
+    """The queue that the job goes on to; ``None``: it is done."""
+    children: list[NewChild] | None = None
+    """Given, even empty: the job is a parent and waits on, until all of its children have ended."""
+
+
+_end_decoder = msgspec.json.Decoder(StepEnd)
+
+
+def handed_over(end: StepEnd) -> StepEnd:
+    """The end with the attempt's trace context for the next step and the children. A context set by the user stays."""
+    context = handed_on()
+    if context is None or not (end.next or end.children):
+        return end
+    carried = {TRACE_PARENT: msgspec.Raw(msgspec.json.encode(context))}
+    children = [msgspec.structs.replace(child, fields=carried | child.fields) for child in end.children or ()]
+    return msgspec.structs.replace(end, fields=carried | end.fields, children=children or end.children)
+
+
+def encode_end(end: StepEnd) -> str:
+    """As the result of a settlement; every field of it has been checked. Raises InvalidJob: it is too much."""
+    text = msgspec.json.encode(end)
+    if len(text) > END_LIMIT:
+        raise InvalidJob(f"the step's end: {len(text)} bytes, the limit is {END_LIMIT}")
+    return text.decode()
 
 
 class Settlements:
@@ -71,7 +81,6 @@ class Settlements:
     def __init__(self, server: Server, queue: QueueAt, reasons: dict[Pair, str]) -> None:
         self._server = server
         self._queue = queue
-        self._keys = queue.keys
         self._by_name = {queue.name: queue for queue in queue.keys.shape.all_queues()}
         self._unanswered: dict[str, float] = {}
         """Digest of a call without a reply -> when it was first sent."""
@@ -83,64 +92,44 @@ class Settlements:
         for lease, settlement in batch:
             first.setdefault((lease.job_id, lease.token), settlement)
         known: dict[Pair, Reply] = {}
-        for part in self._parts(list(first.items())):
+        for part in _parts(list(first.items())):
             known |= await self._send(part, repeat=repeat)
         return [known[lease.job_id, lease.token] for lease, _ in batch]
 
-    def _parts(self, entries: list[Ended]) -> list[list[Ended]]:
-        """Of bounded length, and always cut in the same places, so that a repeat is the same calls."""
-        parts: list[list[Ended]] = []
-        size = SIZE
-        for pair, settlement in entries:
-            own = len(settlement.result or "") + len(settlement.error or "")
-            if not parts or size + own > SIZE or len(parts[-1]) == BATCH:
-                parts.append([])
-                size = 0
-            parts[-1].append((pair, settlement))
-            size += own
-        return parts
-
     async def _send(self, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
-        targets = Targets(self._keys)
-        going = [(pair, settlement, *self._encoded(pair, settlement, targets)) for pair, settlement in part]
+        going = [(pair, settlement, *self._encoded(pair, settlement)) for pair, settlement in part]
         entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
-        pairs = [pair for pair, _ in part]
-        digest = digest_of(pairs)
-        # One packed value: hundreds of arguments cost the driver more time than all the rest.
-        before, marks = await self._ask(digest, targets.text, msgspec.msgpack.encode(entries))
-        missing = self._missing(digest) if repeat else None
-        for pair in pairs:
+        digest = digest_of([pair for pair, _ in part])
+        sent = self._server.clock.monotonic()
+        keys = (self._queue.root, self._queue.keys.settled(digest))
+        try:
+            # One packed value: hundreds of arguments cost the driver more time than all the rest.
+            packed = msgspec.msgpack.encode(entries)
+            before, marks = await self._server.run("settle", keys, self._queue.text, packed)
+        except NoReply:
+            self._unanswered.setdefault(digest, sent)
+            raise
+        missing = None
+        if repeat:
+            now = self._server.clock.monotonic()
+            missing = now - self._unanswered.pop(digest, now) < MARKED
+        for pair, _ in part:
             self._reasons.pop(pair, None)
         return {
             pair: _reply(mark, asked, written, settled_before=bool(before), missing=missing)
             for (pair, asked, written, _), mark in zip(going, marks, strict=True)
         }
 
-    async def _ask(self, digest: str, *args: str | bytes) -> tuple[int, str]:
-        sent = self._server.clock.monotonic()
-        keys = (self._queue.root, self._keys.settled(digest))
-        try:
-            before, marks = await self._server.run("settle", keys, self._queue.text, *args)
-        except NoReply:
-            self._unanswered.setdefault(digest, sent)
-            raise
-        return before, marks
-
-    def _missing(self, digest: str) -> bool:
-        """Would the mark of an earlier call be there still?"""
-        now = self._server.clock.monotonic()
-        return now - self._unanswered.pop(digest, now) < MARKED
-
-    def _encoded(self, pair: Pair, settlement: Settlement, targets: Targets) -> tuple[Settlement, Sequence[Any]]:
+    def _encoded(self, pair: Pair, settlement: Settlement) -> tuple[Settlement, Sequence[Any]]:
         """What is to be written, and in the words of the script; what it cannot say fails the job, with the reason."""
         try:
-            return settlement, self._words(pair, settlement, targets)
+            return settlement, self._words(pair, settlement)
         except (InvalidJob, UndecodablePayload, UnicodeError) as error:
             why = clean(f"its end could not be written: {error}")
             failed = turned(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
             return failed, ("fail", _quoted(why))
 
-    def _words(self, pair: Pair, settlement: Settlement, targets: Targets) -> Sequence[Any]:
+    def _words(self, pair: Pair, settlement: Settlement) -> Sequence[Any]:
         """One settlement in the words of the script. Raises InvalidJob for what it cannot say."""
         if settlement.then or settlement.payload is not None:
             raise InvalidJob("a job of a flow is followed by its next queue, and by nothing else")
@@ -149,7 +138,7 @@ class Settlements:
             case State.COMPLETED:
                 if settlement.result is None:
                     raise InvalidJob("what the step has left behind is missing")
-                return self._ended(decode_end(settlement.result), targets)
+                return self._ended(strict_json.decode_with(_end_decoder, settlement.result, limit=END_LIMIT))
             case State.ERRORED:
                 return "error", delay
             case State.QUEUED:
@@ -158,11 +147,21 @@ class Settlements:
                 return "cancel", _quoted(settlement.error or "canceled")
         return "fail", _quoted(settlement.error or "failed")
 
-    def _ended(self, end: StepEnd, targets: Targets) -> Sequence[Any]:
+    def _ended(self, end: StepEnd) -> Sequence[Any]:
         fields = _flat(end.fields)
         if end.children is None:
-            return "complete", targets.place(end.next), [*fields, "completed-queue", self._queue.quoted]
+            return "complete", self._target(end.next), [*fields, "completed-queue", self._queue.quoted]
         return "park", fields, [self._child(child) for child in end.children]
+
+    def _target(self, name: str | None) -> tuple[str, int] | bool:
+        if name is None:
+            return False
+        queue = self._by_name.get(name)
+        if queue is None:
+            raise InvalidJob(f"it goes on to {name!r}, but {self._queue.keys.shape.why_no_queue(name)}")
+        if queue.parent is not None:
+            raise InvalidJob(f"it goes on to {name!r}, which is a child of queue {queue.parent!r}")
+        return name, queue.declared.priorities
 
     def _child(self, child: NewChild) -> Sequence[Any]:
         under = self._by_name.get(child.queue)
@@ -170,10 +169,21 @@ class Settlements:
             raise InvalidJob(f"{child.queue!r} is no child of queue {self._queue.name!r}")
         priority = child.fields.get("priority")
         rank = int(text) if priority is not None and (text := bytes(priority).decode()).isdigit() else 1
-        base = self._keys.base(child.queue, max(1, min(rank, under.declared.priorities)))
-        fields = [*_flat(child.fields), STATE, _quoted(f"waiting:{child.queue}")]
-        failed = f"{self._keys.root(child.queue)}:failed"
-        return child.id, f"{self._keys.hashes(under)}{child.id}", f"{base}:waiting", fields, failed
+        return child.id, child.queue, max(1, min(rank, under.declared.priorities)), _flat(child.fields)
+
+
+def _parts(entries: list[Ended]) -> list[list[Ended]]:
+    """Of bounded length, and always cut in the same places, so that a repeat is the same calls."""
+    parts: list[list[Ended]] = []
+    size = SIZE
+    for pair, settlement in entries:
+        own = len(settlement.result or "") + len(settlement.error or "")
+        if not parts or size + own > SIZE or len(parts[-1]) == BATCH:
+            parts.append([])
+            size = 0
+        parts[-1].append((pair, settlement))
+        size += own
+    return parts
 
 
 def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None) -> Reply:
