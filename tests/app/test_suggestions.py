@@ -26,7 +26,7 @@ from stowhand.remote.server.http_server import ServerOptions
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import find_store, make_plan
-from stowhand.stores.table.asking import read_states
+from stowhand.stores.table.arguments import read_states
 from stowhand.stores.url import store_url
 from stowhand.worker.resetter import ResetterOptions
 from tests.conftest import Run

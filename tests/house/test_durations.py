@@ -25,7 +25,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.retry import constant, exponential
 from stowhand.runner import CronItem, CronOptions, parse_cron_items
 from stowhand.service.run_all import _read as run_all_grace
-from stowhand.stores.table.asking import read_after
+from stowhand.stores.table.arguments import read_after
 from stowhand.testing import FakeClock, MemoryStore
 from tests.conftest import Run
 

@@ -19,7 +19,7 @@ from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
-from stowhand.stores.table.asking import read_after, read_conditions, read_states
+from stowhand.stores.table.arguments import read_after, read_conditions, read_states
 from stowhand.stores.table.backend import AttemptTools
 from stowhand.stores.table.keys import Key, read_key
 from stowhand.stores.table.records import Records

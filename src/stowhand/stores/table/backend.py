@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from stowhand.errors import TableUnsuitable
+from stowhand.events import Events, StoreWarned
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
@@ -59,6 +60,24 @@ class Finding(msgspec.Struct, frozen=True):
     columns: Mapping[str, str] = {}
     """What ``alternate_column_names`` is to say once ``mend`` has run: documented name -> the new column. Where the
     user's own column keeps what it holds, the worker gets one of its own."""
+
+
+class Notices:
+    """Warnings about a table that is served, emitted as events of its workers. Without a worker they are dropped."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._listeners: list[Events] = []
+
+    def to(self, events: Events) -> None:
+        """Emit to these too."""
+        if not any(events is one for one in self._listeners):
+            self._listeners.append(events)
+
+    def say(self, warning: str, mend: str = "") -> None:
+        """From the loop, or from the heartbeats' thread."""
+        for events in tuple(self._listeners):
+            events.emit(StoreWarned(self._store, warning, mend))
 
 
 def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:

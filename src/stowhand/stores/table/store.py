@@ -23,14 +23,13 @@ from stowhand.protocols.handler import Attempt, EnclosingStore, control_of
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
-from stowhand.stores.table.asking import WAITING, read_after, read_conditions, read_states
+from stowhand.stores.table.arguments import WAITING, read_after, read_conditions, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
-from stowhand.stores.table.backend import AttemptTools, Finding, Taken
+from stowhand.stores.table.backend import AttemptTools, Finding, Notices, Taken
 from stowhand.stores.table.due import Due
 from stowhand.stores.table.keys import ANY_KEY, read_key
-from stowhand.stores.table.notices import Notices
-from stowhand.stores.table.opening import Pinned, backend_of
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.place import Pinned, backend_of
 from stowhand.stores.table.record_view import LIVE, MOST, PAGE, ShownRecord
 from stowhand.stores.table.records import Records, rows_of, shown_log
 from stowhand.stores.table.timed_calls import Calls, TimedHeartbeats

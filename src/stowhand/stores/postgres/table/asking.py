@@ -13,7 +13,7 @@ from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.table.asking import WAITING, cancel_refusal, retry_refusal
+from stowhand.stores.table.arguments import WAITING, cancel_refusal, retry_refusal
 from stowhand.stores.table.record_view import ShownRecord, shown
 
 

@@ -15,8 +15,8 @@ from stowhand.stores.database.statements import load_statements
 from stowhand.stores.database.trouble import is_cut
 from stowhand.stores.postgres.table.dialect import widened_check
 from stowhand.stores.table.backend import Finding
+from stowhand.stores.table.check import FILLED, READ_ONLY, Column, Facts, Index, RefusedStates
 from stowhand.stores.table.ddl import trigger_ddl
-from stowhand.stores.table.judging import FILLED, READ_ONLY, Column, Facts, Index, RefusedStates
 from stowhand.stores.table.names import MOMENTS, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions
 

@@ -15,7 +15,7 @@ from stowhand.stores.postgres.table.catalog import Catalog, survey
 from stowhand.stores.postgres.table.composing import Composer
 from stowhand.stores.postgres.table.dialect import PostgresDialect
 from stowhand.stores.table.backend import Finding, refuse_fatal
-from stowhand.stores.table.judging import Facts, judge, sample_findings, sample_statement
+from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.names import OPTIONAL, Shape
 from stowhand.stores.table.options import TableOptions
 

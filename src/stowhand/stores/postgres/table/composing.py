@@ -20,8 +20,8 @@ from stowhand.stores.database.statements import fill, load_statements, quote_tex
 from stowhand.stores.postgres.table.dialect import INTEGERS
 from stowhand.stores.postgres.table.writing import Writer, names_relation, plain, quote_
 from stowhand.stores.table.backend import MOST_RESETS
+from stowhand.stores.table.check import Facts
 from stowhand.stores.table.expressions import order_of, selected
-from stowhand.stores.table.judging import Facts
 from stowhand.stores.table.names import MOMENTS, OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.record_view import FIELDS

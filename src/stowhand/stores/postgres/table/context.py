@@ -18,11 +18,11 @@ from stowhand.stores.database.link import Dialer, Pool
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
 from stowhand.stores.postgres.table.composing import Composer
+from stowhand.stores.table.check import CHANGES_CLAIM
 from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 POOL_SIZE = 6
 """Connections for people's and handlers' calls, beside those for claims, settlements, listening and heartbeats."""

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from stowhand.jobs.job import State
+from stowhand.stores.table.check import COUNTERS, Column
 from stowhand.stores.table.ddl import POSTGRES_COLUMNS, short
 from stowhand.stores.table.ddl import Index as Recommended
-from stowhand.stores.table.judging import COUNTERS, Column
 from stowhand.stores.table.names import MOMENTS, TOKEN, Relation, Shape, quote
 
 INTEGERS = ("smallint", "integer", "bigint")

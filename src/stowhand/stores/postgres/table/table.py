@@ -26,11 +26,10 @@ from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.settler import TableSettler
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
-from stowhand.stores.table.backend import AttemptTransaction, Finding, Taken
-from stowhand.stores.table.judging import Facts
+from stowhand.stores.table.backend import AttemptTransaction, Finding, Notices, Taken
+from stowhand.stores.table.check import Facts
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
-from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
 
 _BEHIND_POOLER = "behind a pooler no notification arrives, so the table is polled"

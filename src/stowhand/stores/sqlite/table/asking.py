@@ -16,7 +16,7 @@ from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, after, to_micros
 from stowhand.stores.sqlite.table.table import TableTransaction
-from stowhand.stores.table.asking import cancel_refusal, retry_refusal
+from stowhand.stores.table.arguments import cancel_refusal, retry_refusal
 from stowhand.stores.table.record_view import ShownRecord, shown
 
 AT_ONCE = 1000

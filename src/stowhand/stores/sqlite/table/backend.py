@@ -29,13 +29,12 @@ from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.reading import check, read_table
 from stowhand.stores.sqlite.table.table import TableTransaction
-from stowhand.stores.table.backend import Finding, Taken
+from stowhand.stores.table.backend import Finding, Notices, Taken
+from stowhand.stores.table.bad_records import NOT_CHANGED, Reasons
 from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
-from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.sifting import NOT_CHANGED, Reasons
 
 AT_ONCE = 500
 """Settlements in one transaction; more are written in several, so that the application gets its turn."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stowhand.jobs.job import State
 from stowhand.stores.sqlite.table.moments import Kind, kind_of, parameters
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.judging import FILLED, Column, Facts, Index, RefusedStates
+from stowhand.stores.table.check import FILLED, Column, Facts, Index, RefusedStates
 from stowhand.stores.table.names import Relation, Shape, quote
 
 OLDEST = (3, 35, 0)

@@ -18,9 +18,9 @@ from stowhand.stores.database.sqlite_trouble import concerns_call
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.bad_records import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
+from stowhand.stores.table.check import CHANGES_CLAIM
 from stowhand.stores.table.names import MARK, TOKEN
-from stowhand.stores.table.sifting import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
-from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 MANY = 1000
 """Due records; so many are sorted in about a millisecond."""

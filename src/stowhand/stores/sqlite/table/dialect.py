@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
+from stowhand.stores.table.check import COUNTERS, Column
 from stowhand.stores.table.ddl import SQLITE_COLUMNS, index_ddl
 from stowhand.stores.table.ddl import Index as Recommended
-from stowhand.stores.table.judging import COUNTERS, Column
 from stowhand.stores.table.names import MOMENTS, TOKEN, Shape, quote
 
 TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN)

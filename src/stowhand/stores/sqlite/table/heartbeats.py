@@ -25,8 +25,8 @@ from stowhand.stores.sqlite.leaser import Leaser
 from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.moments import SECOND, after
 from stowhand.stores.sqlite.table.table import Table, TableTransaction
+from stowhand.stores.table.check import CHANGES_CLAIM
 from stowhand.stores.table.claim_starts import Abandoned
-from stowhand.stores.table.triggers import CHANGES_CLAIM
 
 PAGE = 1000
 SHORT = 0.5

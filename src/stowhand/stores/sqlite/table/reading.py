@@ -17,8 +17,8 @@ from stowhand.stores.sqlite.table.selecting import Selecting
 from stowhand.stores.sqlite.table.statements import compose, kinds_of
 from stowhand.stores.sqlite.table.table import Table
 from stowhand.stores.table.backend import Finding, refuse_fatal
+from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.expressions import order_of, selected
-from stowhand.stores.table.judging import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import OPTIONAL, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions

@@ -8,9 +8,8 @@ from pathlib import PurePath
 from typing import Any
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.stores.table.backend import Backend
+from stowhand.stores.table.backend import Backend, Notices
 from stowhand.stores.table.names import Shape, read_shape
-from stowhand.stores.table.notices import Notices
 from stowhand.stores.table.options import TableOptions
 
 Pinned = Callable[[], datetime]
