@@ -2,7 +2,7 @@
 
 table.py         PostgresTable: opens everything below, and is what the facade sees
 context.py       what the parts share: address, names, statements, clock
-statements.sql   every statement; composing.py fills in the user's names, quoted
+statements.sql   every statement; composer.py fills in the user's names, quoted
 plan.py          statements for the parts that the queue has too (../shared)
 claiming (sifter), asking, logs      on the loop
 transaction.py   attempts in transactions (held_transaction, handler_connection)

@@ -12,7 +12,7 @@ from stowhand.errors import ConfigurationError, TableUnsuitable
 from stowhand.stores.database.link import Session, rows
 from stowhand.stores.database.trouble import first_line, is_cut
 from stowhand.stores.postgres.table.catalog import Catalog, survey
-from stowhand.stores.postgres.table.composing import Composer
+from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.postgres.table.dialect import PostgresDialect
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement

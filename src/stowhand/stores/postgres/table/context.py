@@ -17,7 +17,7 @@ from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
-from stowhand.stores.postgres.table.composing import Composer
+from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.table.check import CHANGES_CLAIM
 from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.keys import Key

@@ -1,16 +1,16 @@
--- Every statement about one user's table. What stands in {braces} is composed of the user's names, quoted (composing.py);
+-- Every statement about one user's table. What stands in {braces} is composed of the user's names, quoted (composer.py);
 -- values travel as parameters. The table is `j` wherever no text of the user's stands beside it.
 --
 -- held    the row is in processing and has the claim's token and epoch: what every write after a claim is guarded by
 -- ours    it has both, whatever its state: what a repeat is known by
 -- marked  it has the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
--- epoch   started_at in microseconds, as the claim's RETURNING gave it (composing.py)
+-- epoch   started_at in microseconds, as the claim's RETURNING gave it (composer.py)
 -- identified  where the id's column lets NULL in: this row has one
 -- seen    where a view was given: it shows this row, so a claim can take it
 -- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
 -- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
 
--- One transaction (claiming.py). The lock says that this token's claim is under way: who abandons it waits for the end.
+-- One transaction (claims.py). The lock says that this token's claim is under way: who abandons it waits for the end.
 -- What follows reads timestamps as text, so they are to be in UTC; and compiling would cost more than any claim. A claim
 -- that a crash of the server undoes leaves its record waiting, so it need not wait for the disk; what is settled does.
 -- name: begin_claim

@@ -16,13 +16,13 @@ from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.shared.listener import Listener, NoAnnouncement
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import checks
-from stowhand.stores.postgres.table.asking import PostgresAsking
-from stowhand.stores.postgres.table.claiming import TableClaims
-from stowhand.stores.postgres.table.composing import Composer
+from stowhand.stores.postgres.table.claims import TableClaims
+from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.dialect import INTEGERS
 from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
 from stowhand.stores.postgres.table.logs import Logs
+from stowhand.stores.postgres.table.operations import PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.settler import TableSettler
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
@@ -59,7 +59,7 @@ class PostgresTable:
             context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, NoAnnouncement()
         )
         self._transactions = AttemptTransactions(context, plan, settler, self._logs)
-        self.asking = PostgresAsking(context, self._session)
+        self.asking = PostgresOperations(context, self._session)
 
     @property
     def description(self) -> str:

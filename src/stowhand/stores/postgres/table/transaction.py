@@ -35,7 +35,6 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database.link import Pool, Session
 from stowhand.stores.postgres.shared.settler import Settler
-from stowhand.stores.postgres.table.asking import PostgresAsking
 from stowhand.stores.postgres.table.context import TableContext, mark_of
 from stowhand.stores.postgres.table.handler_connection import AttemptConnection
 from stowhand.stores.postgres.table.held_transaction import (
@@ -46,6 +45,7 @@ from stowhand.stores.postgres.table.held_transaction import (
     NotCommitted,
 )
 from stowhand.stores.postgres.table.logs import Logs
+from stowhand.stores.postgres.table.operations import PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
 
 KEPT_STATES = (State.COMPLETED, State.QUEUED)
@@ -159,7 +159,7 @@ class RecordTransaction:
         """COMMIT was sent with this settlement, and its reply is not known; why."""
         self._recorded: Settlement | None = None
         """What is written: the settlement that was given, or an error instead."""
-        self.asking = PostgresAsking(transactions.context, self._session)
+        self.asking = PostgresOperations(transactions.context, self._session)
         transactions.open.add(self)
 
     # -- the end ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from stowhand.stores.table.arguments import WAITING, cancel_refusal, retry_refus
 from stowhand.stores.table.record_view import ShownRecord, shown
 
 
-class PostgresAsking:
+class PostgresOperations:
     """Each call on a connection that ``session`` gives for a role, and in whose block errors are translated."""
 
     def __init__(self, context: TableContext, session: Callable[[str], AbstractAsyncContextManager[Session]]) -> None:
