@@ -31,16 +31,6 @@ EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "exe
 """A claim, a requeue or a release writes NULL there."""
 CARRIED = ("state", "process_after", *COUNTERS, "cancel")
 """What a waiting record would lose if the column beside its own began empty."""
-_BEGUN = frozenset({"started_at", "last_heartbeat_at"})
-FILLED = {
-    State.QUEUED: frozenset[str](),
-    State.PROCESSING: _BEGUN,
-    State.ERRORED: _BEGUN | {"finished_at", "process_after", "failure_message", "num_failures"},
-    State.COMPLETED: _BEGUN | {"finished_at"},
-    State.FAILED: _BEGUN | {"finished_at", "failure_message", "num_failures"},
-    State.CANCELED: _BEGUN | {"finished_at"},
-}
-"""State -> what a worker has filled in of a row that it has brought there."""
 SAMPLE_ROWS = 10_000
 CHANGES_CLAIM = (
     "a trigger sets {column}, by which a claim is known: let it leave that column alone while a record is processing"
@@ -79,15 +69,16 @@ class Index(msgspec.Struct, frozen=True):
         return {one for one in State if f"'{one}'" in self.predicate}
 
 
-class RefusedStates(msgspec.Struct, frozen=True):
-    """A CHECK, or a type, that does not let every state pass."""
+class Rule(msgspec.Struct, frozen=True):
+    """A CHECK, or a type, that may refuse what a worker writes."""
 
     what: str
-    states: Sequence[State]
-    of_state: bool
-    """It concerns the state alone: a column beside it would not be refused."""
+    columns: Sequence[str]
+    """Those of them that a worker writes."""
+    refused: Sequence[State] | None = None
+    """Where it concerns the state alone; ``None``: what it refuses is not known."""
     widened: str = ""
-    """SQL that lets them pass."""
+    """SQL that lets every state pass."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -102,7 +93,7 @@ class Facts(msgspec.Struct, frozen=True):
     indexes: Sequence[Index] = ()
     triggers: Mapping[str, str] = {}
     """Name and definition of each trigger that a heartbeat runs."""
-    refused: Sequence[RefusedStates] = ()
+    rules: Sequence[Rule] = ()
     problems: Sequence[Finding] = ()
     """That only this kind of database has."""
     schema: str = ""
@@ -113,7 +104,7 @@ class Facts(msgspec.Struct, frozen=True):
         return self.columns.get(_key(shape, documented))
 
     def may_lack_id(self, shape: Shape) -> bool:
-        """The key's column lets NULL in."""
+        """The key's column lets NULL in. A row without an id cannot be found again: it is not claimed, nor counted."""
         column = self.column(shape, "id")
         return column is not None and not column.filled
 
@@ -132,15 +123,14 @@ class Dialect(Protocol):
     """One database's types and statements, for one table."""
 
     name: str
+    table: str
+    """Quoted."""
 
     def misfit(self, documented: str, column: Column) -> str:
         """Why the type cannot serve; empty: it can."""
 
     def add(self, documented: str, own: str) -> str:
         """ADD COLUMN, so that no row that is there begins to run."""
-
-    def carry(self, values: Mapping[str, str], where: str) -> str:
-        """UPDATE these columns of the records that wait, each to an expression."""
 
     def converted(self, documented: str, column: Column) -> str | None:
         """The value of a column that cannot serve, for the worker's own column; ``None``: that is not simple."""
@@ -166,9 +156,12 @@ def judge(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Diale
         )
     else:
         found = [one for documented in shape.columns for one in _column(facts, shape, documented, dialect)]
-        found += _refused(facts, shape, dialect, moved={name for one in found for name in one.columns})
+        for rule in facts.rules:
+            if not any("state" in one.columns for one in found):
+                found += _rule(facts, shape, rule, dialect)
         moved = {documented: own for one in found for documented, own in one.columns.items()}
-        yield from _carrying(found, facts, shape, moved, dialect)
+        yield from found
+        yield from _carried(facts, shape, moved, dialect)
         yield from _key_findings(facts, shape, options, dialect)
         then = replace(shape, columns={**shape.columns, **moved})
         yield from _indexes(facts, then, options, dialect)
@@ -227,39 +220,44 @@ def _start(shape: Shape, own: str) -> str:
     return f"; for those that are to run, afterwards: {run}"
 
 
-def _refused(facts: Facts, shape: Shape, dialect: Dialect, moved: set[str]) -> Iterator[Finding]:
-    for one in facts.refused:
-        problem = f"{one.what} does not let pass a record that is {', '.join(one.states)}"
-        fatal = list(one.states) != [State.CANCELED] or facts.column(shape, "cancel") is not None
-        if one.of_state and "state" in moved:
-            continue
-        if one.widened and State.QUEUED not in one.states:
-            yield Finding(problem, one.widened, fatal)
-        elif one.of_state:
+def _rule(facts: Facts, shape: Shape, rule: Rule, dialect: Dialect) -> Iterator[Finding]:
+    if rule.refused is None:
+        yield Finding(
+            f"{rule.what} concerns {', '.join(rule.columns)}, which a worker writes: see that it lets pass records in"
+            " every state",
+            fatal=False,
+        )
+    elif rule.refused:
+        problem = f"{rule.what} does not let pass a record that is {', '.join(rule.refused)}"
+        fatal = list(rule.refused) != [State.CANCELED] or facts.column(shape, "cancel") is not None
+        if fatal and (not rule.widened or State.QUEUED in rule.refused):
             yield _beside(facts, shape, "state", problem, dialect)
-            moved |= {"state"}
         else:
-            yield Finding(f"{problem}: change it, or map its columns to others", fatal=fatal)
+            yield Finding(problem, rule.widened, fatal)
 
 
-def _carrying(
-    found: Sequence[Finding], facts: Facts, shape: Shape, moved: Mapping[str, str], dialect: Dialect
-) -> Iterator[Finding]:
-    """The findings; the last one that adds a column beside another has the UPDATE of the records that wait, too."""
+def refused_statement(state: Column, expression: str) -> str:
+    """A query for the states that a CHECK of the state alone refuses. It needs no row."""
+    possible = " UNION ALL ".join(
+        f"SELECT '{one}' AS refused, CAST('{one}' AS {state.type or 'text'}) AS {names.quote(state.name)}"
+        for one in State
+    )
+    return f"SELECT refused FROM ({possible}) AS possible WHERE NOT ({expression})"
+
+
+def _carried(facts: Facts, shape: Shape, moved: Mapping[str, str], dialect: Dialect) -> Iterator[Finding]:
+    """The UPDATE of the records that wait: what they wait for goes with them to the new columns."""
+    values = {}
+    for documented, own in moved.items():
+        column = facts.column(shape, documented)
+        if documented in CARRIED and column is not None:
+            values[own] = dialect.converted(documented, column)
+    given = ", ".join(f"{names.quote(own)} = {value}" for own, value in values.items() if value is not None)
     state = facts.column(shape, "state")
-    last = next((one for one in reversed(found) if one.columns), None)
-    old = None if state is None else dialect.converted("state", state)
-    values = {
-        own: value
-        for documented, own in moved.items()
-        if documented in CARRIED and (column := facts.column(shape, documented)) is not None
-        if (value := dialect.converted(documented, column)) is not None
-    }
-    for finding in found:
-        if finding is last and values and old is not None:
-            update = dialect.carry(values, f"{old} IN ('queued', 'errored')")
-            finding = replace(finding, mend=f"{finding.mend}\n{update}")
-        yield finding
+    if given and state is not None:
+        where = f"{dialect.converted('state', state)} IN ('queued', 'errored')"
+        update = f"UPDATE {dialect.table} SET {given} WHERE {where};"
+        yield Finding("records that wait take along what they wait for", update)
 
 
 def _key_findings(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:

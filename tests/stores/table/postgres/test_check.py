@@ -192,10 +192,6 @@ def test_what_is_broken_is_found_and_served_after_what_is_printed(place: Place, 
     [
         ("alter table jobs drop id", "there is no column id: name the column of a unique key"),
         ("alter table jobs alter id drop identity; alter table jobs alter id type numeric(10)", "map id to a column"),
-        (
-            "alter table jobs add constraint told check (failure_message is not null)",
-            "the CHECK told on failure_message does not let pass a record that is queued, processing, completed",
-        ),
     ],
 )
 def test_what_no_simple_statement_mends_is_said_in_a_sentence(place: Place, breaking: str, said: str) -> None:
@@ -355,23 +351,21 @@ def test_a_view_without_a_condition_hides_nothing_whatever_a_check_of_its_table_
 
 
 @pytest.mark.parametrize(
-    ("rule", "refused"),
+    ("rule", "columns"),
     [
-        ("(state = 'processing') = (started_at is not null)", "errored, completed, failed, canceled"),
-        ("(state = 'failed') = (failure_message is not null)", "errored"),
-        ("queued_at < started_at and started_at < last_heartbeat_at and last_heartbeat_at < finished_at", ""),
-        ("state not in ('errored', 'failed') or num_failures > 0", ""),
-        ("(state = 'canceled') = cancel and worker_hostname like '%/%'", ""),
-        ("state <> 'odd' or size > 0", ""),
+        ("failure_message is not null", "failure_message"),
+        ("(state = 'processing') = (started_at is not null)", "state, started_at"),
+        ("state <> 'odd' or size > 0", "state"),
+        ("size > 0 and id > 0", ""),
     ],
 )
-def test_a_check_of_several_columns_is_computed_for_rows_as_a_worker_leaves_them(
-    place: Place, rule: str, refused: str
-) -> None:
+def test_a_check_of_more_than_the_state_is_left_to_the_owner(place: Place, rule: str, columns: str) -> None:
     place.make()
     place.do(f"alter table jobs add size int, add constraint several check ({rule})")
-    told = problems(place.check(), fatal=True)
-    assert told.partition("a record that is ")[2].partition(":")[0] == refused
+    found = place.check()
+    told = f"the CHECK several on {columns} concerns {columns}, which a worker writes: see that it lets pass records in"
+    assert problems(found, fatal=False).startswith(told) if columns else found == []
+    assert problems(found, fatal=True) == ""
 
 
 @pytest.mark.parametrize(

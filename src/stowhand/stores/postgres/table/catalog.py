@@ -15,7 +15,7 @@ from stowhand.stores.database.statements import load_statements
 from stowhand.stores.database.trouble import is_cut
 from stowhand.stores.postgres.table.dialect import widened_check
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.check import FILLED, READ_ONLY, Column, Facts, Index, RefusedStates
+from stowhand.stores.table.check import READ_ONLY, Column, Facts, Index, Rule, refused_statement
 from stowhand.stores.table.ddl import trigger_ddl
 from stowhand.stores.table.names import MOMENTS, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions
@@ -23,16 +23,6 @@ from stowhand.stores.table.options import TableOptions
 LOOK_SECONDS = 3
 """Seconds that one look at rows, or one CHECK, may take."""
 _SQL = load_statements(files(__package__).joinpath("catalog.sql"), {})
-_STATE = quote("state of the row")
-_TOKEN = "00000000-0000-4000-8000-000000000000"
-_SAMPLES = {
-    "failure_message": "'it failed'",
-    "queued_at": "now() - interval '2 hours'",
-    "started_at": "now() - interval '1 hour'",
-    "last_heartbeat_at": "now() - interval '1 minute'",
-    "finished_at": "now()",
-    "process_after": "now() + interval '1 hour'",
-}
 
 
 class Catalog:
@@ -107,9 +97,9 @@ async def _survey_table(
     if options.notify_channel is not None and not any(on_insert for _, _, on_insert, _ in triggers):
         problem = f"notify_channel is {options.notify_channel!r}, and no trigger of the table notifies: workers poll"
         problems.append(Finding(problem, trigger_ddl(shape, options.notify_channel), fatal=False))
-    refused = _refused_by_type(facts.column(shape, "state"))
-    for rule in await catalog.ask("rules", table[0]):
-        refused += await _refused_by(catalog, rule, facts, shape)
+    rules = _rules_of_type(facts.column(shape, "state"))
+    for row in await catalog.ask("rules", table[0]):
+        rules += await _rules_of(catalog, row, facts, shape)
     return replace(
         facts,
         problems=problems,
@@ -118,7 +108,7 @@ async def _survey_table(
             for name, unique, own, predicate in await catalog.ask("indexes", table[0])
         ],
         triggers={name: text for name, text, _, at_heartbeat in triggers if at_heartbeat},
-        refused=refused,
+        rules=rules,
     )
 
 
@@ -159,51 +149,21 @@ def _zoneless(facts: Facts, shape: Shape) -> Iterator[Finding]:
 # -- what is refused -----------------------------------------------------------------------------
 
 
-def _refused_by_type(state: Column | None) -> list[RefusedStates]:
+def _rules_of_type(state: Column | None) -> list[Rule]:
     if state is None or state.labels is None:
         return []
     missing = [one for one in State if one not in state.labels]
     widened = "\n".join(f"ALTER TYPE {state.type} ADD VALUE IF NOT EXISTS '{one}';" for one in missing)
-    what = f"the type {state.type} of column {state.name}"
-    return [RefusedStates(what, missing, of_state=True, widened=widened)] if missing else []
+    return [Rule(f"the type {state.type} of column {state.name}", [state.name], missing, widened)]
 
 
-async def _refused_by(catalog: Catalog, rule: Row, facts: Facts, shape: Shape) -> list[RefusedStates]:
-    """A CHECK is computed for rows as a worker leaves them; no row is needed."""
-    name, expression, own = rule
-    ours = {column: documented for documented, column in shape.columns.items() if documented != "id"}
-    if not own or any(column not in ours for column in own):
-        return []
-    made = []
-    for state in State:
-        cells = [
-            f"CAST({_value(ours[column], state)} AS {facts.columns[column].type}) AS {quote(column)}" for column in own
-        ]
-        made.append(f"SELECT '{state}' AS {_STATE}, {', '.join(cells)}")
-    found = await catalog.look(
-        f"SELECT {_STATE} FROM ({' UNION ALL '.join(made)}) AS possible WHERE NOT ({expression})"
-    )
-    if not found:
-        return []
-    of_state = own == [shape.columns["state"]]
-    widened = widened_check(shape, facts.schema, name, expression) if of_state else ""
-    what = f"the CHECK {name} on {', '.join(own)}"
-    return [RefusedStates(what, [State(row[0]) for row in found], of_state, widened)]
-
-
-def _value(documented: str, state: State) -> str:
-    """As SQL. Times are in the order in which things happen."""
-    match documented:
-        case "state":
-            return f"'{state}'"
-        case "num_resets":
-            return "0"
-        case "num_failures":
-            return "1" if documented in FILLED[state] else "0"
-        case "cancel":
-            return str(state is State.CANCELED)
-        case "worker_hostname":
-            return f"'worker/{_TOKEN}'"
-        case "lease_token":
-            return f"'{_TOKEN}'"
-    return _SAMPLES[documented] if documented in FILLED[state] | {"queued_at"} else "NULL"
+async def _rules_of(catalog: Catalog, row: Row, facts: Facts, shape: Shape) -> list[Rule]:
+    """A CHECK that concerns what a worker writes."""
+    name, expression, columns = row
+    written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY]
+    ours = [own for own in written if own in (columns or ())]
+    what, state = f"the CHECK {name} on {', '.join(ours)}", facts.column(shape, "state")
+    if state is None or columns != [state.name]:
+        return [Rule(what, ours)] if ours else []
+    refused = [State(row[0]) for row in await catalog.look(refused_statement(state, expression))]
+    return [Rule(what, ours, refused, widened_check(shape, facts.schema, name, expression))]

@@ -127,12 +127,6 @@ class Composer:
         facts = self._facts.column(self._shape, name)
         return column if default is None or (facts is not None and facts.filled) else f"coalesce({column}, {default})"
 
-    @property
-    def _may_lack_id(self) -> bool:
-        """A row without an id cannot be found again: no claim, count or look may include one."""
-        column = self._facts.column(self._shape, "id")
-        return column is not None and not column.filled
-
     def _shows(self, name: str) -> bool:
         return self._shape.columns[name] in self._facts.view_columns
 
@@ -151,7 +145,7 @@ class Composer:
         return column if self._zoned(name) else f"({column} at time zone 'UTC')"
 
     def _shown(self) -> str:
-        """What people see of a record: ``shown.FIELDS``."""
+        """What people see of a record: ``record_view.FIELDS``."""
         guards, names = self._guards(), {"id", "state", "failure_message"}
         fields = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
         fields |= {name: self._read(name) for name in MOMENTS}
@@ -166,6 +160,7 @@ class Composer:
         names = {name: plain(shape[name]) for name in shape.columns}
         shown = self._shows("state")
         locked = OUR_ALIAS if shape.viewed else self._at
+        may_lack_id = self._facts.may_lack_id(shape)
         return names | {
             "table": plain(shape.table.quoted),
             "table_text": plain(quote_text(shape.table.quoted)),
@@ -181,12 +176,14 @@ class Composer:
             "state_type": self._types["state"],
             "log_type": self._types["execution_logs"].removesuffix("[]"),
             "p_id": self._row("id"),
-            "identified": f" and j.{names['id']} is not null" if self._may_lack_id else "",
+            "identified": f" and j.{names['id']} is not null" if may_lack_id else "",
             "seen": f" and exists (select from {plain(shape.view.quoted)} as stowhand_seen"
             f" where stowhand_seen.{names['id']} = j.{names['id']})"
             if shape.viewed
             else "",
-            "c_identified": f" and {self._at}.{names['id']} is not null" if self._may_lack_id else "",
+            "c_identified": f" and {self._at}.{names['id']} is not null"
+            if self._facts.may_lack_id(self._shape)
+            else "",
             "c_state": f"{self._at}.{names['state']}" if shown else self._row("state"),
         }
 
@@ -266,7 +263,7 @@ class Composer:
             found += f"\n    and ({state} = 'queued' or {finished} is null or {finished} <= {since})"
         if self._shape.viewed and self._shows("state"):
             found += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
-        if self._may_lack_id:
+        if self._facts.may_lack_id(self._shape):
             found += f"\n    and {self._row('id')} is not null"
         return found
 

@@ -6,7 +6,7 @@ What takes a strong lock gives up after a few seconds: others would wait behind 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from stowhand.jobs.job import State
 from stowhand.stores.table.check import COUNTERS, Column
@@ -31,7 +31,7 @@ class PostgresDialect:
 
     def __init__(self, shape: Shape, *, schema: str, is_partitioned: bool) -> None:
         self._shape = shape
-        self._table = Relation(shape.table.name, schema or shape.table.schema).quoted
+        self.table = Relation(shape.table.name, schema or shape.table.schema).quoted
         self._schema = schema
         self._is_partitioned = is_partitioned
 
@@ -70,12 +70,7 @@ class PostgresDialect:
             actions = f"ADD COLUMN {name} timestamptz, ALTER COLUMN {name} SET DEFAULT now()"
         else:
             actions = f"ADD COLUMN {name} {declared}"
-        return patient(f"ALTER TABLE {self._table} {actions};")
-
-    def carry(self, values: Mapping[str, str], where: str) -> str:
-        """Of the records that wait; what was written is not written twice."""
-        given = ", ".join(f"{quote(own)} = {value}" for own, value in values.items())
-        return f"UPDATE {self._table} SET {given} WHERE {where};"
+        return patient(f"ALTER TABLE {self.table} {actions};")
 
     def converted(self, documented: str, column: Column) -> str | None:
         """By a plain cast; ``None``: there is none that always passes."""
@@ -93,7 +88,7 @@ class PostgresDialect:
     def default(self, documented: str) -> str:
         """As in a table of our own DDL."""
         value = POSTGRES_COLUMNS[documented].partition("DEFAULT ")[2]
-        return patient(f"ALTER TABLE {self._table} ALTER COLUMN {self._shape[documented]} SET DEFAULT {value};")
+        return patient(f"ALTER TABLE {self.table} ALTER COLUMN {self._shape[documented]} SET DEFAULT {value};")
 
     def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
         """Built beside the table's writers, so in no transaction. A partitioned table's cannot be built like that."""
@@ -102,7 +97,7 @@ class PostgresDialect:
         name = quote(short(f"{shape.table.name}_{wanted.suffix}"))
         where = f" WHERE {found}" if (found := wanted.predicate(shape)) else ""
         kind = "UNIQUE INDEX" if unique else "INDEX"
-        return f"CREATE {kind} CONCURRENTLY {name} ON {self._table} ({', '.join(map(quote, own))}){where};"
+        return f"CREATE {kind} CONCURRENTLY {name} ON {self.table} ({', '.join(map(quote, own))}){where};"
 
 
 def widened_check(shape: Shape, schema: str, name: str, expression: str) -> str:

@@ -8,20 +8,19 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from stowhand.jobs.job import State
-from stowhand.stores.sqlite.table.moments import Kind, kind_of, parameters
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.check import FILLED, Column, Facts, Index, RefusedStates
+from stowhand.stores.table.check import READ_ONLY, Column, Facts, Index, Rule, refused_statement
 from stowhand.stores.table.names import Relation, Shape, quote
 
 OLDEST = (3, 35, 0)
 """RETURNING."""
 _UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
 """The first one in a trigger's text: what runs it."""
+_CHECK = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
 _WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
 
 
@@ -44,7 +43,7 @@ def survey(connection: sqlite3.Connection, path: Path, shape: Shape) -> Facts:
         triggers=_triggers(connection, shape) if is_table else {},
         problems=problems,
     )
-    return replace(facts, refused=list(_refused(sql, facts, shape)))
+    return replace(facts, rules=list(_rules(connection, sql, facts, shape)) if is_table else ())
 
 
 def is_strict(connection: sqlite3.Connection, relation: Relation) -> bool:
@@ -112,64 +111,26 @@ def _triggers(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
     }
 
 
-# -- what is refused -----------------------------------------------------------------------------
+def _rules(connection: sqlite3.Connection, sql: str, facts: Facts, shape: Shape) -> Iterator[Rule]:
+    """CHECKs that concern what a worker writes. One of the state alone is computed; no row and no lock is touched."""
+    state, written = facts.column(shape, "state"), [name for name in shape.columns if name not in READ_ONLY]
+    columns = [column.name for name in written if (column := facts.column(shape, name)) is not None]
+    for expression in _checks(sql):
+        ours = [own for own in columns if re.search(rf"(?<!\w){re.escape(own)}(?!\w)", expression, re.IGNORECASE)]
+        refused = None
+        if state is not None and ours == [state.name]:
+            with contextlib.suppress(sqlite3.Error):  # it names other columns, or functions of the application's own
+                rows = connection.execute(refused_statement(state, expression)).fetchall()
+                refused = [State(row[0]) for row in rows]
+        if ours:
+            yield Rule(f"a CHECK of {shape.table.name}", ours, refused)
 
 
-def _refused(sql: str, facts: Facts, shape: Shape) -> Iterator[RefusedStates]:
-    """CHECKs are tried on an empty copy in memory: no row and no lock is touched.
-
-    A copy that cannot be made or filled (functions or collations of the application's own, CHECKs of other columns)
-    says nothing; what it refuses then is reported when a worker meets it.
-    """
-    if facts.kind != "table" or facts.column(shape, "state") is None:
-        return
-    written = [one for one in State if one is not State.CANCELED or facts.column(shape, "cancel") is not None]
-    with contextlib.closing(sqlite3.connect(":memory:")) as copy:
-        try:
-            copy.executescript(sql)
-            _insert(copy, facts, shape, State.QUEUED)
-        except sqlite3.Error:
-            return
-        refused = [state for state in written if not _passes(copy, facts, shape, state)]
-        if refused:
-            beside = all(_passes(copy, facts, shape, state, states=False) for state in written)
-            yield RefusedStates(f"a CHECK of {shape.table.name}", refused, of_state=beside)
-
-
-def _passes(copy: sqlite3.Connection, facts: Facts, shape: Shape, state: State, *, states: bool = True) -> bool:
-    copy.execute(f"DELETE FROM {quote(shape.table.name)}")
-    try:
-        _insert(copy, facts, shape, state, states=states)
-    except sqlite3.Error as error:
-        return getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_CHECK
-    return True
-
-
-def _insert(copy: sqlite3.Connection, facts: Facts, shape: Shape, state: State, *, states: bool = True) -> None:
-    """A row as a worker leaves it. Without ``states``: the state stays what an INSERT makes it."""
-    row = dict(_row(facts, shape, state))
-    if not states:
-        row.pop(shape.columns["state"], None)
-    places = ", ".join("?" * len(row))
-    copy.execute(
-        f"INSERT INTO {quote(shape.table.name)} ({', '.join(map(quote, row))}) VALUES ({places})", list(row.values())
-    )
-
-
-def _row(facts: Facts, shape: Shape, state: State) -> Iterator[tuple[str, Any]]:
-    documented = {own.lower(): name for name, own in shape.columns.items()}
-    for key, column in facts.columns.items():
-        name = documented.get(key)
-        if column.computed:
-            continue
-        if name == "state":
-            yield column.name, state.value
-        elif name in FILLED[state] or (column.filled and column.default is None):
-            yield column.name, _value(name, column)
-
-
-def _value(name: str | None, column: Column) -> Any:
-    kind = kind_of(column.type)
-    if name is not None and name.endswith(("_at", "_after")):
-        return parameters("now", 0)[f"now_{kind}"]
-    return "-" if kind is Kind.TEXT and name not in ("cancel", "num_failures", "num_resets") else 1
+def _checks(sql: str) -> Iterator[str]:
+    """The expressions of a table's CHECKs."""
+    for check in _CHECK.finditer(sql):
+        depth, end = 1, check.end()
+        while depth and end < len(sql):
+            depth += {"(": 1, ")": -1}.get(sql[end], 0)
+            end += 1
+        yield sql[check.end() : end - 1]

@@ -6,7 +6,7 @@ constraints: where a column cannot serve, the worker gets another one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
 from stowhand.stores.table.check import COUNTERS, Column
@@ -23,7 +23,7 @@ class SqliteDialect:
     name = "sqlite"
 
     def __init__(self, shape: Shape, *, strict: bool) -> None:
-        self._shape = shape
+        self.table = shape.table.quoted
         self._strict = strict
 
     def misfit(self, documented: str, column: Column) -> str:
@@ -44,16 +44,11 @@ class SqliteDialect:
     def add(self, documented: str, own: str) -> str:
         """SQLite adds no column whose default is the time. The rows that are there were never meant to run."""
         declared = SQLITE_COLUMNS[documented].removesuffix(" DEFAULT CURRENT_TIMESTAMP")
-        add = f"ALTER TABLE {self._shape.table.quoted} ADD COLUMN {quote(own)} {declared};"
+        add = f"ALTER TABLE {self.table} ADD COLUMN {quote(own)} {declared};"
         if documented != "state":
             return add
-        update = f"UPDATE {self._shape.table.quoted} SET {quote(own)} = 'completed';"
+        update = f"UPDATE {self.table} SET {quote(own)} = 'completed';"
         return f"BEGIN IMMEDIATE;\n{add}\n{update}\nCOMMIT;"
-
-    def carry(self, values: Mapping[str, str], where: str) -> str:
-        """Of the records that wait."""
-        given = ", ".join(f"{quote(own)} = {value}" for own, value in values.items())
-        return f"UPDATE {self._shape.table.quoted} SET {given} WHERE {where};"
 
     def converted(self, documented: str, column: Column) -> str | None:
         """Any column takes any value; but NULL is none of a counter, nor of ``cancel``."""
