@@ -253,6 +253,7 @@ def test_settings_of_a_handler_do_not_lead_its_mark_astray(run: Run, shared_url:
         "set search_path = elsewhere",
         "set local role nobody_much",
         "set local timezone = 'America/New_York'",
+        "set search_path = elsewhere; reset all",
     )
 
     async def scene(harness: AttemptHarness) -> None:

@@ -147,7 +147,7 @@ class HeldTransaction:
         """
         if keep:
             # What is deferred would fail at COMMIT, where it would be in doubt.
-            first = [f"release savepoint {self._savepoint}", f"select {_RESTORE}", "set constraints all immediate"]
+            first = [f"release savepoint {self._savepoint}", _RESTORE, "set constraints all immediate"]
         else:
             first = [f"rollback to savepoint {self._savepoint}"]
         try:
@@ -235,7 +235,9 @@ def _current(name: str) -> str:
 
 
 _SAVE = ", ".join(_setting(f"stowhand.{name}", _current(name)) for name in RESTORED)
-_RESTORE = ", ".join(_setting(name, _current(f"stowhand.{name}")) for name in RESTORED)
+_SAVED = ", ".join(_setting(name, _current(f"stowhand.{name}")) for name in RESTORED)
+_RESTORE = f"select {_SAVED} where {_current('stowhand.role')} <> ''"
+"""RESET ALL empties what was saved, and restores the settings itself."""
 _RESTORE_LOCK_TIMEOUT = _setting("lock_timeout", _current("stowhand.lock_timeout"))
 
 
