@@ -166,7 +166,7 @@ def test_a_dashboard_beside_a_worker_that_dies_is_started_again(folder: Path, st
         assert process.stdout is not None
         while "Dashboard: " not in (line := process.stdout.readline()):
             assert line
-            assert "ERROR" not in line or "The dashboard has ended (exit code -9); it starts again in 5 s." in line
+            assert "ERROR" not in line or "The dashboard was killed by SIGKILL; it starts again." in line
         assert url in line
         assert page(url)[0] == 200
     finally:

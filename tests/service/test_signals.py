@@ -113,7 +113,9 @@ def test_a_supervisor_that_pauses_before_a_restart_stops_at_once(run: Run, url: 
         slot = supervisor.children.slots[0]
         slot.quick_deaths = 20
         running = asyncio.create_task(supervisor.run())
-        await _until(lambda: slot.child is not None and slot.child.kill())
+        await _until(lambda: slot.is_running)
+        assert slot.child is not None
+        slot.child.kill()
         await _until(lambda: slot.quick_deaths > 20)
         supervisor.request_stop()
         await running

@@ -8,12 +8,10 @@ worker alone, and the next change starts it again.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,9 +23,12 @@ from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.options import dev_options, settings_of
 from stowhand.cli.web import PORT, dashboard_beside, environment_of
 from stowhand.cli.worker import check_tasks
-from stowhand.clock import stopwatch
+from stowhand.clock import SystemClock, stopwatch
 from stowhand.observe.job_logger import core_logger
+from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import OK
+from stowhand.tasks.program import how_it_ended
+from stowhand.worker.timings import USUAL
 
 GRACE = "2s"
 """How long a running job has when its worker is started anew; then it goes back unspent, and runs with the new code."""
@@ -35,8 +36,6 @@ PAUSE, QUIET = 0.3, 0.1
 """Seconds between two looks at the files; and until a burst of changes is over."""
 SHARE = 10
 """Of a folder with very many files: the time between two looks is so many times what a look takes."""
-LAST = 10.0
-"""Seconds that a worker has to end beyond its grace."""
 WATCHED = (".py", ".toml")
 PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
@@ -56,7 +55,6 @@ def command(port: int, **typed: Any) -> int:
     settings = settings_of(typed)
     check_tasks(settings)
     connection = settings.store.connection
-    stop = _Stop()
     missing = [name for name in ("jinja2", "starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         core_logger().info("No dashboard: pip install 'stowhand[web]'")
@@ -64,94 +62,77 @@ def command(port: int, **typed: Any) -> int:
         core_logger().warning("No dashboard: this App's jobs are in the memory of each process, and no other sees them")
     is_shown = not missing and connection.scheme != "memory"
     with dashboard_beside(f"127.0.0.1:{port}" if is_shown else None, typed, allow_actions=True):
-        _work(typed, Path.cwd(), stop)
+        asyncio.run(_Development(typed, Path.cwd()).run())
     return OK
 
 
-class _Stop:
-    """Ctrl-C and TERM: the first lets running jobs end, within their grace; the second hands them back; the third
-    ends at once."""
+class _Development:
+    """The worker's process: it is started anew when a file changes."""
 
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.times = 0
+    def __init__(self, typed: Mapping[str, Any], folder: Path) -> None:
+        grace = os.environ.get("STOWHAND_GRACE", GRACE)
+        self._environ = {"STOWHAND_GRACE": grace, **environment_of(typed, "store", "worker")}
+        self._grace = SETTINGS["grace"].read(self._environ["STOWHAND_GRACE"])
+        self._folder, self._clock = folder, SystemClock()
+        self._children = Children(1, self._start, self._on_end, grace=self._grace)
+        self._must_end = asyncio.Event()
+        """A file has changed since the worker was started, or it was asked to stop."""
+
+    async def run(self) -> None:
+        """Until Ctrl-C: the first lets running jobs end, the second hands them back, the third ends at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._add())
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch(await asyncio.to_thread(look, self._folder)))
+            await self._children.run()
+            watching.cancel()
 
-    def _add(self) -> None:
-        self.times += 1
-        self.asked.set()
+    def _stop(self) -> None:
+        self._children.request_stop()
+        self._must_end.set()
 
+    async def _start(self, slot: Slot) -> Child:
+        self._must_end.clear()
+        return await Child.start("stowhand.cli", "worker", "--beside", environ=self._environ)
 
-class _Worker:
-    """A worker's process, in a group of its own, so that a terminal's Ctrl-C is for this process alone."""
+    async def _on_end(self, slot: Slot, code: int) -> Next:
+        if not self._must_end.is_set():  # it has said why
+            core_logger().error(f"The worker {how_it_ended(code)}; waiting for a change of a file")
+            await self._must_end.wait()
+        return Next.AT_ONCE
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "stowhand.cli", "worker", "--beside"],
-            env={**os.environ, **environ},
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code; ``None``: it runs."""
-        return self._process.poll()
-
-    def end(self, stop: _Stop, within: float) -> None:
-        """In order, if it does within so many seconds; a repeated Ctrl-C hurries it."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        last, hurried = stopwatch() + within, stop.times
-        while self.code is None and stopwatch() < last and stop.times < hurried + 2:
-            if stop.times > hurried and self.code is None:
-                self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(PAUSE)
-        if self.code is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
-def _work(typed: Mapping[str, Any], folder: Path, stop: _Stop) -> None:
-    """Until stopped. A worker that ends by itself has said why; the next change starts another."""
-    environ = {"STOWHAND_GRACE": os.environ.get("STOWHAND_GRACE", GRACE), **environment_of(typed, "store", "worker")}
-    within = SETTINGS["grace"].read(environ["STOWHAND_GRACE"]) + LAST
-    seen, pause = look(folder), PAUSE
-    worker: _Worker | None = _Worker(environ)
-    try:
-        while not stop.asked.wait(pause):
-            if worker is not None and worker.code is not None:
-                core_logger().error(f"The worker has ended with code {worker.code}; waiting for a change of a file")
-                worker = None
+    async def _watch(self, seen: Seen) -> None:
+        pause = PAUSE
+        while True:
+            await self._clock.sleep(pause)
             began = stopwatch()
-            changed, seen = _changes(folder, seen)
+            changed, seen = await self._changes(seen)
             pause = max(PAUSE, SHARE * (stopwatch() - began))
             if changed:
-                core_logger().info(f"Changed: {', '.join(changed[:3])}{', …' * (len(changed) > 3)}; starting anew")
-                if worker is not None:
-                    worker.end(stop, within)
-                worker = None if stop.asked.is_set() else _Worker(environ)
-    finally:
-        if worker is not None:
-            worker.end(stop, within)
+                more = ", …" if len(changed) > 3 else ""
+                core_logger().info(f"Changed: {', '.join(changed[:3])}{more}; starting anew")
+                self._must_end.set()
+                (slot,) = self._children.slots
+                if slot.child is not None:
+                    await self._end(slot.child)
 
+    async def _end(self, worker: Child) -> None:
+        worker.send(b"drain")
+        timer = self._clock.call_later(self._grace + USUAL.exited, worker.kill)
+        await worker.wait()
+        timer.cancel()
 
-def _changes(folder: Path, seen: Seen) -> tuple[list[str], Seen]:
-    """The files that are new, gone or different, once nothing changes any more; and what there is now."""
-    now = look(folder)
-    while now != seen and (then := _after_a_pause(folder)) != now:
-        now = then
-    changed = sorted(name for name in {*seen, *now} if seen.get(name) != now.get(name))
-    return changed, now
+    async def _changes(self, seen: Seen) -> tuple[list[str], Seen]:
+        """The files that are new, gone or different, once nothing changes any more; and what there is now."""
+        now = await asyncio.to_thread(look, self._folder)
+        while now != seen and (then := await self._look_later()) != now:
+            now = then
+        changed = sorted(name for name in {*seen, *now} if seen.get(name) != now.get(name))
+        return changed, now
 
-
-def _after_a_pause(folder: Path) -> Seen:
-    threading.Event().wait(QUIET)
-    return look(folder)
+    async def _look_later(self) -> Seen:
+        await self._clock.sleep(QUIET)
+        return await asyncio.to_thread(look, self._folder)
 
 
 def look(folder: Path) -> Seen:

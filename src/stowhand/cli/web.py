@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,18 +31,18 @@ from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.token_file import TokenFile, write_private
+from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import OK, USAGE
 from stowhand.service.loading import load_app
 from stowhand.service.opening import store_of
 from stowhand.service.signals import handle_signals
+from stowhand.tasks.program import how_it_ended
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.remote.server.visitors import Entrance, Visitors
     from stowhand.web.board import Board
 PORT = 8480
-PAUSE = 5.0
-"""Seconds between the death of a dashboard beside a worker and the start of another."""
 GRACE = 1.0
 """Seconds that requests have to end at a stop: pages are quick, and a stream of changes never ends by itself."""
 
@@ -285,81 +284,77 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_act
     if address is None:
         yield
         return
-    beside = _Beside(*split_address(address), ["--allow-actions"] * allow_actions, environment_of(typed, "store"))
+    beside = _Beside(address, allow_actions, environment_of(typed, "store"))
+    thread = threading.Thread(target=beside.keep, name="stowhand dashboard", daemon=True)
+    thread.start()
     try:
-        url = beside.start()
-        if not url and beside.is_refused():
-            raise ConfigurationError(f"--web {address}: the dashboard has not started; see the error above")
-        if url and not (allow_actions and sys.stderr.isatty()):
-            core_logger().info(f"Dashboard: {url}")
-        watch = threading.Thread(target=beside.watch, name="dashboard", daemon=True)
-        watch.start()
+        beside.first_start.result()
         yield
     finally:
         beside.stop()
+        thread.join()
 
 
 class _Beside:
-    """The process, and those that follow it. ``watch`` runs on a thread, the rest where the block is."""
+    """The process, and those that follow it. ``keep`` runs on a thread, the rest where the block is."""
 
-    def __init__(self, host: str, port: int, options: list[str], environment: Mapping[str, str]) -> None:
-        self._host = host
-        self._port = port
-        self._options = options
-        self._environment = environment
-        self._changing = threading.Lock()
-        self._stops = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, address: str, allow_actions: bool, environ: Mapping[str, str]) -> None:
+        self.first_start: Future[None] = Future()
+        """Done when the first process listens, or has died; an error where it was refused."""
+        self._address = address
+        self._host, self._port = split_address(address)
+        self._options = ["--allow-actions"] if allow_actions else []
+        self._shows_link = allow_actions and sys.stderr.isatty()
+        self._environ = environ
+        self._loop = asyncio.new_event_loop()
+        self._children = Children(1, self._start, self._on_end, grace=GRACE)
+        self._announcement: asyncio.Task[None] | None = None
 
-    def start(self) -> str:
-        """Its address; empty: it has ended at once, or is not to start any more."""
-        with self._changing:
-            if self._stops.is_set():
-                return ""
-            where = ["--host", self._host, "--port", str(self._port)]
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stowhand.cli", "web", "--beside", *where, *self._options],
-                env={**os.environ, **self._environment},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # the worker's Ctrl-C is not its own
-            )
-        assert self._process.stdout is not None
-        with self._process.stdout as said:
-            url = said.readline().decode().strip()
-        self._port = urlsplit(url).port or self._port  # where any port will do, those that follow have the same
-        return url
-
-    def is_refused(self) -> bool:
-        """Return whether the process ended because of its options."""
-        return self._process is not None and self._process.wait() == USAGE
-
-    def watch(self) -> None:
-        """Start another where it has ended by itself."""
-        while self._process is not None:
-            code = self._process.wait()
-            if self._stops.is_set():
-                return
-            core_logger().error(f"The dashboard has ended (exit code {code}); it starts again in {PAUSE:.0f} s.")
-            if self._stops.wait(PAUSE):
-                return
-            if url := self.start():
-                core_logger().info(f"Dashboard: {url}")
+    def keep(self) -> None:
+        """Keep a dashboard running until it is stopped."""
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._children.run())
+        finally:
+            self._has_started()
 
     def stop(self) -> None:
-        """End it."""
-        self._stops.set()
-        with self._changing:
-            process = self._process
-        if process is None:
+        """End it. From any thread; harmless when it has ended."""
+        with suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(self._children.stop)
+
+    async def _start(self, slot: Slot) -> Child:
+        where = ["--host", self._host, "--port", str(self._port)]
+        program = ["stowhand.cli", "web", "--beside", *where, *self._options]
+        child = await Child.start(*program, environ=self._environ, stdout=asyncio.subprocess.PIPE)
+        self._announcement = asyncio.create_task(self._announce(child))
+        return child
+
+    async def _announce(self, child: Child) -> None:
+        assert child.process.stdout is not None
+        url = (await child.process.stdout.readline()).decode().strip()
+        if not url:
             return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(3 * GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._port = urlsplit(url).port or self._port  # where any port will do, those that follow have the same
+        if self.first_start.done() or not self._shows_link:
+            core_logger().info(f"Dashboard: {url}")
+        self._has_started()
+
+    async def _on_end(self, slot: Slot, code: int) -> Next:
+        assert self._announcement is not None
+        await self._announcement
+        if code == USAGE and not self.first_start.done():
+            said = f"--web {self._address}: the dashboard has not started; see the error above"
+            self.first_start.set_exception(ConfigurationError(said))
+            return Next.NONE
+        if not self._children.stopping:
+            core_logger().error(f"The dashboard {how_it_ended(code)}; it starts again.")
+        self._has_started()
+        return Next.RESTART
+
+    def _has_started(self) -> None:
+        if not self.first_start.done():
+            self.first_start.set_result(None)
 
 
 def environment_of(typed: Mapping[str, Any], *on: str) -> dict[str, str]:

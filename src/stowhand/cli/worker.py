@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from stowhand.cli.options import settings_of, worker_options
 from stowhand.cli.session import log_store
 from stowhand.cli.web import dashboard_beside
 from stowhand.observe.job_logger import core_logger
+from stowhand.service.children import stop_with_parent
 from stowhand.service.exit_codes import OK
 
 HOW_TO_WRITE_A_TASK = """\
@@ -49,15 +47,9 @@ def command(beside: bool, **typed: Any) -> int:
     from stowhand.service.run import run_worker
 
     if beside:
-        threading.Thread(target=_stop_with_the_input, name="stowhand beside", daemon=True).start()
+        stop_with_parent()
     with dashboard_beside(settings.web, typed):
         return run_worker(settings)
-
-
-def _stop_with_the_input() -> None:
-    """Nothing is ever sent: who started this process has ended, or wants it to."""
-    sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def check_tasks(settings: WorkerSettings) -> None:

@@ -82,16 +82,15 @@ class Child:
         assert self.process.stdin is not None
         self.process.stdin.close()
 
-    def kill(self) -> bool:
-        """Kill its process group. False: it had ended."""
+    def kill(self) -> None:
+        """Kill its process group, unless it has ended."""
         if self.code is not None:
-            return False
+            return
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             with suppress(ProcessLookupError):
                 self.process.kill()
-        return True
 
     async def wait(self) -> int:
         """Wait for its end, and give its exit code."""
@@ -238,9 +237,13 @@ class Children:
     def _kill(self, overdue: float) -> None:
         self._is_killing = True
         for slot in self.slots:
-            if slot.child is not None and slot.child.kill():
-                self.were_killed = True
+            self._kill_child(slot)
         self._after(overdue, self._on_overdue)
+
+    def _kill_child(self, slot: Slot) -> None:
+        if slot.child is not None and slot.is_running:
+            slot.child.kill()
+            self.were_killed = True
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.append(self._clock.call_later(seconds, call))
@@ -261,7 +264,7 @@ class Children:
         slot.child, slot.moment = None, stopwatch()
         child = slot.child = await self._start(slot)
         if self._is_killing:
-            self.were_killed |= child.kill()
+            self._kill_child(slot)
         elif self._latest_order is not None:
             child.send(self._latest_order)
         code = await child.wait()

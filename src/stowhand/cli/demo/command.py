@@ -203,8 +203,11 @@ class Demo:
         )
 
     def _kill(self, supervisor: Supervisor) -> bool:
-        child = supervisor.children.slots[0].child
-        return child is not None and child.kill()
+        slot = supervisor.children.slots[0]
+        if slot.child is None or not slot.is_running:
+            return False
+        slot.child.kill()
+        return True
 
     def _child_died(self, event: ChildDied) -> None:
         self._killed = f"process {event.pid} {event.how}"
