@@ -35,7 +35,6 @@ from stowhand.worker.timings import Timings
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.service.processes import QUICK, Workers, wait_until_done, with_store
-from tests.support import forked
 from tests.tasks.test_dispatch import attempt_of
 
 LOADED = "Loaded the tasks again"
@@ -104,7 +103,6 @@ def test_new_jobs_get_the_new_code_and_the_worker_goes_on(workers: Watching) -> 
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
-    assert "watchfiles" not in workers.said(), "its own log lines are nobody's business"
     assert not list(workers.tasks.rglob("*.pyc"))
 
 
@@ -200,16 +198,6 @@ def test_an_app_is_not_watched() -> None:
     with pytest.raises(ConfigurationError, match="--watch reloads a folder of tasks"):
         reloading.Changes(settings(watch=True, app="tests.service.work:app"))
     reloading.Changes(settings(app="tests.service.work:app"))
-
-
-def test_without_the_extra_the_error_says_how_to_install_it() -> None:
-    script = (
-        "import sys; sys.modules['watchfiles'] = None\n"
-        "from stowhand.cli import main\nsys.argv = ['stowhand', 'worker', '-w', '--tasks', 'examples/tasks']\nmain()"
-    )
-    done = forked.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "pip install 'stowhand[watch]'" in done.stderr
 
 
 # -- looking ---------------------------------------------------------------------------------------

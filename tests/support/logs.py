@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from stowhand.observe.logs import configure_logging
 
-LOGGERS = (None, "stowhand", "psycopg", "psycopg.pool", "asyncio", "watchfiles")  # whose levels are configured
+LOGGERS = (None, "stowhand", "psycopg", "psycopg.pool", "asyncio")  # whose levels are configured
 
 
 @contextmanager

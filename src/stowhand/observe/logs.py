@@ -37,7 +37,7 @@ LOG_ENTRY_LIMIT = 64 * 1024
 """Characters of one message."""
 _COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
 _PLAIN = "\x1b[0m"
-_VERBOSE = ("asyncio", "watchfiles")
+_VERBOSE = ("asyncio",)
 """Libraries whose lines at level info are of no interest."""
 _REPORTED_BY_US = ("psycopg", "psycopg.pool")
 """Libraries whose failures are errors or events of ours, and whose warnings about slow calls are not wanted."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events, TasksReloaded
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
@@ -23,8 +23,8 @@ from stowhand.tasks.discovery import MODULES, forget
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.worker.worker import Worker
 
-EVERY = 1.0
-"""Seconds between two looks, when nothing is reported."""
+EVERY = 0.5
+"""Seconds between two looks."""
 QUIET, BURST = 0.05, 0.5
 """A burst of changes is over after so many seconds without one, or when it has lasted so long."""
 
@@ -35,8 +35,6 @@ def check_watch(settings: WorkerSettings) -> None:
     """Raises ConfigurationError when watching is asked for and cannot be done."""
     if settings.watch and settings.app is not None:
         raise ConfigurationError("--watch reloads a folder of tasks; the modules of an App (--app) are not reloaded")
-    if settings.watch and importlib.util.find_spec("watchfiles") is None:
-        raise ConfigurationError("--watch needs one more package: pip install 'stowhand[watch]'")
 
 
 class Changes:
@@ -134,11 +132,7 @@ def _forget_helpers(root: Path) -> None:
 
 
 class Watched:
-    """A file or folder, and what to call when it no longer looks as it did when this was made.
-
-    The system reports changes, and they are looked for every second besides: a folder that is moved away and made anew
-    is not reported, nor are changes on some network file systems.
-    """
+    """A file or folder, and what to call when it no longer looks as it did when this was made."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,12 +140,21 @@ class Watched:
         self._seen = snapshot(path)
 
     async def look(self) -> None:
-        """What changes while it is loaded is seen at the next look."""
+        """Call ``changed`` if it has changed, once nothing changes any more. What changes while it is loaded is seen at
+        the next look."""
         now = await asyncio.to_thread(snapshot, self.path)
-        if now != self._seen:
-            self._seen = now
-            if (reloading := self.changed()) is not None:
-                await reloading
+        if now == self._seen:
+            return
+        deadline = stopwatch() + BURST
+        while (later := await self._look_later()) != now and stopwatch() < deadline:
+            now = later
+        self._seen = now
+        if (reloading := self.changed()) is not None:
+            await reloading
+
+    async def _look_later(self) -> Snapshot:
+        await SystemClock().sleep(QUIET)
+        return await asyncio.to_thread(snapshot, self.path)
 
 
 def snapshot(path: Path) -> Snapshot:
@@ -181,33 +184,9 @@ async def watching(*watched: Watched) -> AsyncIterator[None]:
 
 async def _watch(watched: tuple[Watched, ...], stop: asyncio.Event) -> None:
     while not stop.is_set():
-        folders = [one.path for one in watched if one.path.is_dir()]
-        try:
-            async for _ in _hints(folders, stop):
-                for one in watched:
-                    await one.look()
-        except (OSError, RuntimeError):  # moved away just now, or the system watches no more for us
-            await _pause(stop)
-            for one in watched:
+        for one in watched:
+            with suppress(OSError):  # moved away just now: the next look finds that
                 await one.look()
-
-
-async def _hints(folders: list[Path], stop: asyncio.Event) -> AsyncIterator[None]:
-    """Yields when something may have changed: it was reported, or a second has passed. Raises OSError, RuntimeError."""
-    if not folders:
-        await _pause(stop)
-        yield
-        return
-    from watchfiles import awatch
-
-    step, debounce, timeout = (int(seconds * 1000) for seconds in (QUIET, BURST, EVERY))
-    async for _ in awatch(
-        *folders, step=step, debounce=debounce, rust_timeout=timeout, yield_on_timeout=True, stop_event=stop
-    ):
-        yield
-
-
-async def _pause(stop: asyncio.Event) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(EVERY):
-            await stop.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EVERY):
+                await stop.wait()

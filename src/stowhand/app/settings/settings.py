@@ -117,7 +117,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     watch: Annotated[
         bool,
         Switch(
-            "Load the folder of tasks again whenever a file in it changes. For development; needs the extra 'watch'.",
+            "Load the folder of tasks again whenever a file in it changes. For development.",
             short=("-w",),
         ),
     ] = False
