@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
 import sys
-import termios
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -42,8 +40,6 @@ def test_one_look_shows_states_tasks_paused_queues_and_who_works(tmp_path: Path)
     assert ["send", "3", "3", "0", "0"] in rows
     assert ["mail", "1", "1", "0", "0", "paused"] in rows
     assert "No workers are alive." in done.stdout
-    told = forked.run([*PROGRAM, "top", "-c", url, "--once", "--json"], capture_output=True, text=True, check=True)
-    assert json.loads(told.stdout)["states"]["queued"] == 4
 
 
 def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> None:
@@ -65,32 +61,6 @@ def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> N
         os.close(ours)
     assert b"4 queued" in said
     assert b"Traceback" not in said
-
-
-def test_q_ends_it_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/q.db"
-    fill(url)
-    ours, theirs = pty.openpty()
-    before = termios.tcgetattr(theirs)
-    command = [*PROGRAM, "top", "-c", url, "--interval", "3600"]
-    environ = {**os.environ, "COLUMNS": "80", "LINES": "50"}
-    process = forked.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
-    said = b""
-    try:
-        for key in (b" ", b"p", b"q"):
-            said = b""
-            deadline = time.monotonic() + 60
-            while b"q quit" not in said:
-                assert time.monotonic() < deadline, said
-                said += os.read(ours, 4096)
-            os.write(ours, key)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-    assert b"p go on (stopped)" in said
-    assert termios.tcgetattr(theirs) == before
-    os.close(theirs)
-    os.close(ours)
 
 
 def test_on_eighty_columns_names_give_way_and_no_count_is_cut() -> None:

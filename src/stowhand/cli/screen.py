@@ -1,13 +1,11 @@
-"""The terminal: pages that replace each other on it (elsewhere they follow each other), and single keys."""
+"""The terminal: pages that replace each other on it (elsewhere they follow each other)."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import click
 
@@ -45,39 +43,3 @@ class Screen:
         else:
             click.echo("\n".join([*([""] if self._pages else []), *lines]))
         self._pages += 1
-
-
-@contextmanager
-def pressed_keys(on_key: Callable[[str], None]) -> Iterator[bool]:
-    """Call ``on_key`` with each key, on the running loop. False: there is no terminal, and nothing is called.
-
-    Ctrl-C keeps its meaning. Afterwards the terminal is as it was before.
-    """
-    try:
-        import termios
-        import tty
-    except ImportError:
-        yield False
-        return
-    try:
-        terminal = sys.stdin.fileno()
-        before = termios.tcgetattr(terminal)
-    except (ValueError, OSError, termios.error):
-        yield False
-        return
-    loop = asyncio.get_running_loop()
-
-    def on_readable() -> None:
-        keys = os.read(terminal, 64)
-        if not keys:  # the terminal is gone
-            loop.remove_reader(terminal)
-        for key in keys.decode("ascii", "replace"):
-            on_key(key)
-
-    tty.setcbreak(terminal)
-    try:
-        loop.add_reader(terminal, on_readable)
-        yield True
-    finally:
-        loop.remove_reader(terminal)
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

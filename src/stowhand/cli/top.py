@@ -1,9 +1,10 @@
-"""``stowhand top``: what a queue is doing, looked at again and again until ``q`` or Ctrl-C."""
+"""``stowhand top``: what a queue is doing, looked at again and again until Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from textwrap import wrap
 from typing import Any
@@ -12,9 +13,9 @@ import click
 
 from stowhand.cli.counted import OTHERS, counted_lines
 from stowhand.cli.options import settings_of, store_options
-from stowhand.cli.screen import Screen, pressed_keys
+from stowhand.cli.screen import Screen
 from stowhand.cli.session import with_store
-from stowhand.cli.stats import Stats, read_stats, state_line, stats_json
+from stowhand.cli.stats import Stats, read_stats, state_line
 from stowhand.cli.text_table import table
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
@@ -25,9 +26,9 @@ from stowhand.protocols.figures import LiveCounts
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all
 
-RUNNING_SHOWN = 10
-TASKS_SHOWN = 10
-SERIALS_SHOWN = 5
+MAX_RUNNING = 10
+MAX_TASKS = 10
+MAX_SERIALS = 5
 LAST_LOOK = 2.0
 """Seconds that a look under way has to end."""
 REST = 4.0
@@ -36,25 +37,19 @@ REST = 4.0
 
 @click.command()
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds.")
-@click.option("--once", is_flag=True, help="One look, and end.")
-@click.option("as_json", "--json", is_flag=True, help="One JSON object per look, as of 'stowhand stats'.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @store_options
-def command(interval: float, once: bool, as_json: bool, **typed: Any) -> None:
-    """Show what the queue is doing, every few seconds: jobs by state, task and serial key, throughput, who works, what
-    runs.
-
-    It ends at q or Ctrl-C; p stops the picture and lets it go on, space looks at once. Numbers of large stores are
-    estimates ("about 3.1 million"); in tables they begin with ~.
+def command(interval: float, once: bool, **typed: Any) -> None:
+    """Show what the queue is doing, every few seconds, until Ctrl-C: jobs by state, task and serial key, throughput,
+    who works, what runs.
     """
 
     async def watch(store: QueueStore) -> None:
         # A single page is for reading, not for looking at: whole, below what the terminal shows already.
-        top = _Top(store, interval, Screen(in_place=False if once else None), as_json=as_json)
+        top = _Top(store, interval, Screen(in_place=False if once else None))
         if once:
             await top.look()
-            return
-        with pressed_keys(top.pressed) as heard:
-            top.has_keys = heard
+        else:
             await run_all(top, grace=LAST_LOOK)
 
     with_store(settings_of(typed).store, watch)
@@ -63,14 +58,11 @@ def command(interval: float, once: bool, as_json: bool, **typed: Any) -> None:
 class _Top:
     """A routine for ``run_all``."""
 
-    def __init__(self, store: QueueStore, interval: float, screen: Screen, *, as_json: bool) -> None:
+    def __init__(self, store: QueueStore, interval: float, screen: Screen) -> None:
         self._store = store
         self._interval = interval
-        self._as_json = as_json
         self._screen, self._clock = screen, SystemClock()
-        self._stopping, self._tick = asyncio.Event(), asyncio.Event()
-        self._paused = False
-        self.has_keys = False
+        self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Look until stopped. An outage is logged and waited out."""
@@ -81,40 +73,18 @@ class _Top:
                 took = self._clock.monotonic() - began
             except StoreError as error:
                 core_logger().error(f"No look: {error}")
-            timer = self._clock.call_later(pause_after(took, self._interval), self._due)
-            await self._tick.wait()
-            self._tick.clear()
-            timer.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_after(took, self._interval)):
+                    await self._stopping.wait()
 
     def stop(self, *, now: bool = False) -> None:
         """End soon."""
         self._stopping.set()
-        self._tick.set()
-
-    def pressed(self, key: str) -> None:
-        """A key was pressed at the terminal."""
-        match key:
-            case "q":
-                self.stop()
-            case "p":
-                self._paused = not self._paused
-                self._tick.set()
-            case " ":
-                self._tick.set()
-
-    def _due(self) -> None:
-        if self._paused:
-            self._clock.call_later(self._interval, self._due)
-        else:
-            self._tick.set()
 
     async def look(self) -> None:
         """One page. Raises StoreError."""
         stats = await read_stats(self._store)
-        if self._as_json:
-            click.echo(stats_json(stats))
-            return
-        running = await self._store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=RUNNING_SHOWN))
+        running = await self._store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_RUNNING))
         self._screen.show(list(self._page(stats, running)))
 
     def _page(self, stats: Stats, running: Sequence[Job]) -> Iterator[str]:
@@ -124,13 +94,11 @@ class _Top:
         due = say_span(stats.oldest_due) if stats.oldest_due else "nothing"
         rates = ", ".join(f"{ended.rate:.1f}/s in {minutes}m" for minutes, ended in stats.counted.lately.items())
         yield f"oldest due: {due}   ended: {rates}"
-        if stats.figures.paused:
-            yield from wrap(f"paused: {', '.join(stats.figures.paused)}", width or 10_000)
-        if names := stats.figures.pauses.names():
-            yield from wrap(f"paused: {', '.join(names)}", width or 10_000)
+        if paused := [*stats.figures.paused, *stats.figures.pauses.names()]:
+            yield from wrap(f"paused: {', '.join(paused)}", width or 10_000)
         yield ""
         yield from _tasks(stats, width)
-        yield from counted_lines(stats.counted, TASKS_SHOWN, width)
+        yield from counted_lines(stats.counted, MAX_TASKS, width)
         if stats.figures.serials:
             yield ""
             yield from _serials(stats, width)
@@ -139,9 +107,6 @@ class _Top:
         if running:
             yield ""
             yield from _running(running, stats.now, width)
-        if self.has_keys:
-            yield ""
-            yield f"q quit   p {'go on (stopped)' if self._paused else 'stop the picture'}   space look now"
 
 
 def pause_after(took: float, interval: float) -> float:
@@ -152,33 +117,30 @@ def pause_after(took: float, interval: float) -> float:
 def _tasks(stats: Stats, width: int | None) -> Iterator[str]:
     heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED")
     busiest = sorted(stats.figures.tasks, key=_by_business)
-    rows = [
-        (one.name or OTHERS, *map(str, (one.waiting, one.due, one.processing, one.failed)))
-        for one in busiest[:TASKS_SHOWN]
-    ]
+    rows = [(one.name or OTHERS, *_numbers(one)) for one in busiest[:MAX_TASKS]]
     yield from table(heads, rows, right=heads[1:], squeezed=heads[:1], width=width) if rows else ["No jobs."]
-    if len(busiest) > TASKS_SHOWN:
-        yield f"and {len(busiest) - TASKS_SHOWN} more tasks"
-
-
-def _by_business(one: LiveCounts) -> tuple[object, ...]:
-    return (*(-amount.number for amount in (one.processing, one.due, one.waiting)), one.name or "")
+    if len(busiest) > MAX_TASKS:
+        yield f"and {len(busiest) - MAX_TASKS} more tasks"
 
 
 def _serials(stats: Stats, width: int | None) -> Iterator[str]:
     heads = ("SERIAL", "WAITING", "DUE", "RUNNING", "FAILED", "")
-    fullest = sorted(stats.figures.serials, key=lambda one: (-one.due.number, -one.waiting.number, one.name or ""))
+    fullest = sorted(stats.figures.serials, key=_by_business)
     rows = [
-        (
-            one.name or OTHERS,
-            *map(str, (one.waiting, one.due, one.processing, one.failed)),
-            "paused" if one.name in stats.figures.paused else "",
-        )
-        for one in fullest[:SERIALS_SHOWN]
+        (one.name or OTHERS, *_numbers(one), "paused" if one.name in stats.figures.paused else "")
+        for one in fullest[:MAX_SERIALS]
     ]
     yield from table(heads, rows, right=heads[1:5], squeezed=heads[:1], width=width)
-    if len(fullest) > SERIALS_SHOWN:
-        yield f"and {len(fullest) - SERIALS_SHOWN} more serial keys"
+    if len(fullest) > MAX_SERIALS:
+        yield f"and {len(fullest) - MAX_SERIALS} more serial keys"
+
+
+def _numbers(one: LiveCounts) -> list[str]:
+    return [str(amount) for amount in (one.waiting, one.due, one.processing, one.failed)]
+
+
+def _by_business(one: LiveCounts) -> tuple[object, ...]:
+    return (*(-amount.number for amount in (one.processing, one.due, one.waiting)), one.name or "")
 
 
 def _workers(stats: Stats, width: int | None) -> Iterator[str]:
@@ -202,9 +164,9 @@ def _workers(stats: Stats, width: int | None) -> Iterator[str]:
 
 
 def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[str]:
-    heads = ["RUNNING", "TASK", "ATTEMPT", "FOR", "SERIAL", "KEY", "WORKER"]
+    heads = ("RUNNING", "TASK", "ATTEMPT", "FOR", "SERIAL", "KEY", "WORKER", "PROGRESS")
     rows = [
-        [
+        (
             str(job.id),
             job.task,
             f"{job.attempts} of {job.max_attempts}",
@@ -212,13 +174,11 @@ def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[
             job.serial or "-",
             job.key or "-",
             job.worker or "-",
-        ]
+            _progress(job),
+        )
         for job in jobs
     ]
-    if any(job.progress is not None for job in jobs):
-        heads = [*heads, "PROGRESS"]
-        rows = [[*row, _progress(job)] for row, job in zip(rows, jobs, strict=True)]
-    squeezed = [head for head in ("TASK", "SERIAL", "KEY", "WORKER", "PROGRESS") if head in heads]
+    squeezed = ("TASK", "SERIAL", "KEY", "WORKER", "PROGRESS")
     yield from table(heads, rows, right=("RUNNING",), squeezed=squeezed, width=width)
 
 
