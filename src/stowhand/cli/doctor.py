@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from enum import StrEnum
 from importlib import metadata
@@ -27,15 +27,13 @@ from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.clock import wall_clock
 from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError, StowhandError
-from stowhand.jobs.durations import say_duration
 from stowhand.jobs.moments import say, say_span
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.protocols.figures import Amount, CronFigures
 from stowhand.protocols.operating import Reason
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
-from stowhand.protocols.store import RESERVED_CONNECTIONS
-from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, USAGE, exit_code
+from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, exit_code
 from stowhand.service.opening import attempts_apart
 
 LISTEN_PATIENCE = 3.0
@@ -111,9 +109,8 @@ def fail(what: str, said: str, code: int = FAILURE) -> Finding:
 
 def examine_machine() -> Iterator[Finding]:
     """Python and the packages."""
-    python = f"{platform.python_version()} on {platform.system()}"
-    yield ok("Python", python) if sys.version_info >= (3, 11) else fail("Python", f"{python}; 3.11 or newer is needed")
     versions = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
+    yield ok("Python", f"{platform.python_version()} on {platform.system()}")
     yield ok("stowhand", f"{__version__} ({versions})")
 
 
@@ -128,14 +125,8 @@ def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
         yield warn("settings", f"{file.ignored} has settings too; only {file.name} is read")
     for _, said in unknown_variables(os.environ):
         yield warn("settings", said)
-    worker = settings.worker
-    times = f"lease {say_duration(worker.lease)}, grace {say_duration(worker.grace)}"
-    yield ok("worker", f"{settings.processes} x {worker.concurrency} jobs at once, {times}")
-    if connection.scheme == "postgresql":
-        pool = settings.pool_size
-        left = pool - RESERVED_CONNECTIONS
-        said = f"{pool} in each process: a worker keeps {RESERVED_CONNECTIONS}, tasks have {left}"
-        yield ok("pool", said) if settings.pool_shortage is None else warn("pool", settings.pool_shortage)
+    if connection.scheme == "postgresql" and settings.pool_shortage is not None:
+        yield warn("pool", settings.pool_shortage)
 
 
 async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
@@ -156,20 +147,27 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
             yield schema
             if schema.mark is not Mark.OK:
                 return
-            await store.open()
-            yield await _defaults(store, settings)
-            if altered := await store.schema.foreign_changes():
-                yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
-            if (damage := await store.schema.find_damage()) is not None:
-                yield _soundness(damage)
-            found, cron = await read_stats(store), await cron_figures(store.timetable)
-            for finding in (*examine_work(found), *await examine_overdue(store, found), *examine_cron(cron)):
+            async for finding in examine_contents(store, settings):
                 yield finding
-            yield await _listen(store, settings)
     except SchemaError as error:
         yield fail("schema", str(error), SCHEMA_UNSUITABLE)
     except StowhandError as error:
         yield fail("reached", str(error), exit_code(error))
+
+
+async def examine_contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterator[Finding]:
+    """What is in the store, and whether wake-ups arrive. Raises StoreError."""
+    await store.open()
+    if (said := await attempts_apart(store, settings.store)) is not None:
+        yield warn("attempts", said)
+    if altered := await store.schema.foreign_changes():
+        yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
+    if damage := await store.schema.find_damage():
+        yield fail("sound", "; ".join(damage[:SHOWN]))
+    found, cron = await read_stats(store), await cron_figures(store.timetable)
+    for finding in (*examine_work(found), *await examine_overdue(store, found), *examine_cron(cron)):
+        yield finding
+    yield await _listen(store, settings)
 
 
 def examine_schema(status: SchemaStatus) -> Finding:
@@ -186,8 +184,6 @@ def examine_schema(status: SchemaStatus) -> Finding:
 
 def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
     """Can they be loaded?"""
-    from stowhand.app.long_tasks import cut_short
-    from stowhand.app.presets import SERVICE
     from stowhand.service.loading import load_tasks
 
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
@@ -200,22 +196,7 @@ def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
         return
     for problem in loaded.problems:
         yield warn("tasks", problem)
-    if (said := cut_short(loaded.registry, settings.worker.grace, "--grace")) is not None:
-        yield warn("tasks", said) if settings.preset == SERVICE else ok("tasks", said)
     yield ok("tasks", ", ".join(loaded.names)) if loaded.names else warn("tasks", "none")
-
-
-def _soundness(problems: Sequence[str]) -> Finding:
-    if problems:
-        return fail("sound", "; ".join(problems[:SHOWN]))
-    return ok("sound", "the store finds nothing wrong with itself")
-
-
-async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
-    if (said := await attempts_apart(store, settings.store)) is not None:
-        return warn("attempts", said)
-    attempts = await store.schema.default_max_attempts()
-    return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
 
 
 async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:
@@ -252,16 +233,10 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     alive = [line for line in found.workers if line.row.alive]
     yield from _workers(found, alive)
     yield from _tasks_without_workers(found, alive)
-    if found.figures.paused:
-        yield warn("serials", f"paused: {_some(list(found.figures.paused))}; stowhand serials resume lets them go on")
-    if names := found.figures.pauses.names():
-        yield warn("tasks", f"paused: {_some(names)}; stowhand serials resume --task lets them go on")
-    lost = [line.row.card.name for line in found.workers if not line.row.alive]
-    if lost:
-        yield warn("workers", f"said no goodbye within a day: {_some(lost)}")
-    failed = found.counted.lately[15].tally.failures if found.counted.lately else 0
-    if failed:
-        yield warn("failures", f"{failed} in the last 15 minutes: stowhand jobs list --state failed")
+    if paused := [*found.figures.paused, *found.figures.pauses.names()]:
+        yield warn("paused", f"{_some(paused)}; stowhand serials resume (--task of a task) lets them go on")
+    if lost := [line.row.card.name for line in found.workers if not line.row.alive]:
+        yield warn("workers", f"lost in the last day: {_some(lost)}")
     yield ok("jobs", state_line(found))
 
 
@@ -277,29 +252,18 @@ def examine_cron(found: CronFigures) -> Iterator[Finding]:
         yield ok("cron", f"{len(found.known)} recurring items, all scheduled")
 
 
-def _due(found: Stats) -> Amount:
-    return sum((one.due for one in found.figures.tasks), Amount())
-
-
 def _workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
-    due = _due(found)
-    if not alive:
-        if due.number:
-            late = f", the oldest for {say_span(found.oldest_due)}" if found.oldest_due else ""
-            tasks = _some([f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number])
-            start = f"start one that has their tasks: {tasks} (stowhand worker --app MODULE:APP)"
-            yield warn("workers", f"none is alive, and {due} jobs are due{late}: {start}")
-        else:
-            yield ok("workers", "none is alive, and nothing is due")
-        return
-    busy, slots = sum(line.busy for line in alive), sum(line.row.card.concurrency for line in alive)
-    if blocked := [line.row.card.name for line in alive if line.row.card.blocked]:
-        yield warn("workers", f"a handler blocks the event loop of {_some(blocked)}; the worker's log names it")
-    cards = [line.row.card for line in alive if line.row.card.abandoned_threads]
-    if cards:
-        threads = _some([f"{card.name} ({card.abandoned_threads})" for card in cards])
-        yield warn("workers", f"threads that outlived their attempts, and cannot be stopped: {threads}")
-    yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
+    due = sum((one.due for one in found.figures.tasks), Amount())
+    if alive:
+        busy, slots = sum(line.busy for line in alive), sum(line.row.card.concurrency for line in alive)
+        yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
+    elif due.number:
+        late = f", the oldest for {say_span(found.oldest_due)}" if found.oldest_due else ""
+        tasks = _some([f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number])
+        start = f"start one that has their tasks: {tasks} (stowhand worker --app MODULE:APP)"
+        yield warn("workers", f"none is alive, and {due} jobs are due{late}: {start}")
+    else:
+        yield ok("workers", "none is alive, and nothing is due")
 
 
 def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
@@ -345,8 +309,7 @@ _LOOK = b"""
                  (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user)),
            count(*) FILTER (WHERE application_name NOT LIKE 'stowhand:%%' AND pid <> pg_backend_pid())::int,
            count(*) FILTER (WHERE application_name LIKE 'stowhand:%%')::int,
-           current_setting('transaction_read_only')::bool,
-           current_setting('array_nulls')::bool
+           current_setting('transaction_read_only')::bool
     FROM pg_stat_activity
     WHERE backend_type = 'client backend'
 """
@@ -366,8 +329,6 @@ class Server(msgspec.Struct, frozen=True):
     used: int
     ours: int = 0
     read_only: bool = False
-    nulls: bool = True
-    """Does an array's literal know NULL?"""
 
 
 async def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
@@ -385,8 +346,6 @@ def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
     if server.read_only:
         said = "a standby, or read-only: nothing can be enqueued or claimed; name the primary, or several hosts with"
         yield fail("writes", f"{said} target_session_attrs=read-write", STORE_UNREACHABLE)
-    if not server.nulls:
-        yield fail("arrays", "array_nulls is off: settlements would fail; ALTER ROLE … SET array_nulls = on", USAGE)
     if abs(server.skew) > SKEW_LIMIT:
         word = "ahead of" if server.skew > 0 else "behind"
         yield warn("clock", f"the server's is {abs(server.skew):.1f} s {word} this machine's; jobs run by the server's")
