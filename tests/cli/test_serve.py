@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from stowhand.cli.health import asked
+from stowhand.cli.serve import _health_shown
 from tests.cli.conftest import Stowhand, command
+from tests.conftest import Run
 from tests.remote.server.lending import Client
 from tests.support import forked
 from tests.support.jobs_table import jobs_table
@@ -57,6 +62,44 @@ def serving(folder: Path) -> Iterator[Serving]:
     serving = Serving(folder)
     yield serving
     serving.end()
+
+
+def test_health_is_answered_on_a_port_of_its_own_also_while_the_loop_is_blocked(folder: Path, run: Run) -> None:
+    class Frozen:
+        """As much of the server's health as is asked."""
+
+        def alive(self) -> tuple[bool, dict[str, str]]:
+            return True, {"status": "ok"}
+
+        async def ready(self) -> tuple[bool, dict[str, str]]:
+            return False, {"status": "not ready"}
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+    async def scenario() -> None:
+        with _health_shown(f"127.0.0.1:{port}", Frozen()):  # type: ignore[arg-type]
+            assert await asyncio.to_thread(asked, f"127.0.0.1:{port}", "/healthz") == (True, "ok")
+            assert await asyncio.to_thread(asked, f"127.0.0.1:{port}", "/readyz") == (False, "not ready: not ready")
+            well, why = asked(f"127.0.0.1:{port}", "/healthz")  # on the loop, which waits for the answer
+            assert not well
+            assert "no answer of the event loop" in why
+
+    run(scenario())
+
+
+def test_health_of_a_served_store_is_shown(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    serving = Serving(folder, "--http", str(port))
+    try:
+        deadline = time.monotonic() + 60
+        while asked(f"127.0.0.1:{port}", "/healthz") != (True, "ok"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert asked(f"127.0.0.1:{port}", "/readyz") == (True, "ready")
+    finally:
+        serving.end()
 
 
 def test_a_served_store_ends_its_polls_and_itself_at_a_signal(serving: Serving) -> None:

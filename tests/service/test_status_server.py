@@ -15,7 +15,7 @@ from stowhand.app.settings.addresses import http_address, split_address
 from stowhand.cli.health import asked
 from stowhand.errors import ConfigurationError
 from stowhand.service import status_server
-from stowhand.service.status_server import LONGEST_HEAD, VISITORS, Answer, StatusServer
+from stowhand.service.status_server import MAX_VISITORS, Answer, StatusServer
 
 
 def broken() -> Answer:
@@ -29,12 +29,12 @@ def server() -> Iterator[StatusServer]:
     started.close()
 
 
-def ask(server: StatusServer, path: str, method: str = "GET", body: str | None = None) -> tuple[int, bytes, str]:
+def ask(server: StatusServer, path: str, method: str = "GET", body: str | None = None) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         connection.request(method, path, body)
         answer = connection.getresponse()
-        return answer.status, answer.read(), answer.headers.get("Allow", "")
+        return answer.status, answer.read()
     finally:
         connection.close()
 
@@ -53,13 +53,12 @@ def raw(server: StatusServer, said: bytes) -> bytes:
 
 
 def test_pages_are_shown_and_nothing_else_is_done(server: StatusServer) -> None:
-    assert ask(server, "/page") == (200, b"shown", "")
+    assert ask(server, "/page") == (200, b"shown")
     assert ask(server, "/page?x=1")[0] == 200
-    assert ask(server, "/page", "HEAD") == (200, b"", "")
+    assert ask(server, "/page", "HEAD") == (200, b"")
     assert ask(server, "/other")[0] == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "BREW"):
-        status, _, allowed = ask(server, "/page", method)
-        assert (status, allowed) == (405, "GET, HEAD"), method
+        assert ask(server, "/page", method)[0] == 501, method
 
 
 def test_a_page_that_breaks_is_a_500_and_the_next_is_shown(
@@ -70,7 +69,7 @@ def test_a_page_that_breaks_is_a_500_and_the_next_is_shown(
 
 
 def test_a_long_head_is_refused(server: StatusServer) -> None:
-    head = b"GET /page HTTP/1.1\r\n" + b"X-Long: " + b"x" * LONGEST_HEAD
+    head = b"GET /page HTTP/1.1\r\n" + b"X-Long: " + b"x" * 65_536
     assert b" 431 " in raw(server, head).partition(b"\r\n")[0]
 
 
@@ -90,7 +89,7 @@ def test_one_request_a_connection(server: StatusServer) -> None:
 def slow_visitors(server: StatusServer) -> list[socket.socket]:
     """As many as may come in, none of which says all."""
     visitors = []
-    for _ in range(VISITORS):
+    for _ in range(MAX_VISITORS):
         visitor = socket.create_connection(("127.0.0.1", server.port), timeout=30)
         visitor.sendall(b"GET /page HTTP/1.0\r\n")
         visitors.append(visitor)
@@ -109,7 +108,7 @@ def test_connections_that_are_left_alone_shut_out_no_probe(
     server: StatusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opened again and again, more than there are places, and each with a patience that never ends."""
-    monkeypatch.setattr(status_server, "PATIENCE", 300.0)
+    monkeypatch.setattr(status_server, "PATIENCE_SECONDS", 300.0)
     visitors: list[socket.socket] = []
     try:
         for _ in range(10):
@@ -122,12 +121,12 @@ def test_connections_that_are_left_alone_shut_out_no_probe(
 
 
 def test_a_visitor_who_does_not_take_its_answer_goes_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_server, "PATIENCE", 300.0)
+    monkeypatch.setattr(status_server, "PATIENCE_SECONDS", 300.0)
     pages = {"/long": lambda: Answer(200, bytes(50_000_000)), "/page": lambda: Answer(200, b"shown")}
     server = StatusServer("127.0.0.1:0", pages)
     visitors = []
     try:
-        for _ in range(VISITORS):
+        for _ in range(MAX_VISITORS):
             visitor = socket.create_connection(("127.0.0.1", server.port), timeout=30)
             visitor.sendall(b"GET /long HTTP/1.0\r\n\r\n")
             assert visitor.recv(1) == b"H"  # and no more
@@ -139,35 +138,8 @@ def test_a_visitor_who_does_not_take_its_answer_goes_for_a_probe(monkeypatch: py
         server.close()
 
 
-def test_where_all_places_are_at_work_a_newcomer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    working, done = threading.Semaphore(0), threading.Event()
-
-    def work() -> Answer:
-        working.release()
-        done.wait(60)
-        return Answer(200, b"worked")
-
-    server = StatusServer("127.0.0.1:0", {"/busy": work, "/page": lambda: Answer(200, b"shown")})
-    visitors = []
-    try:
-        for _ in range(VISITORS):
-            visitor = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-            visitor.sendall(b"GET /busy HTTP/1.0\r\n\r\n")
-            visitors.append(visitor)
-            assert working.acquire(timeout=30)
-        assert raw(server, b"GET /page HTTP/1.0\r\n\r\n") == b"", "nobody is cut off for it whom we keep waiting"
-        done.set()
-        with visitors[0].makefile("rb") as answer:
-            assert b"worked" in answer.read()
-    finally:
-        done.set()
-        for visitor in visitors:
-            visitor.close()
-        server.close()
-
-
 def test_slow_visitors_have_their_time(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_server, "PATIENCE", 0.5)
+    monkeypatch.setattr(status_server, "PATIENCE_SECONDS", 0.5)
     for visitor in slow_visitors(server):
         with visitor, suppress(ConnectionError):  # its time may be over already
             visitor.sendall(b"X: y\r\n")  # a word now and then buys no time
@@ -184,7 +156,7 @@ def test_a_visitor_for_whom_there_is_no_thread_takes_no_place_for_ever(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        for _ in range(VISITORS):
+        for _ in range(MAX_VISITORS):
             assert raw(server, b"GET /page HTTP/1.0\r\n\r\n") == b""
     until_shown(server)
 

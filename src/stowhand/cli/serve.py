@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +16,14 @@ from stowhand.app.app import App
 from stowhand.app.opening import open_installed
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.options import http_option, settings_of, store_options
 from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option, trust_from_option
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.jobs.durations import parse_duration
+from stowhand.observe.job_logger import core_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.protocols.queue_store import AnyStore
@@ -27,15 +31,19 @@ from stowhand.service import exit_codes
 from stowhand.service.opening import store_of
 from stowhand.service.process import collect_less, hard_exit
 from stowhand.service.signals import handle_signals
+from stowhand.service.status_server import Answer, StatusServer, verdict
 from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
+    from stowhand.remote.server.health import Health
     from stowhand.remote.server.http_app import ServerMetrics
     from stowhand.remote.server.http_server import ServerOptions, Serving
 
 PORT = 8470
+ANSWER_WITHIN = 1.5
+"""Seconds for a question about health: ``stowhand health`` waits two for all of it."""
 
 
 @click.command()
@@ -52,6 +60,7 @@ PORT = 8470
     type=Read(parse_duration),
     help="How long requests may take to end at a stop.",
 )
+@http_option
 @store_options
 def command(
     host: str,
@@ -129,12 +138,45 @@ async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) 
         else:
             await _open_valid(store, events)
         collect_less()
-        async with running(store, options, events, _metrics()) as server:
+        show = partial(_health_shown, settings.http)
+        async with running(store, options, events, _metrics(), show) as server:
             _stop_at_signals(server)
             await server.until_stopped()
     finally:
         if store is not None:
             await store.close()
+
+
+@contextmanager
+def _health_shown(address: str | None, health: Health) -> Iterator[None]:
+    """Answer on a port and in threads of its own: also while the event loop is blocked, or no connection is left."""
+    if address is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    async def alive() -> tuple[bool, dict[str, Any]]:
+        return health.alive()
+
+    def page(question: Callable[[], Coroutine[Any, Any, tuple[bool, dict[str, Any]]]], fine: str, wrong: str) -> Answer:
+        asking = asyncio.run_coroutine_threadsafe(question(), loop)
+        try:
+            is_well, said = asking.result(ANSWER_WITHIN)
+        except TimeoutError:
+            asking.cancel()
+            return verdict(fine, wrong, [f"no answer of the event loop or the store within {ANSWER_WITHIN:g} s"])
+        return verdict(fine, wrong, [] if is_well else [said["status"]])
+
+    pages = {
+        "/healthz": lambda: page(alive, "ok", "stuck"),
+        "/readyz": lambda: page(health.ready, "ready", "not ready"),
+    }
+    server = StatusServer(address, pages)
+    core_logger().info(f"Health: {server.url}/healthz, /readyz")
+    try:
+        yield
+    finally:
+        server.close()
 
 
 def _metrics() -> ServerMetrics | None:

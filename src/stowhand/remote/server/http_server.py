@@ -14,7 +14,7 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,9 +132,13 @@ class Serving:
 
 @asynccontextmanager
 async def running(
-    store: AnyStore[Any], options: ServerOptions, events: Events, metrics: ServerMetrics | None = None
+    store: AnyStore[Any],
+    options: ServerOptions,
+    events: Events,
+    metrics: ServerMetrics | None = None,
+    show: Callable[[Health], AbstractContextManager[object]] = nullcontext,
 ) -> AsyncIterator[Serving]:
-    """Lend an open store for the length of the block.
+    """Lend an open store for the length of the block. ``show``: shows the server's health meanwhile.
 
     Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
     ConfigurationError when the port is in use.
@@ -168,7 +172,8 @@ async def running(
         health.watch(resetting)
         events.emit(LendingStarted(server.url, shared_store.name, not authenticator.wants_tokens, str(options.tokens)))
         try:
-            yield server
+            with show(health):
+                yield server
         finally:
             await server.close()
             await wake_broadcast.stop()
