@@ -23,9 +23,9 @@ from stowhand.events import Events, TasksReloaded
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.observe.job_logger import job_logger
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service import reloading
+from stowhand.service import file_watch, reloading
+from stowhand.service.file_watch import Watched, snapshot, watching
 from stowhand.service.loading import load_tasks
-from stowhand.service.reloading import Watched, snapshot, watching
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
@@ -232,9 +232,9 @@ def test_a_snapshot_shows_what_matters_and_nothing_else(tmp_path: Path) -> None:
 def test_a_change_between_the_first_load_and_the_first_look_is_seen(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reloading, "EVERY", 0.05)
+    monkeypatch.setattr(file_watch, "EVERY", 0.05)
     watched, seen = Watched(tmp_path), []
-    watched.changed = lambda: seen.append(True)
+    watched.changed = lambda names: seen.append(True)
     (tmp_path / "a.py").write_text("1")
 
     async def story() -> None:
@@ -248,7 +248,7 @@ def test_a_change_between_the_first_load_and_the_first_look_is_seen(
 def test_watching_ends_soon_and_leaves_nothing_behind(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reloading, "EVERY", 300.0)
+    monkeypatch.setattr(file_watch, "EVERY", 300.0)
 
     async def story() -> None:
         async with watching(Watched(tmp_path)):
@@ -261,7 +261,7 @@ def test_watching_ends_soon_and_leaves_nothing_behind(
 def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reloading, "EVERY", 0.1)
+    monkeypatch.setattr(file_watch, "EVERY", 0.1)
     root = tmp_path / "tasks"
     folder_of(root, hello=giving("one"))
     given = settings(tasks=str(root), watch=True)

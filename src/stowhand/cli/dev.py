@@ -23,23 +23,18 @@ from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.options import dev_options, settings_of
 from stowhand.cli.web import PORT, dashboard_beside, environment_of
 from stowhand.cli.worker import check_tasks
-from stowhand.clock import SystemClock, stopwatch
+from stowhand.clock import SystemClock
 from stowhand.observe.job_logger import core_logger
 from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import OK
+from stowhand.service.file_watch import Snapshot, Watched, watching
 from stowhand.tasks.program import how_it_ended
 from stowhand.worker.timings import USUAL
 
 GRACE = "2s"
 """How long a running job has when its worker is started anew; then it goes back unspent, and runs with the new code."""
-PAUSE, QUIET = 0.3, 0.1
-"""Seconds between two looks at the files; and until a burst of changes is over."""
-SHARE = 10
-"""Of a folder with very many files: the time between two looks is so many times what a look takes."""
 WATCHED = (".py", ".toml")
 PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
-
-Seen = dict[str, tuple[int, int]]
 
 
 @click.command()
@@ -82,10 +77,10 @@ class _Development:
         """Until Ctrl-C: the first lets running jobs end, the second hands them back, the third ends at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self._watch(await asyncio.to_thread(look, self._folder)))
+        watched = Watched(self._folder, look)
+        watched.changed = self._renew
+        async with watching(watched):
             await self._children.run()
-            watching.cancel()
 
     def _stop(self) -> None:
         self._children.request_stop()
@@ -101,44 +96,22 @@ class _Development:
             await self._must_end.wait()
         return Next.AT_ONCE
 
-    async def _watch(self, seen: Seen) -> None:
-        pause = PAUSE
-        while True:
-            await self._clock.sleep(pause)
-            began = stopwatch()
-            changed, seen = await self._changes(seen)
-            pause = max(PAUSE, SHARE * (stopwatch() - began))
-            if changed:
-                more = ", …" if len(changed) > 3 else ""
-                core_logger().info(f"Changed: {', '.join(changed[:3])}{more}; starting anew")
-                self._must_end.set()
-                (slot,) = self._children.slots
-                if slot.child is not None:
-                    await self._end(slot.child)
-
-    async def _end(self, worker: Child) -> None:
-        worker.send(b"drain")
-        timer = self._clock.call_later(self._grace + USUAL.exited, worker.kill)
-        await worker.wait()
-        timer.cancel()
-
-    async def _changes(self, seen: Seen) -> tuple[list[str], Seen]:
-        """The files that are new, gone or different, once nothing changes any more; and what there is now."""
-        now = await asyncio.to_thread(look, self._folder)
-        while now != seen and (then := await self._look_later()) != now:
-            now = then
-        changed = sorted(name for name in {*seen, *now} if seen.get(name) != now.get(name))
-        return changed, now
-
-    async def _look_later(self) -> Seen:
-        await self._clock.sleep(QUIET)
-        return await asyncio.to_thread(look, self._folder)
+    async def _renew(self, names: list[str]) -> None:
+        more = ", …" if len(names) > 3 else ""
+        core_logger().info(f"Changed: {', '.join(names[:3])}{more}; starting anew")
+        self._must_end.set()
+        (slot,) = self._children.slots
+        if slot.child is not None:
+            slot.child.send(b"drain")
+            timer = self._clock.call_later(self._grace + USUAL.exited, slot.child.kill)
+            await slot.child.wait()
+            timer.cancel()
 
 
-def look(folder: Path) -> Seen:
+def look(folder: Path) -> Snapshot:
     """The files of an application, and what of them changes with their contents. Hidden folders, installed packages and
     virtual environments are passed over."""
-    found: Seen = {}
+    found: Snapshot = {}
     for root, folders, files in os.walk(folder):
         folders[:] = [
             name for name in folders if not name.startswith(".") and name not in PASSED_OVER

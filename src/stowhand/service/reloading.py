@@ -6,29 +6,21 @@ the old tasks stay, and what is wrong is logged.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events, TasksReloaded
+from stowhand.service.file_watch import Watched, watching
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
 from stowhand.service.recurring import crontab_file
 from stowhand.tasks.discovery import MODULES, forget
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.worker.worker import Worker
-
-EVERY = 0.5
-"""Seconds between two looks."""
-QUIET, BURST = 0.05, 0.5
-"""A burst of changes is over after so many seconds without one, or when it has lasted so long."""
-
-Snapshot = dict[str, tuple[int, int, int, int]]
 
 
 def check_watch(settings: WorkerSettings) -> None:
@@ -55,15 +47,12 @@ class Changes:
     ) -> AsyncIterator[None]:
         """Call these when what they load has changed, for as long as the block lasts."""
         watched = []
-        pairs: tuple[tuple[Watched | None, Callable[[], Awaitable[None] | None] | None], ...]
-        pairs = (self._tasks, tasks), (self._crontab, crontab)
-        for one, reload in pairs:
-            if one is not None and reload is not None:
-                one.changed = reload
-                watched.append(one)
-        if not watched:
-            yield
-            return
+        if self._tasks is not None and tasks is not None:
+            self._tasks.changed = lambda names: tasks()
+            watched.append(self._tasks)
+        if self._crontab is not None and crontab is not None:
+            self._crontab.changed = lambda names: crontab()
+            watched.append(self._crontab)
         async with watching(*watched):
             yield
 
@@ -129,64 +118,3 @@ def _forget_helpers(root: Path) -> None:
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and not name.startswith(MODULES) and Path(file).is_relative_to(root):
             del sys.modules[name]
-
-
-class Watched:
-    """A file or folder, and what to call when it no longer looks as it did when this was made."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.changed: Callable[[], Awaitable[None] | None] = lambda: None
-        self._seen = snapshot(path)
-
-    async def look(self) -> None:
-        """Call ``changed`` if it has changed, once nothing changes any more. What changes while it is loaded is seen at
-        the next look."""
-        now = await asyncio.to_thread(snapshot, self.path)
-        if now == self._seen:
-            return
-        deadline = stopwatch() + BURST
-        while (later := await self._look_later()) != now and stopwatch() < deadline:
-            now = later
-        self._seen = now
-        if (reloading := self.changed()) is not None:
-            await reloading
-
-    async def _look_later(self) -> Snapshot:
-        await SystemClock().sleep(QUIET)
-        return await asyncio.to_thread(snapshot, self.path)
-
-
-def snapshot(path: Path) -> Snapshot:
-    """What there is, and what of it changes when it is written to, replaced, or made executable."""
-    found = {}
-    for one in (path, *path.rglob("*")):
-        parts = one.relative_to(path).parts
-        if not any(part.startswith(".") or part == "__pycache__" for part in parts):
-            with suppress(OSError):  # gone again, or a link that leads nowhere
-                status = one.stat()
-                size = (0, 0) if one.is_dir() else (status.st_mtime_ns, status.st_size)
-                found["/".join(parts)] = (status.st_ino, status.st_mode, *size)
-    return found
-
-
-@asynccontextmanager
-async def watching(*watched: Watched) -> AsyncIterator[None]:
-    """Look at them for as long as the block lasts."""
-    stop = asyncio.Event()
-    running = asyncio.get_running_loop().create_task(_watch(watched, stop), name="stowhand watch")
-    try:
-        yield
-    finally:
-        stop.set()
-        await running
-
-
-async def _watch(watched: tuple[Watched, ...], stop: asyncio.Event) -> None:
-    while not stop.is_set():
-        for one in watched:
-            with suppress(OSError):  # moved away just now: the next look finds that
-                await one.look()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(EVERY):
-                await stop.wait()
