@@ -158,8 +158,7 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
 async def examine_contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterator[Finding]:
     """What is in the store, and whether wake-ups arrive. Raises StoreError."""
     await store.open()
-    if (said := await attempts_apart(store, settings.store)) is not None:
-        yield warn("attempts", said)
+    yield await _defaults(store, settings)
     if altered := await store.schema.foreign_changes():
         yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
     if damage := await store.schema.find_damage():
@@ -199,6 +198,13 @@ def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
     yield ok("tasks", ", ".join(loaded.names)) if loaded.names else warn("tasks", "none")
 
 
+async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
+    if (said := await attempts_apart(store, settings.store)) is not None:
+        return warn("attempts", said)
+    attempts = await store.schema.default_max_attempts()
+    return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
+
+
 async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:
     """A worker that hears nothing polls: slower to wake, never wrong."""
     for _ in range(LISTEN_LOOKS):
@@ -234,7 +240,7 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     yield from _workers(found, alive)
     yield from _tasks_without_workers(found, alive)
     if paused := [*found.figures.paused, *found.figures.pauses.names()]:
-        yield warn("paused", f"{_some(paused)}; stowhand serials resume (--task of a task) lets them go on")
+        yield warn("serials", f"paused: {_some(paused)}; stowhand serials resume (--task for a task) lets them go on")
     if lost := [line.row.card.name for line in found.workers if not line.row.alive]:
         yield warn("workers", f"lost in the last day: {_some(lost)}")
     yield ok("jobs", state_line(found))
