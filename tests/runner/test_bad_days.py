@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import State
 from stowhand.runner import WorkerEvents, make_worker_utils, run, run_once
 from stowhand.tasks.context import Helpers
-from stowhand.worker.internals import Host
+from stowhand.worker.host import Host
 from stowhand.worker.timings import Timings
 
 DEADLOCK_ONCE = """

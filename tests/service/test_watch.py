@@ -354,10 +354,10 @@ def test_the_list_of_what_is_claimed_is_made_anew_with_the_tasks(tmp_path: Path)
     reloader = make_reloader(given, events, worker)
     (tmp_path / "c.py").write_text("def task(): ...")
     asyncio.run(reloader.reload())
-    assert worker._duty.tasks == ("b", "c")
+    assert worker._state.tasks == ("b", "c")
     (tmp_path / "a.py").unlink()
     asyncio.run(reloader.reload())
-    assert worker._duty.tasks == ("b", "c"), "a list that names what is gone changes nothing"
+    assert worker._state.tasks == ("b", "c"), "a list that names what is gone changes nothing"
     (fine, refused) = reloads
     assert fine.problem is None
     assert "--exclude-task: no task 'a'" in str(refused.problem)

@@ -16,8 +16,8 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.handler import Asking, Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock, MemoryStore
+from stowhand.worker.admission import FLAGS_PATIENCE
 from stowhand.worker.claimer import RECHECK_DELAYS_SECONDS
-from stowhand.worker.flags import PATIENCE
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
@@ -274,9 +274,9 @@ async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> No
             ended.append(True)
 
     async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
-        await harness.clock.advance(PATIENCE + 0.05)
+        await harness.clock.advance(FLAGS_PATIENCE + 0.05)
         assert "no answer within 10 s" in harness.events(StoreTrouble)[0].error
-        await harness.clock.advance(PATIENCE * 2)
+        await harness.clock.advance(FLAGS_PATIENCE * 2)
         assert len(ended) >= 2
 
 

@@ -47,7 +47,7 @@ async def test_a_dead_workers_job_starts_elsewhere_within_its_lease_and_two_seco
         harness.worker.internals.retask(("nothing",))
         await clock.advance(120 + since)
         await dies(store, lease)
-        harness.worker._duty.retask(("act",))  # as if it had served it all along, and had not been woken
+        harness.worker._state.retask(("act",))  # as if it had served it all along, and had not been woken
         await clock.advance(lease)
         assert harness.events(JobStarted) == [], "its lease is respected"
         await clock.advance(2)

@@ -88,7 +88,7 @@ async def test_a_deaf_post_handle_is_left_behind_when_the_worker_stops() -> None
         harness.worker.stop()
         for _ in range(40):  # the last second is a real one
             await harness.clock.advance(0.5)
-            if harness.worker._supervisor.is_closed:
+            if harness.worker._state.supervisor.is_closed:
                 break
         await asyncio.wait_for(asyncio.shield(harness.ending), 20)
         ended = harness.clock.monotonic()

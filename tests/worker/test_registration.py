@@ -12,7 +12,7 @@ import stowhand
 from stowhand.events import StoreRecovered, StoreTrouble
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard
 from stowhand.testing import FakeClock
-from stowhand.worker.registration import RETRY_AFTER
+from stowhand.worker.reports import RETRY_AFTER
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stowhand.events import WorkerRenewed
 from stowhand.jobs.job import State
 from stowhand.testing import FakeClock
-from stowhand.worker.renewal import resident_bytes
+from stowhand.worker.host import resident_bytes
 from tests.worker.worker_harness import WorkerHarness, at_work, nothing, taking
 
 MIB = 2**20

@@ -551,7 +551,7 @@ async def test_cancelled_again_and_again_it_leaves_no_thread_and_no_guardian(mon
         closing.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(worker._supervisor, "close", hangs)
+    monkeypatch.setattr(worker._state.supervisor, "close", hangs)
     running = asyncio.ensure_future(worker.run())
     await started.wait()
     running.cancel()

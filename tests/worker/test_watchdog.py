@@ -20,13 +20,10 @@ from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
-from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
-from stowhand.worker.duty import Duty
-from stowhand.worker.internals import Host
+from stowhand.worker.host import Host
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
-from stowhand.worker.supervisor import Supervisor
+from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
 from tests.support.memory_rows import look
@@ -68,12 +65,9 @@ def block_for(clock: RunningClock, seconds: float) -> None:
 
 def watchdog_on(clock: FakeClock, events: Events, on_hang: Callable[[], object]) -> LoopWatchdog:
     """No handler is at work."""
-    changes = Changes(clock, asks_handler=False)
-    basis = Basis(
-        "w", WorkerOptions(lease=10.0), events, clock, changes, Duty(None, changes), Supervisor(changes, lambda: None)
-    )
+    state = WorkerState("w", WorkerOptions(lease=10.0), events, clock)
     judge = Judge(handler_of(nothing), Policy(), events)
-    return LoopWatchdog(Executing(), judge, lambda _: on_hang(), basis)
+    return LoopWatchdog(Executing(), judge, lambda _: on_hang(), state)
 
 
 async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept() -> None:

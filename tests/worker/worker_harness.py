@@ -23,8 +23,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply, StoreOptions, Verdict
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.internals import Host
-from stowhand.worker.renewal import resident_bytes
+from stowhand.worker.host import Host, resident_bytes
 from stowhand.worker.worker import Worker
 from tests.support import memory_rows
 from tests.support.memory_rows import Row

@@ -20,7 +20,7 @@ from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.health import Report
 from stowhand.service.process_observer import ProcessObserver, count
-from stowhand.worker.liveness import Liveness
+from stowhand.worker.host import Liveness
 from stowhand.worker.worker import Worker
 
 

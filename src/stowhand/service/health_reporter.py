@@ -43,7 +43,7 @@ from stowhand.service.process_observer import NEEDED, ProcessObserver, count
 from stowhand.service.status_server import Answer, StatusServer, verdict
 from stowhand.service.store_probe import StoreProbe
 from stowhand.service.supervisor import Supervisor
-from stowhand.worker.liveness import Liveness
+from stowhand.worker.host import Liveness
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -1,27 +1,33 @@
 """Whether a claim may go out now: the flags that are forbidden, and the handler's ``pre_claim``.
 
-Both are the application's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be
-allowed; the error is reported in an event, and the code is called again after a pause. A run with ``once`` raises the
-error after a number of failures in a row: it must end.
+A function may say which flags are forbidden: it counts what runs, reads a cache, or queries a database. Both are the
+application's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be allowed; the
+error is reported in an event, and the code is called again after a pause. A run with ``once`` raises the error after a
+number of failures in a row: it must end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, StowhandError
+from stowhand.clock import Clock
+from stowhand.errors import ConfigurationError, InvalidJob, StowhandError, a_type
 from stowhand.events import HookFailed, HookRan, StoreRecovered, StoreTrouble
+from stowhand.jobs import limits
 from stowhand.jobs.outcomes import awaitable, describe
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Asking, Claimable, Handler
-from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE
-from stowhand.worker.basis import Basis
-from stowhand.worker.flags import LAST_WORDS, FlagsUnknown, ForbiddenFlags
+from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE, Flags
+from stowhand.worker.state import WorkerState
+from stowhand.worker.supervisor import LAST_WORDS
 
+FLAGS_PATIENCE = 10.0
+"""Seconds that an asynchronous function for the forbidden flags may take."""
 PreClaim = Callable[[Asking], Awaitable[object]]
 
 
@@ -42,17 +48,15 @@ class Pause(msgspec.Struct, frozen=True):
 class Admission:
     """Of one worker."""
 
-    def __init__(self, handler: Handler, basis: Basis) -> None:
-        self._options = basis.options
-        self._events = basis.events
-        self._clock = basis.clock
-        self._worker = basis.worker
-        flags = basis.options.forbidden_flags
+    def __init__(self, handler: Handler, state: WorkerState) -> None:
+        self._state = state
+        self._events = state.events
+        self._worker = state.worker
+        flags = state.options.forbidden_flags
         self._fixed_flags = () if callable(flags) else flags
-        self._flags = ForbiddenFlags(flags, basis.clock) if callable(flags) else None
+        self._flags = flags if callable(flags) else None
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
-        self._logger = AttemptLogger(basis.events.emit, basis.worker, "pre_claim", None)
-        self._once = basis.options.once
+        self._logger = AttemptLogger(state.events.emit, state.worker, "pre_claim", None)
         self._refusals = 0
         """How often the flags were not known, in a row."""
         self._hook_failures = 0
@@ -60,7 +64,7 @@ class Admission:
         self.one_by_one = self._flags is not None or self._pre_claim is not None
         """The last record must have begun, and been counted by the application, before the next claim."""
 
-    async def ask(self, *, free: int, running: int, limit: int) -> Permit | Pause:
+    async def ask(self, limit: int) -> Permit | Pause:
         """May a claim go out, and for what? ``limit``: how many the worker would claim by itself.
 
         Raises ConfigurationError where the flags' function returned no list; with ``once``, what went on failing.
@@ -68,12 +72,12 @@ class Admission:
         flags = self._fixed_flags
         if self._flags is not None:
             try:
-                flags = await self._flags.now()
+                flags = await forbidden(self._flags, self._state.clock)
             except FlagsUnknown as error:
                 self._refusals += 1
                 pause = OUTAGE(self._refusals)
                 self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
-                if self._gives_up(self._refusals, running):
+                if self._gives_up(self._refusals):
                     raise
                 return Pause(pause)
             if self._refusals:
@@ -82,20 +86,22 @@ class Admission:
             limit = min(limit, 1)
         if self._pre_claim is None:
             return Permit(limit, flags)
-        answer = await self._call_apart(self._pre_claim, Asking(self._worker, free, running, self._logger))
+        answer = await self._call_apart(
+            self._pre_claim, Asking(self._worker, self._state.free, self._state.running, self._logger)
+        )
         if isinstance(answer, BaseException):
             self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
             self._hook_failures += 1
-            if self._gives_up(self._hook_failures, running):
+            if self._gives_up(self._hook_failures):
                 raise StowhandError(f"pre_claim failed {self._hook_failures} times in a row: {describe(answer)}")
-            return Pause(self._options.poll(is_listening=False))
+            return Pause(self._state.options.poll(is_listening=False))
         self._hook_failures = 0
         if answer is None:
             return Pause()
         return Permit(min(limit, answer.limit), flags, answer.conditions)
 
-    def _gives_up(self, failures: int, running: int) -> bool:
-        return self._once and failures > ONCE_PATIENCE and not running
+    def _gives_up(self, failures: int) -> bool:
+        return self._state.options.once and failures > ONCE_PATIENCE and not self._state.running
 
     async def _call_apart(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
         """Its answer, or what it raises. In a task of its own: it can neither cancel this one nor ignore its end."""
@@ -109,7 +115,7 @@ class Admission:
                 await asyncio.wait((task,), timeout=LAST_WORDS)
 
     async def _call(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
-        began, failed = self._clock.monotonic(), True
+        began, failed = self._state.clock.monotonic(), True
         try:
             answer = read(await awaitable(pre_claim(asking), "pre_claim"))
             failed = False
@@ -118,7 +124,7 @@ class Admission:
             return error
         finally:
             if self._events.wants(HookRan):
-                took = self._clock.monotonic() - began
+                took = self._state.clock.monotonic() - began
                 self._events.emit(HookRan(self._worker, "pre_claim", "pre_claim", took, failed))
 
 
@@ -150,3 +156,51 @@ def _conditions(given: object) -> tuple[Any, ...]:
                 f"pre_claim: {one!r} is no answer; return True, False, conditions (Where, sql), or Claimable(…)"
             )
     return conditions
+
+
+class FlagsUnknown(StowhandError):
+    """The function raised, returned something that is no flag, or took too long; the text says which."""
+
+
+async def forbidden(function: Flags, clock: Clock) -> tuple[str, ...]:
+    """The flags that this function forbids. Raises FlagsUnknown, and ConfigurationError where it gives no list."""
+    try:
+        answer = _uncancelled(function)
+        flags = await _within_patience(answer, clock) if inspect.isawaitable(answer) else answer
+    except FlagsUnknown:
+        raise
+    except Exception as error:  # boundary: reported in an event, and called again after a pause
+        raise FlagsUnknown(describe(error)) from error
+    if isinstance(flags, str | bytes) or not isinstance(flags, Iterable | None):
+        raise ConfigurationError(
+            f"forbidden_flags: the function returned {a_type(flags)}; return a list of flags, or None"
+        )
+    try:
+        return limits.read_forbidden(flags)
+    except InvalidJob as error:  # a flag that came from data
+        raise FlagsUnknown(str(error)) from error
+
+
+async def _within_patience(answer: Awaitable[object], clock: Clock) -> object:
+    asking = asyncio.ensure_future(answer)
+    late = asyncio.Event()
+    timer = clock.call_later(FLAGS_PATIENCE, late.set)
+    waiting = asyncio.ensure_future(late.wait())
+    try:
+        await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise FlagsUnknown(f"forbidden flags: no answer within {FLAGS_PATIENCE:g} s")
+        return _uncancelled(asking.result)
+    finally:
+        timer.cancel()
+        waiting.cancel()
+        asking.cancel()
+        await asyncio.wait((asking, waiting), timeout=LAST_WORDS)
+
+
+def _uncancelled(call: Callable[[], object]) -> object:
+    """A cancellation that the function raises is its own mistake, and does not cancel the worker."""
+    try:
+        return call()
+    except asyncio.CancelledError as error:
+        raise FlagsUnknown("forbidden flags: the answer was cancelled") from error

@@ -1,30 +1,45 @@
 """Claims jobs: when, how many, of which tasks, and how long to sleep when there are none.
 
-    limit    the free slots, and a little ahead in proportion to the measured rate (claim_size.py)
+    limit    the free slots, and a little ahead in proportion to the measured rate (ClaimSize)
     ask      whether a claim may go out now (admission.py)
-    claim    of the tasks whose turn it is (fairness.py); now and then a suspect (suspects.py); one call (claims.py)
+    claim    of the tasks whose turn it is (Fairness); now and then a suspect (suspects.py); one call (claims.py)
     wait     until a slot falls free, a wake-up comes, a job falls due, or the poll interval has passed
     recheck  soon, and a few times only, where a claim left something due: another transaction may lock its row
 
-Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through.
+Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through. What a settlement
+claims along with it follows the same rules (Successors).
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
+from typing import Any
 
-from stowhand.worker.admission import Admission, Pause, Permit
-from stowhand.worker.basis import Basis
-from stowhand.worker.changes import NEVER
-from stowhand.worker.claim_size import ClaimSize
+from stowhand.errors import ConfigurationError
+from stowhand.events import Claimed, Claiming
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import COMPLETED, Settlement
+from stowhand.protocols.options import LOOK_AHEAD_SECONDS
+from stowhand.protocols.store import Claim, ClaimRequest, Reply, SettleAndClaim
+from stowhand.worker.admission import Admission, Permit
 from stowhand.worker.claims import Claims
-from stowhand.worker.fairness import Fairness
-from stowhand.worker.leases import Held
-from stowhand.worker.load import Load
+from stowhand.worker.heartbeater import Heartbeater
+from stowhand.worker.hooks import Hooks
+from stowhand.worker.host import Call
+from stowhand.worker.leases import Held, Leases
+from stowhand.worker.limits import Limits
+from stowhand.worker.settler import MAX_CHAINED, Settler
 from stowhand.worker.slots import Slots
+from stowhand.worker.state import NEVER, WorkerState
 from stowhand.worker.suspects import Suspects
 
+Tasks = tuple[str, ...] | None
+Entries = Sequence[tuple[Lease, Settlement]]
+MAX_JOBS_IN_ROW = 50
+"""Jobs of a serial key that settlements claim before an ordinary claim has its turn."""
+MAX_ROW_SECONDS = 0.1
 LAST_LOOKS = 0.5
 """Seconds between two looks whether everything has ended, where no part signals it."""
 RECHECK_DELAYS_SECONDS = (0.01, 0.05, 0.25)
@@ -45,19 +60,18 @@ class Claimer:
         claims: Claims,
         suspects: Suspects,
         slots: Slots,
-        load: Load,
-        basis: Basis,
+        limits: Limits,
+        state: WorkerState,
     ) -> None:
         self._admission = admission
         self._claim_size = claim_size
         self._claims = claims
         self._suspects = suspects
         self._slots = slots
-        self._load = load
-        self._duty = basis.duty
-        self._changes = basis.changes
-        self._once = basis.options.once
-        self._fairness = Fairness(basis.options.tasks) if basis.options.fair else None
+        self._limits = limits
+        self._state = state
+        self._once = state.options.once
+        self._fairness = Fairness(state.options.tasks) if state.options.fair else None
         self._found_jobs = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
         self._rechecks = 0
@@ -69,56 +83,49 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim and start jobs until stopped, or, with ``once``, until nothing is due and nothing runs."""
-        while not self._duty.is_stopping:
-            seen, was_idle = self._changes.count, self._load.is_idle
+        state = self._state
+        while not state.is_stopping:
+            seen, was_idle = state.changes, state.is_idle
             if self._suspect_is_next:
                 await self._suspect_first()
-            elif self._is_spent:
+            elif self._limits.is_spent:
                 self._slots.resume()
-                if not self._load.is_at_work:
+                if not state.is_at_work:
                     return  # calls that a store has not answered yet are tried once more while the worker stops
-                await self._changes.since(seen, LAST_LOOKS)
+                await state.since(seen, LAST_LOOKS)
             elif self._is_full or not (limit := self._claim_size.limit()):
                 await self._wait(seen)
             elif not await self._claim_any(limit) and not await self._sleep(was_idle=was_idle):
                 return
 
     @property
-    def _is_spent(self) -> bool:
-        """Nothing more is claimed: the worker has had as many jobs, or as much time, as it may."""
-        return self._duty.is_over or not self._claim_size.left
-
-    @property
     def _is_full(self) -> bool:
         """Nothing may be claimed: the worker is quiet, a suspect runs here, too much waits to be recorded, or too many
         threads have outlived their attempts."""
-        load = self._load
-        return self._duty.is_quiet or self._suspects.blocks_claims or load.is_backed_up or load.is_out_of_threads
+        state, limits = self._state, self._limits
+        return state.is_quiet or self._suspects.blocks_claims or state.is_backed_up or limits.is_out_of_threads
 
     # -- claim -----------------------------------------------------------------------------------
 
     async def _claim_any(self, limit: int) -> bool:
         """Claim. False: there was nothing, and nothing happened meanwhile for which to claim again."""
-        wakes = self._changes.wakes
-        returned = self._load.returned  # jobs given back during the claim may be invisible to it
-        permit = await self._ask(limit)
+        wakes = self._state.wakes
+        returned = self._state.returned  # jobs given back during the claim may be invisible to it
+        permit = await self._admission.ask(limit)
         found = False
         self._claim_sent = isinstance(permit, Permit)
         if isinstance(permit, Permit):
             found = await self._claim_in_turn(permit) or (
-                self._changes.wakes == wakes and await self._claim_suspect(permit)
+                self._state.wakes == wakes and await self._claim_suspect(permit)
             )
         elif permit.pause is not None:
-            await self._changes.until(lambda: self._duty.is_stopping or self._is_spent, permit.pause)
+            await self._state.until(lambda: self._state.is_stopping or self._limits.is_spent, permit.pause)
             found = True  # the pause is over: ask again at once
-        return found or self._changes.wakes != wakes or self._load.returned != returned
-
-    async def _ask(self, limit: int) -> Permit | Pause:
-        return await self._admission.ask(free=self._load.free, running=self._slots.running, limit=limit)
+        return found or self._state.wakes != wakes or self._state.returned != returned
 
     async def _claim_in_turn(self, permit: Permit) -> bool:
         """Ordinary jobs: those of the tasks whose turn it is, or else of all."""
-        tasks = self._duty.tasks
+        tasks = self._state.tasks
         if self._fairness is None:
             return bool(await self._claim_ordinary(permit, tasks))
         turn = self._fairness.next(tasks)
@@ -127,12 +134,12 @@ class Claimer:
             self._fairness.restart()
             turn = tasks
             claimed = await self._claim_ordinary(permit, turn)
-        full = len(claimed) == permit.limit or self._claims.rations
+        full = len(claimed) == permit.limit or self._claims.are_rationed
         self._fairness.served(claimed, full=full, round_open=turn is not tasks)
         return bool(claimed)
 
-    async def _claim_ordinary(self, permit: Permit, tasks: tuple[str, ...] | None) -> list[Held]:
-        claimed = await self._claims.claim(permit, tasks, limit=permit.limit)
+    async def _claim_ordinary(self, permit: Permit, tasks: Tasks) -> list[Held]:
+        claimed = await self._claims.claim(permit, tasks)
         self._suspects.others_claimed()
         self._found_jobs = bool(claimed)
         if claimed:
@@ -144,7 +151,7 @@ class Claimer:
 
     def _start(self, claimed: Sequence[Held], *, first: bool = False) -> None:
         """Queue them for a slot, unless the worker stops: then it returns them as they are."""
-        if not self._duty.is_stopping:
+        if not self._state.is_stopping:
             self._slots.add(claimed, first=first)
 
     # -- suspects --------------------------------------------------------------------------------
@@ -152,8 +159,8 @@ class Claimer:
     @property
     def _suspect_is_next(self) -> bool:
         """It is time to claim a suspect before anything else, and there is a slot for it."""
-        load = self._load
-        if self._duty.is_quiet or self._is_spent or load.is_out_of_threads or not load.free:
+        limits, state = self._limits, self._state
+        if state.is_quiet or limits.is_spent or limits.is_out_of_threads or not state.free:
             return False
         return self._suspect_wait <= 0
 
@@ -164,7 +171,7 @@ class Claimer:
 
     async def _suspect_first(self) -> None:
         """Offer a free slot to suspects first."""
-        permit = await self._ask(1)
+        permit = await self._admission.ask(1)
         if isinstance(permit, Permit):
             await self._claim_suspect(permit)
         else:
@@ -174,9 +181,9 @@ class Claimer:
     async def _claim_suspect(self, permit: Permit) -> bool:
         """Claim one suspect, and start it in a free slot."""
         suspects = self._suspects
-        if suspects.is_held or not self._load.free:
+        if suspects.is_held or not self._state.free:
             return False
-        claimed = await self._claims.claim(permit, self._duty.tasks, limit=1, suspects=True)
+        claimed = await self._claims.claim(permit, self._state.tasks, suspects=True)
         suspects.claimed(claimed)
         for held in claimed:
             self._claim_size.measure(claimed)
@@ -185,6 +192,26 @@ class Claimer:
             self._start([held], first=True)
         return bool(claimed)
 
+    # -- along with a settlement -----------------------------------------------------------------
+
+    def limit_along(self, tasks: Tasks) -> int:
+        """How many jobs of these tasks a settlement may claim now: as many as the claimer would, in this order."""
+        return self._claim_size.limit(promised=True) - self._claims.asking if self._consents(tasks) else 0
+
+    def start_along(self, claimed: Sequence[Held], tasks: Tasks) -> bool:
+        """Start what a settlement has claimed. False: nothing is claimed any more."""
+        if not self._consents(tasks) or len(claimed) > self._limits.jobs_left:
+            return False
+        self._claim_size.measure(claimed)
+        self._slots.add(claimed)
+        return True
+
+    def _consents(self, tasks: Tasks) -> bool:
+        """The next claim would be one of these tasks, and might be sent now."""
+        if self._state.is_ending or self._state.tasks != tasks or self._is_full:
+            return False
+        return not (self._claims.last_failed or self._slots.on_hold)
+
     # -- wait ------------------------------------------------------------------------------------
 
     async def _sleep(self, *, was_idle: bool) -> bool:
@@ -192,33 +219,230 @@ class Claimer:
 
         ``was_idle``: nothing ran when the claim began. Otherwise it may not have seen what the end of a job enqueued.
         """
-        wakes = self._changes.wakes
+        wakes = self._state.wakes
         due = await self._claims.next_due()
         leaves_due = due is not None and due <= 0
         if not leaves_due or wakes != self._wakes:
             self._rechecks, self._wakes = 0, wakes
         if leaves_due and self._claim_sent and self._rechecks < len(RECHECK_DELAYS_SECONDS):
-            await self._changes.until(lambda: self._is_woken(wakes), RECHECK_DELAYS_SECONDS[self._rechecks])
+            await self._state.until(lambda: self._is_woken(wakes), RECHECK_DELAYS_SECONDS[self._rechecks])
             self._rechecks += 1
-        elif self._once and was_idle and self._load.is_idle:
+        elif self._once and was_idle and self._state.is_idle:
             return False
         else:
             seconds = self._claims.poll_interval(leaves_due=leaves_due)
             if due is not None and due > 0:
                 seconds = min(seconds, due + 0.001)
-            await self._changes.until(lambda: self._is_woken(wakes) or self._is_done, seconds)
+            await self._state.until(lambda: self._is_woken(wakes) or self._is_done, seconds)
         return True
 
     def _is_woken(self, wakes: int) -> bool:
-        return self._changes.wakes != wakes or self._is_spent or self._duty.is_stopping
+        return self._state.wakes != wakes or self._limits.is_spent or self._state.is_stopping
 
     @property
     def _is_done(self) -> bool:
         """With ``once``, before the end the store is asked once more."""
-        return self._once and self._load.is_idle
+        return self._once and self._state.is_idle
 
     async def _wait(self, seen: int) -> None:
         """Until something changes. From the time when suspects are due, no slot that falls free is filled before."""
-        wait = NEVER if self._slots.on_hold or self._duty.is_quiet else self._suspect_wait
-        if not await self._changes.since(seen, wait):
+        wait = NEVER if self._slots.on_hold or self._state.is_quiet else self._suspect_wait
+        if not await self._state.since(seen, wait):
             self._slots.hold()
+
+
+class ClaimSize:
+    """How many jobs to claim: the free slots, and a little ahead in proportion to how fast jobs end.
+
+    A slow handler hoards nothing, and a fast one never waits for a round trip.
+    """
+
+    def __init__(
+        self, slots: Slots, settler: Settler, hooks: Hooks, limits: Limits, state: WorkerState, *, one_by_one: bool
+    ) -> None:
+        """``one_by_one``: the application counts each record before the next claim."""
+        self._slots = slots
+        self._settler = settler
+        self._hooks = hooks
+        self._limits = limits
+        self._state = state
+        self._one_by_one = one_by_one
+        self._rate = 0.0
+        self._ended = 0
+        self._worked = 0.0
+        self._measured_at = state.clock.monotonic()
+
+    def limit(self, *, promised: bool = False) -> int:
+        """How many to claim now. ``promised``: those too that settlements under way may claim (Successors)."""
+        limit = int(min(self._one() if self._one_by_one else self._many(), self._limits.jobs_left))
+        if self._hooks.holds_slots and limit < self._settler.underway:
+            return 0  # more slots are about to fall free than are free: one claim for all of them
+        return limit if promised else max(limit - self._settler.promised, 0)
+
+    def _one(self) -> int:
+        """When the last record has run to its first wait, and its pre_handle has returned: so it has been counted."""
+        return 0 if self._state.ready or self._hooks.preparing else self._state.free
+
+    def _many(self) -> int:
+        ahead = 0
+        if not self._hooks.holds_slots:
+            ahead = min(self._state.options.look_ahead, int(self._current_rate() * LOOK_AHEAD_SECONDS))
+        waiting = len(self._state.ready)
+        self._slots.refill_at(ahead // 2)
+        return 0 if waiting > ahead // 2 else max(self._state.free + ahead - waiting, 0)
+
+    def measure(self, claimed: Sequence[Held]) -> None:
+        """Jobs per second since the last claim that brought some, half old and half new.
+
+        Of two ways to count, the slower: by the clock (handlers may share one processor), and by how long handlers
+        took (many slow ones that end at one moment are no sign of haste). Beside a job under which a worker died few
+        are claimed.
+        """
+        now = self._state.clock.monotonic()
+        done = self._state.ended - self._ended
+        passed = max(now - self._measured_at, 0.001)
+        if done or passed > 1.0:
+            worked = max((self._state.worked - self._worked) / self._state.options.concurrency, 0.000001)
+            self._rate = (self._rate + min(done / passed, done / worked)) / 2
+            self._measured_at = now
+            self._ended = self._state.ended
+            self._worked = self._state.worked
+        if any(held.claim.resets for held in claimed):
+            self._rate = 0.0
+
+    def _current_rate(self) -> float:
+        """The rate, unless it has fallen since it was measured: what was given back is not to be claimed at once."""
+        passed = self._state.clock.monotonic() - self._measured_at
+        return self._rate if passed <= 1.0 else min(self._rate, (self._state.ended - self._ended) / passed)
+
+
+class Fairness:
+    """Tasks take turns, so that none waits behind the flood of another.
+
+    Jobs are claimed in the order (priority, run_at, id), whatever their tasks: a hundred thousand of one task, all due
+    earlier, keep every other task waiting. A fair worker claims jobs of the tasks that it has not served in this round;
+    when they have none, of all tasks, and a new round begins. Within one task the order stays; an idle worker claims
+    once.
+    """
+
+    def __init__(self, tasks: Tasks) -> None:
+        """Raises ConfigurationError for a worker without a list of tasks: it could name none next."""
+        if tasks is None:
+            raise ConfigurationError("fair: tasks that have no names cannot take turns; give tasks")
+        self._served: set[str] = set()
+        """In this round."""
+
+    def next(self, tasks: Tasks) -> Tasks:
+        """Of which of these to claim. ``tasks`` itself where none is passed over."""
+        if not self._served or tasks is None:
+            return tasks
+        unserved = tuple(task for task in tasks if task not in self._served)
+        if unserved:
+            return unserved
+        self._served.clear()
+        return tasks
+
+    def served(self, claimed: Sequence[Held], *, full: bool, round_open: bool) -> None:
+        """A claim brought these. ``full``: there may be more; ``round_open``: it passed some tasks over."""
+        if full or round_open:
+            self._served.update(held.claim.task for held in claimed)
+        else:
+            self._served.clear()  # everything that was due is here: no task waits behind another
+
+    def restart(self) -> None:
+        """The tasks whose turn it was have no jobs."""
+        self._served.clear()
+
+
+class Successors:
+    """Settling claims: along with the end of a serial key's job its next one, in one transaction of the store.
+
+    The jobs of a serial key follow each other one commit apart, instead of a settlement, a wake-up and a claim.
+    Otherwise it is a claim like others: under a token made before the call, which is abandoned when the reply is lost,
+    and only of what the claimer would claim too. What it would not claim any more when the reply comes goes back.
+
+    In a row at most so many jobs, or so many seconds: then a claim has its turn, which takes what comes first in the
+    order of all.
+    """
+
+    def __init__(
+        self,
+        settle_and_claim: SettleAndClaim,
+        claimer: Claimer,
+        claims: Claims,
+        leases: Leases,
+        heartbeater: Heartbeater,
+        state: WorkerState,
+    ) -> None:
+        self._settle_and_claim = settle_and_claim
+        self._claimer = claimer
+        self._claims = claims
+        self._leases = leases
+        self._heartbeater = heartbeater
+        self._state = state
+        flags = state.options.forbidden_flags
+        self._flags = () if callable(flags) else flags
+        self._claims_seen = 0
+        """How many claims had been answered when the row of jobs began."""
+        self._began = 0.0
+        self._row = 0
+        """Jobs claimed in a row without a claim in between."""
+
+    def request(self, entries: Entries, queued: int) -> ClaimRequest | None:
+        """What may be claimed along with these settlements, of which so many are of serial keys; ``None``: nothing."""
+        if len(entries) > MAX_CHAINED or any(settlement is not COMPLETED for _, settlement in entries):
+            return None
+        state = self._state
+        limit = min(queued, self._claimer.limit_along(state.tasks), self._left_in_row())
+        if limit < 1:
+            return None
+        return ClaimRequest(
+            worker=state.worker,
+            token=str(uuid.uuid4()),
+            limit=limit,
+            lease=state.options.lease,
+            tasks=state.tasks,
+            forbidden_flags=self._flags,
+        )
+
+    async def settle(self, entries: Entries, request: ClaimRequest, call: Call) -> tuple[Sequence[Reply], set[str]]:
+        """The replies, and the serial keys that go on. Raises StoreError; then the request is to be abandoned."""
+        state, events = self._state, self._state.events
+        if events.wants(Claiming):
+            events.emit(Claiming(state.worker, request.limit))
+        sent = state.clock.monotonic()  # a lease may begin at any moment from here on
+        try:
+            with call:
+                replies, claims = await self._settle_and_claim(entries, request)
+        except asyncio.CancelledError:
+            self._heartbeater.abandon(request.token)
+            raise
+        if events.wants(Claimed):
+            events.emit(Claimed(state.worker, len(claims), call.seconds))
+        if claims:
+            self._take(claims, request, sent)
+        return replies, {claim.serial for claim in claims if claim.serial is not None}
+
+    def abandon(self, request: ClaimRequest) -> asyncio.Event:
+        """The reply was lost. The event: what it may have claimed is given back, or locked, and it claims no more."""
+        is_dead = asyncio.Event()
+        self._heartbeater.abandon_now(request.token, is_dead.set)
+        self._state.clock.call_later(request.lease, is_dead.set)  # if the store is away: its lease is over then
+        return is_dead
+
+    def _take(self, claims: Sequence[Claim[Any]], request: ClaimRequest, sent: float) -> None:
+        held = self._leases.take(claims, sent=sent, since=self._state.clock.monotonic())
+        if self._claimer.start_along(held, request.tasks):
+            self._row += len(held)
+        else:
+            self._leases.drop(held)
+            self._heartbeater.give_back(held, "claimed with a settlement, and the worker claims nothing now")
+            self._heartbeater.hurry()
+
+    def _left_in_row(self) -> int:
+        now = self._state.clock.monotonic()
+        if self._claims.ordinary != self._claims_seen or self._row == 0:
+            self._claims_seen = self._claims.ordinary
+            self._began = now
+            self._row = 0
+        return MAX_JOBS_IN_ROW - self._row if now - self._began <= MAX_ROW_SECONDS else 0

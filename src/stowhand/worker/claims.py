@@ -1,7 +1,8 @@
-"""The calls by which a worker claims, and what it learns from their answers and from their failures.
+"""How the store is asked for work: by claims, and by a call that waits until there may be some.
 
-The reply to a call that failed is lost: its token is abandoned, so that what it may have claimed goes back. After an
-outage the worker waits for a beat before it claims again, for its leases may be lost too.
+The reply to a claim that failed is lost: its token is abandoned, so that what it may have claimed goes back. After an
+outage the worker waits for a beat before it claims again, for its leases may be lost too. Wake-ups are hints: losing
+them all costs a poll interval, or for a cancellation a heartbeat interval.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE
 from stowhand.protocols.store import ClaimRequest, Store
 from stowhand.worker.admission import Permit
-from stowhand.worker.basis import Basis
 from stowhand.worker.heartbeater import Heartbeater
+from stowhand.worker.host import Call
 from stowhand.worker.leases import Held, Leases
-from stowhand.worker.liveness import Call
-from stowhand.worker.load import Load
+from stowhand.worker.state import WorkerState
 
 SCHEMA_PATIENCE = 6
 """Claims in a row, over some seconds, that may find no schema."""
@@ -33,24 +33,12 @@ BEAT_LOOK = 0.05
 class Claims:
     """Of one worker, one at a time."""
 
-    def __init__(
-        self,
-        store: Store[Any],
-        leases: Leases,
-        heartbeater: Heartbeater,
-        load: Load,
-        basis: Basis,
-    ) -> None:
+    def __init__(self, store: Store[Any], leases: Leases, heartbeater: Heartbeater, state: WorkerState) -> None:
         self._store = store
         self._leases = leases
         self._heartbeater = heartbeater
-        self._load = load
-        self._duty = basis.duty
-        self._changes = basis.changes
-        self._options = basis.options
-        self._events = basis.events
-        self._clock = basis.clock
-        self._worker = basis.worker
+        self._state = state
+        self._events = state.events
         self._failures = 0
         self._foresaw_at = float("-inf")
         """When a claim last asked for foreign leases."""
@@ -58,24 +46,18 @@ class Claims:
         """Of the last claim."""
         self.ordinary = 0
         """Claims so far that were answered, those of suspects apart."""
-        self.call = Call(basis.clock)
+        self.call = Call(state.clock)
 
-    async def claim(
-        self,
-        permit: Permit,
-        tasks: tuple[str, ...] | None,
-        *,
-        limit: int,
-        suspects: bool = False,
-    ) -> list[Held]:
-        """What one call brings, entered in ``Leases``: up to ``limit`` jobs of these tasks."""
-        if self._duty.is_over or self._duty.is_stopping:
+    async def claim(self, permit: Permit, tasks: tuple[str, ...] | None, *, suspects: bool = False) -> list[Held]:
+        """What one call brings, entered in ``Leases``: of these tasks as many jobs as permitted, or one suspect."""
+        state = self._state
+        if state.is_ending:
             return []
         request = ClaimRequest(
-            worker=self._worker,
+            worker=state.worker,
             token=str(uuid.uuid4()),
-            limit=limit,
-            lease=self._options.lease,
+            limit=1 if suspects else permit.limit,
+            lease=state.options.lease,
             tasks=tasks,
             forbidden_flags=permit.flags,
             suspects=suspects,
@@ -83,9 +65,9 @@ class Claims:
             ours=None if suspects else self._own_leases(),
         )
         if self._events.wants(Claiming):
-            self._events.emit(Claiming(self._worker, limit))
-        sent = self._clock.monotonic()
-        self._limit = limit
+            self._events.emit(Claiming(state.worker, request.limit))
+        sent = state.clock.monotonic()
+        self._limit = request.limit
         try:
             with self.call:
                 claims = await self._store.claim(request)
@@ -97,11 +79,11 @@ class Claims:
             return []
         self.ordinary += not suspects
         if self._events.wants(Claimed):
-            self._events.emit(Claimed(self._worker, len(claims), self.call.seconds))
+            self._events.emit(Claimed(state.worker, len(claims), self.call.seconds))
         if self._failures:
-            self._events.emit(StoreRecovered(self._worker, "claim", self._failures))
+            self._events.emit(StoreRecovered(state.worker, "claim", self._failures))
             self._failures = 0
-        since = self._clock.monotonic()
+        since = state.clock.monotonic()
         return self._leases.take(claims, sent=sent, since=since, suspects=suspects) if claims else []
 
     def give_back_ahead(self, suspect: Held) -> None:
@@ -115,19 +97,19 @@ class Claims:
         return 0 if self.call.since is None else self._limit
 
     @property
-    def fails(self) -> bool:
-        """The last claim did; the next one waits for a beat."""
+    def last_failed(self) -> bool:
+        """The next one waits for a beat."""
         return self._failures > 0
 
     @property
-    def rations(self) -> bool:
+    def are_rationed(self) -> bool:
         """The store may give fewer than were asked for although there are more."""
         return self._store.capabilities.rations
 
     async def next_due(self) -> float | None:
         """Seconds until a job is due: 0 if one is due but was not claimed; ``None`` if none is known."""
         try:
-            due = await self._store.next_due(self._duty.tasks)
+            due = await self._store.next_due(self._state.tasks)
         except StoreError:
             return None  # the next claim will report what is wrong
         if (seen := self._store.foreign()) is not None:
@@ -137,11 +119,11 @@ class Claims:
     def poll_interval(self, *, leaves_due: bool) -> float:
         """Seconds until the next poll. It is not stretched while a due job cannot be claimed: nothing notifies of its
         release."""
-        return self._options.poll(is_listening=self._store.is_listening and not leaves_due)
+        return self._state.options.poll(is_listening=self._store.is_listening and not leaves_due)
 
     def _own_leases(self) -> tuple[Lease, ...] | None:
         """``None``: this claim need not report foreign leases, a recent one did."""
-        now = self._clock.monotonic()
+        now = self._state.clock.monotonic()
         if now - self._foresaw_at < FORESEE_EVERY:
             return None
         self._foresaw_at = now
@@ -149,19 +131,67 @@ class Claims:
 
     async def _recover(self, error: StoreError) -> None:
         """Wait, and beat: then the store is asked again. Raises the error where that is no use."""
+        state = self._state
         self._failures += 1
         if isinstance(error, SchemaError) and self._failures > SCHEMA_PATIENCE:
             raise error  # the schema was removed: a worker that starts anew installs one, or says why it cannot
-        if self._options.once and self._failures > ONCE_PATIENCE and not self._load.is_at_work:
+        if state.options.once and self._failures > ONCE_PATIENCE and not state.is_at_work:
             raise error  # a run that is to end by itself does not wait for the end of an outage
         pause = OUTAGE(self._failures)
-        self._events.emit(StoreTrouble(self._worker, "claim", str(error), pause))
+        self._events.emit(StoreTrouble(state.worker, "claim", str(error), pause))
         beats = self._heartbeater.beats
         self._heartbeater.beat_soon()
-        await self._changes.until(self._is_over, pause)
-        while len(self._leases) and self._heartbeater.beats == beats and not self._is_over():
-            await self._changes.until(self._is_over, BEAT_LOOK)
-        self._changes.wake()
+        await state.until(lambda: state.is_ending, pause)
+        while len(self._leases) and self._heartbeater.beats == beats and not state.is_ending:
+            await state.until(lambda: state.is_ending, BEAT_LOOK)
+        state.wake()
 
-    def _is_over(self) -> bool:
-        return self._duty.is_over or self._duty.is_stopping
+
+class Wakeups:
+    """Wakes the claimer when the store has work, and the heartbeater, for a running job may have been canceled.
+
+    One waiting call at a time, for as long as the worker lives.
+    """
+
+    def __init__(self, store: Store[Any], heartbeater: Heartbeater, state: WorkerState) -> None:
+        self._store = store
+        self._heartbeater = heartbeater
+        self._state = state
+        self._polls = store.terms is not None and store.terms.polls
+        self._failures = 0
+        self.call = Call(state.clock)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                with self.call:
+                    woken = await self._store.wait(self._state.options.poll(is_listening=self._store.is_listening))
+            except StoreError as error:
+                await self._pause(error)
+                continue
+            if not self._polls:
+                self._check_listening()
+            if woken:
+                self._state.wake()
+                self._heartbeater.find_canceled_soon()
+                await asyncio.sleep(0)  # the claim is sent first, and the next wait begins while it is on its way
+
+    def _check_listening(self) -> None:
+        """A store that hears no wake-ups (no LISTEN in a pooler, a wrong address) is polled; this is reported once."""
+        state = self._state
+        if self._store.is_listening:
+            if self._failures:
+                state.events.emit(StoreRecovered(state.worker, "listen", self._failures))
+            self._failures = 0
+        elif self._failures == 0:
+            self._failures = 1
+            poll = state.options.poll(is_listening=False)
+            state.events.emit(StoreTrouble(state.worker, "listen", "no wake-ups are heard: polling instead", poll))
+
+    async def _pause(self, error: StoreError) -> None:
+        self._failures += 1
+        pause = OUTAGE(self._failures)
+        if self._failures == 1:
+            self._state.events.emit(StoreTrouble(self._state.worker, "listen", str(error), pause))
+        await self._state.clock.sleep(pause)

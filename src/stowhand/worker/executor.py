@@ -18,15 +18,14 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt_logger import AttemptLogger
 from stowhand.protocols.handler import Attempt, Stop, Transaction, control_of, known_control_of
-from stowhand.protocols.isolation import Isolate
 from stowhand.protocols.store import Claim
-from stowhand.worker.abandoned_threads import AbandonedThreads
-from stowhand.worker.basis import Basis
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
 from stowhand.worker.judge import End, Judge
 from stowhand.worker.leases import Held, Leases
-from stowhand.worker.settler import Ended, Settler
+from stowhand.worker.limits import Limits
+from stowhand.worker.settler import PendingSettlement, Settler
+from stowhand.worker.state import WorkerState
 
 
 class Executor:
@@ -39,28 +38,23 @@ class Executor:
         leases: Leases,
         settler: Settler,
         heartbeater: Heartbeater,
-        abandoned: AbandonedThreads,
-        isolate: Isolate | None,
-        basis: Basis,
+        limits: Limits,
+        state: WorkerState,
     ) -> None:
         self._hooks = hooks
         self._judge = judge
         self._leases = leases
         self._settler = settler
         self._heartbeater = heartbeater
-        self._abandoned = abandoned
-        self._supervisor = basis.supervisor
-        self._changes = basis.changes
-        self._isolate = None if isolate is None else hooks.isolated(isolate)
-        self._on_enqueue = hooks.on_enqueue
-        self._events = basis.events
-        self._heard = basis.events.heard
-        self._clock = basis.clock
-        self._worker = basis.worker
+        self._limits = limits
+        self._state = state
+        self._supervisor = state.supervisor
+        self._events = state.events
+        self._heard = state.events.heard
+        self._clock = state.clock
+        self._worker = state.worker
         self._new_logger = self._logger
         self._report = None if heartbeater.progress is None else heartbeater.progress.note
-        self.occupying: set[Attempt[Any]] = set()
-        """They have ended, and still hold their slots: for the store's answer, and for post_handle."""
         self.unfinished: list[Lease] = []
         """Leases of handlers that could not be ended. To be released only as the last write."""
 
@@ -68,13 +62,13 @@ class Executor:
         """A slot has taken the job. The handler and all that is around it, not begun yet."""
         claim = held.claim
         attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger, self._report)
-        if self._on_enqueue is not None:
-            control_of(attempt).on_enqueue = self._on_enqueue
+        if self._hooks.on_enqueue is not None:
+            control_of(attempt).on_enqueue = self._hooks.on_enqueue
         if JobStarted in self._heard:
             waited = _waited(claim.record)
             self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))
-        if held.suspect and self._isolate is not None:
-            return self._isolate(attempt)
+        if held.suspect and self._hooks.isolated is not None:
+            return self._hooks.isolated(attempt)
         return self._hooks.handle(attempt, claim.record)
 
     def waits(self, held: Held) -> None:
@@ -106,20 +100,20 @@ class Executor:
         if control is not None:
             control.ended = True
             if control.abandoned_thread is not None:
-                self._abandoned.add(held, control.abandoned_thread)
+                self._limits.add_thread(held, control.abandoned_thread)
             transaction = control.transaction
             if control.hooked is not None or transaction is not None:
-                self.occupying.add(attempt)
+                self._state.occupying.add(attempt)
         if held.stop_reason is Stop.LOST:
             end = Stop.LOST  # even if it ended well all the same
         if isinstance(end, Stop):
             self._leave_unrecorded(held, attempt, end)
         else:
-            on_answered = self._answered if control is not None and attempt in self.occupying else None
-            self._settler.add(Ended(held, self._judge.settle(attempt, end), on_answered))
+            on_answered = self._answered if control is not None and attempt in self._state.occupying else None
+            self._settler.add(PendingSettlement(held, self._judge.settle(attempt, end), on_answered))
         if held.suspect:
-            self._changes.wake()  # the claimer may claim again
-        self._changes.recount()
+            self._state.wake()  # the claimer may claim again
+        self._state.recount()
 
     def _leave_unrecorded(self, held: Held, attempt: Attempt[Any], why: Stop) -> None:
         """Undo its transaction first, if it has one: a record that goes back must be as it was after its claim."""
@@ -173,10 +167,10 @@ class Executor:
             self._vacate(attempt)
 
     def _vacate(self, attempt: Attempt[Any]) -> None:
-        if attempt in self.occupying:
-            self.occupying.discard(attempt)
-            self._changes.look_again()
-            self._changes.recount()
+        if attempt in self._state.occupying:
+            self._state.occupying.discard(attempt)
+            self._state.look_again()
+            self._state.recount()
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
         if self._events.wants(JobSaid):

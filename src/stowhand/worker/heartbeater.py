@@ -4,8 +4,8 @@
     return    give back what was claimed ahead and has not started, and what stopped unfinished
     cancel    after a wake-up, learn which running jobs were asked to cancel
     sweep     reset the jobs of dead workers
-    count     write down, for people, what has ended (throughput_writer.py)
-    register  write down, for people, that this worker exists
+    count     write down, for people, what has ended (throughput.py)
+    report    write down, for people, that this worker exists, and how far its handlers are (reports.py)
 
 A failed call is tried again at the next tick; it cancels nothing. How long a lease is safe is its local deadline, which
 the worker's loop watches (``Worker._guard``).
@@ -25,14 +25,12 @@ from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.progress import ProgressKeeper
 from stowhand.protocols.store import CancellationFinder, Foreign, Heartbeats
-from stowhand.worker.abandoned_threads import AbandonedThreads
-from stowhand.worker.basis import Basis
 from stowhand.worker.leases import Held, Leases, Phase, leases_of
-from stowhand.worker.minute_book import MinuteBook
-from stowhand.worker.progress import ProgressBoard
-from stowhand.worker.registration import RETRY_AFTER, Registration
+from stowhand.worker.limits import Limits
+from stowhand.worker.reports import RETRY_AFTER, ProgressBoard, Registration
+from stowhand.worker.state import WorkerState
 from stowhand.worker.sweeper import Sweeper
-from stowhand.worker.throughput_writer import ThroughputWriter
+from stowhand.worker.throughput import ThroughputCounter, ThroughputWriter
 from stowhand.worker.watchdog import LoopWatchdog
 
 AHEAD_AT_MOST = 1.0
@@ -60,26 +58,25 @@ class Heartbeater:
         heartbeats: Heartbeats,
         leases: Leases,
         watchdog: LoopWatchdog,
-        book: MinuteBook,
-        abandoned: AbandonedThreads,
-        basis: Basis,
+        counter: ThroughputCounter,
+        limits: Limits,
+        state: WorkerState,
     ) -> None:
         self._heartbeats = heartbeats
         self._leases = leases
         self._watchdog = watchdog
-        self._registration = Registration(heartbeats, watchdog, abandoned, basis)
-        self._throughput = ThroughputWriter(basis.worker, book, basis.events)
-        self._duty = basis.duty
-        self._changes = basis.changes
-        self._supervisor = basis.supervisor
-        self._options = basis.options
-        self._events = basis.events
-        self._clock = basis.clock
-        self._worker = basis.worker
-        self._sweeper = _sweeper_of(heartbeats, book, basis)
-        self._write_check = WriteCheck(heartbeats, basis.clock)
-        lease = basis.options.lease
-        self.progress = ProgressBoard(heartbeats, lease) if isinstance(heartbeats, ProgressKeeper) else None
+        self._registration = Registration(heartbeats, watchdog, limits, state)
+        self._throughput = ThroughputWriter(state.worker, counter, state.events)
+        self._state = state
+        self._options = state.options
+        self._events = state.events
+        self._clock = state.clock
+        self._worker = state.worker
+        self._sweeper = _sweeper_of(heartbeats, counter, state)
+        self._write_check = WriteCheck(heartbeats, state.clock)
+        self.progress = (
+            ProgressBoard(heartbeats, state.options.lease) if isinstance(heartbeats, ProgressKeeper) else None
+        )
         """``None``: the store keeps none."""
         self._finder = heartbeats if isinstance(heartbeats, CancellationFinder) else None
         """``None``: cancellations are learned from beats alone."""
@@ -93,11 +90,9 @@ class Heartbeater:
         self._failures = 0
         self._refused_since: float | None = None
         self._beat_now = False
-        self.returned = 0
-        """How many leases were given back so far."""
         self.beats = 0
         """Good beats so far: after a store's restart the worker waits for one before it claims again."""
-        self.ticked = basis.clock.monotonic()
+        self.ticked = state.clock.monotonic()
         """When a tick last began or ended: older than two seconds only while a call to the store hangs."""
 
     # -- called by the worker's loop -------------------------------------------------------------
@@ -105,7 +100,7 @@ class Heartbeater:
     def start(self) -> None:
         """The thread; the caller's is the one that it watches."""
         self._watchdog.watch_this_thread()
-        ticks = (self._supervisor.watch_tick(tick) for tick in (self._watchdog.look, self.tick))
+        ticks = (self._state.supervisor.watch_tick(tick) for tick in (self._watchdog.look, self.tick))
         self._ticker = self._clock.ticker("stowhand heartbeat", *ticks, on_end=self._heartbeats.close)
 
     def hurry(self) -> None:
@@ -132,6 +127,7 @@ class Heartbeater:
         if held:
             with self._lock:
                 self._returns.append((leases_of(held), why))
+                self._count_errands()
 
     def abandon(self, token: str) -> None:
         """The reply to its claim was lost. In a long outage the oldest are forgotten: their leases have ended."""
@@ -139,6 +135,7 @@ class Heartbeater:
             self._lost_tokens.append(token)
             if len(self._lost_tokens) > TOKENS:
                 self._on_dead.pop(self._lost_tokens.pop(0), None)
+            self._count_errands()
 
     def abandon_now(self, token: str, on_dead: Callable[[], None]) -> None:
         """The same, at once. ``on_dead``: called on the worker's loop when the token can claim nothing more; not of one
@@ -152,6 +149,11 @@ class Heartbeater:
         """The child process that ran this job died."""
         with self._lock:
             self._crashed.append(lease)
+            self._count_errands()
+
+    def _count_errands(self) -> None:
+        """Under the lock."""
+        self._state.set_errands(len(self._returns) + len(self._lost_tokens) + len(self._crashed))
 
     def own_leases(self) -> tuple[Lease, ...]:
         """What this worker renews; every other lease is foreign to it. From any thread."""
@@ -189,11 +191,6 @@ class Heartbeater:
         """That has not been done yet."""
         return self._throughput.finishing or self._registration.removing
 
-    @property
-    def errands(self) -> int:
-        """How many calls besides beats are still to be made."""
-        return len(self._returns) + len(self._lost_tokens) + len(self._crashed)
-
     # -- the tick --------------------------------------------------------------------------------
 
     async def tick(self) -> float:
@@ -217,8 +214,8 @@ class Heartbeater:
             return self._failed(error, now)
         finally:
             self.ticked = self._clock.monotonic()
-            if self._duty.is_stopping:
-                self._changes.from_thread(self._changes.look_again)  # the stop waits for errands
+            if self._state.is_stopping:
+                self._state.from_thread(self._state.look_again)  # the stop waits for errands
         if self._failures and self._is_written:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
@@ -282,9 +279,9 @@ class Heartbeater:
         for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
             self._leases.kept_busy(held, sent + self._options.every_beat)
         for held in self._leases.find(pulse.lost):
-            self._changes.from_thread(self._leases.lose, held)
+            self._state.from_thread(self._leases.lose, held)
         for held in self._leases.find(pulse.canceled):
-            self._changes.from_thread(self._leases.cancel, held)
+            self._state.from_thread(self._leases.cancel, held)
 
     async def _find_canceled(self) -> None:
         if self._finder is None or not self._should_find_canceled:
@@ -300,7 +297,7 @@ class Heartbeater:
             raise
         for one in canceled:
             self._should_find_canceled |= one.phase is Phase.AHEAD  # it has no handler yet that could be stopped
-            self._changes.from_thread(self._leases.cancel, one)
+            self._state.from_thread(self._leases.cancel, one)
 
     def _worth_keeping(self, held: Held, now: float) -> bool:
         """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""
@@ -314,38 +311,41 @@ class Heartbeater:
             self._sweeper.report(await self._heartbeats.reset_lease(self._crashed[0]))
             with self._lock:
                 self._crashed.pop(0)
+                self._count_errands()
         for token in tuple(self._lost_tokens):
             is_done = await self._heartbeats.abandon(token)
             if (on_dead := self._on_dead.pop(token, None)) is not None:
-                self._changes.from_thread(on_dead)
+                self._state.from_thread(on_dead)
             if is_done:
                 with self._lock:  # it may have been forgotten meanwhile
                     self._lost_tokens = [one for one in self._lost_tokens if one != token]
+                    self._count_errands()
         for _ in range(len(self._returns)):
             leases, why = self._returns[0]
             busy = await self._heartbeats.release(leases)
             refused = {one.job_id for one in self._sweeper.refusals.report()}  # these come back when their leases end
-            self.returned += len(leases) - len(busy)  # before ``errands`` can be 0
+            self._state.add_returned(len(leases) - len(busy))  # before ``errands`` can be 0
             with self._lock:
                 self._returns.pop(0)
                 if busy:  # another transaction has them locked; dropped, they would count as if this worker had died
                     self._returns.append((list(busy), why))
+                self._count_errands()
             if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in refused):
                 self._events.emit(JobsReturned(self._worker, returned, why))
 
 
-def _sweeper_of(heartbeats: Heartbeats, book: MinuteBook, basis: Basis) -> Sweeper:
-    options = basis.options
+def _sweeper_of(heartbeats: Heartbeats, counter: ThroughputCounter, state: WorkerState) -> Sweeper:
+    options = state.options
     return Sweeper(
         heartbeats,
-        basis.events,
-        basis.clock,
-        name=basis.worker,
+        state.events,
+        state.clock,
+        name=state.worker,
         interval=options.sweep_interval,
         slack=slack(options.lease),
         memory=options.lease + options.every_beat + options.sweep_interval,
         lease=options.lease,
-        on_reset=book.count_resets,
+        on_reset=counter.count_resets,
     )
 
 

@@ -5,12 +5,14 @@
     pre_handle     before the handler
     post_handle    after every pre_handle, however the attempt ended, when the store has answered its settlement;
                    the attempt's slot becomes free after it
+    resources      what the handler's tasks ask for: opened before the first claim, and closed after the last job
 
 A handler without hooks, on a store that encloses nothing, is run bare: none of this costs it anything.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -23,27 +25,30 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import awaitable, describe, hopeless
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt, Handler, control_of
+from stowhand.protocols.handler import Attempt, Handler, Resources, control_of
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable, Isolate
 from stowhand.protocols.store import Store
-from stowhand.worker.basis import Basis
+from stowhand.worker.state import WorkerState
+from stowhand.worker.watchdog import LoopWatchdog
 
 Run = Callable[..., Coroutine[Any, Any, object]]
 Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
 SHUT = 1.0
 """Seconds until a record is claimed again whose attempt the store could not enclose."""
+MIN_CLOSE_SECONDS = 1.0
+"""Seconds that each resource has to close, however little of the grace is left."""
 
 
 class Hooks:
     """Of one handler, on one store."""
 
-    def __init__(self, handler: Handler, store: Store[Any], basis: Basis) -> None:
+    def __init__(self, handler: Handler, store: Store[Any], isolate: Isolate | None, state: WorkerState) -> None:
         self._handler = handler
-        self._changes = basis.changes
-        self._supervisor = basis.supervisor
-        self._events = basis.events
-        self._clock = basis.clock
-        self._worker = basis.worker
+        self._state = state
+        self._supervisor = state.supervisor
+        self._events = state.events
+        self._clock = state.clock
+        self._worker = state.worker
         self._around = None if store.enclosing is None else store.enclosing.around
         self._pre: Hook | None = getattr(handler, "pre_handle", None)
         self._post: Hook | None = getattr(handler, "post_handle", None)
@@ -53,11 +58,13 @@ class Hooks:
         wraps = self.holds_slots or self._retryable is not None or getattr(handler, "pre_claim", None) is not None
         is_async = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
         run: Run = self._handle
-        if is_async and not wraps and not basis.events.wants(HookRan):
+        if is_async and not wraps and not state.events.wants(HookRan):
             run = handler.handle if self._around is None else self._handle_prepared
         self._wraps = wraps
-        self.handle: Run = enclosed(run, basis.events, basis.worker)
+        self.handle: Run = enclosed(run, state.events, state.worker)
         """The handler and all that is around it."""
+        self.isolated = None if isolate is None else self._isolated(isolate)
+        """The same for a suspect, of which the handler runs in a child process; ``None``: there is none."""
         self.on_enqueue: Callable[[NewJob], NewJob] | None = getattr(handler, "on_enqueue", None)
         """What the jobs of ``enqueue_after`` go through."""
         self.has_post = self._post is not None
@@ -85,7 +92,7 @@ class Hooks:
             return _unreadable(record)
         return await self._enclose(attempt, record, None if self._around is None else self._around(attempt))
 
-    def isolated(self, isolate: Isolate) -> Run:
+    def _isolated(self, isolate: Isolate) -> Run:
         """``isolate`` for the handler, which runs in the child; its hooks count on what this process holds, and run
         here."""
 
@@ -109,8 +116,8 @@ class Hooks:
             if not is_prepared:
                 is_prepared = True
                 self.preparing -= 1
-                self._changes.look_again()
-                self._changes.recount()
+                self._state.look_again()
+                self._state.recount()
 
         try:
             if around is None:
@@ -191,3 +198,58 @@ async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[No
         attempt.logger.warning(f"not begun, and put back: {error}")
         return False
     return True
+
+
+def resources_of(handler: Handler, watchdog: LoopWatchdog, state: WorkerState) -> OpenResources | None:
+    """``None``: its tasks ask for nothing."""
+    resources: Resources | None = getattr(handler, "resources", None)
+    return None if resources is None else OpenResources(resources, watchdog, state)
+
+
+class OpenResources:
+    """Of one worker."""
+
+    def __init__(self, resources: Resources, watchdog: LoopWatchdog, state: WorkerState) -> None:
+        self._resources = resources
+        self._watchdog = watchdog
+        self.moved = float("-inf")
+        """When it was last seen at it, by the monotonic clock."""
+        self._state = state
+
+    async def open(self) -> None:
+        """Open them. A stop does not wait for it. Raises ResourceUnavailable."""
+        opening = asyncio.ensure_future(self._resources.open(self._state.options.tasks, self._state.supervisor.report))
+        opening.add_done_callback(lambda _: self._state.look_again())
+        try:
+            while not (opening.done() or self._state.is_stopping):
+                # It may take minutes: the loop runs all the while, though heartbeats have not begun.
+                self._watchdog.alive()
+                self.moved = self._state.clock.monotonic()
+                await self._state.until(lambda: opening.done() or self._state.is_stopping, self._watchdog.interval)
+        finally:
+            if not opening.done():
+                opening.cancel()
+                await asyncio.wait((opening,))
+        if not opening.cancelled():
+            opening.result()
+
+    async def close(self) -> None:
+        """Close them, however often this is cancelled: it is bounded."""
+        closing = asyncio.ensure_future(self._resources.close(self._left))
+        canceled = None
+        while not closing.done():
+            try:
+                await asyncio.wait((closing,))
+            except asyncio.CancelledError as cancellation:
+                canceled = cancellation
+        for name, error in closing.result():
+            self._state.events.emit(HookFailed(self._state.worker, f"close of resource {name}", None, describe(error)))
+        if canceled is not None:
+            raise canceled
+
+    def _left(self) -> float:
+        """Of the grace: seconds."""
+        if self._state.at_once:
+            return MIN_CLOSE_SECONDS
+        began = self._state.stopped_at if self._state.is_stopping else self._state.clock.monotonic()
+        return max(began + self._state.options.grace - self._state.clock.monotonic(), MIN_CLOSE_SECONDS)

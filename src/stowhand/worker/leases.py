@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from stowhand.clock import Cancelable, Clock
+from stowhand.clock import Cancelable
 from stowhand.jobs.lease import Lease, Pair
 from stowhand.protocols.handler import Attempt, Stop, control_of
 from stowhand.protocols.store import Claim
-from stowhand.worker.changes import Changes
+from stowhand.worker.state import WorkerState
 
 
 class Phase(IntEnum):
@@ -96,13 +96,13 @@ class Executing:
 
 
 class Leases:
-    """All of them. ``lease`` is in seconds; a margin of each is kept back, for the time until a handler is stopped."""
+    """All of them. A margin of each is kept back, for the time until a handler is stopped."""
 
-    def __init__(self, lease: float, changes: Changes, clock: Clock) -> None:
-        self._lease = lease
-        self._changes = changes
-        self._clock = clock
-        self._margin = min(1.0, lease / 10)
+    def __init__(self, state: WorkerState) -> None:
+        self._state = state
+        self._clock = state.clock
+        self._lease = state.options.lease
+        self._margin = min(1.0, self._lease / 10)
         self._held: dict[Held, None] = {}
         """In the order of their claims. By themselves and not by their pairs: of those few replies are about any, and
         each job would pay for its pair."""
@@ -148,7 +148,7 @@ class Leases:
         handler is stopped. A job that has ended learns of it from its settlement. On the loop."""
         if held.phase is not Phase.ENDED:
             self.drop([held])
-            self._changes.look_again()  # it may be a suspect that keeps the claimer waiting
+            self._state.look_again()  # it may be a suspect that keeps the claimer waiting
         held.stop(Stop.LOST, self._clock.monotonic())
 
     def cancel(self, held: Held) -> None:

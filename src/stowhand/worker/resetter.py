@@ -20,7 +20,7 @@ from stowhand.protocols.offered import heartbeats_of
 from stowhand.protocols.option import Seconds, Switch, Text, read_fields
 from stowhand.protocols.options import check_made, one_line
 from stowhand.protocols.store import Store
-from stowhand.worker.default_log import log_by_default
+from stowhand.worker.host import log_by_default
 from stowhand.worker.sweeper import Sweeper
 
 STOP_PATIENCE = 5.0

@@ -16,22 +16,22 @@ from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.handler import Attempt, Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Recorded, Reply, Store, Verdict
-from stowhand.worker.basis import Basis
+from stowhand.worker.host import Call
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
-from stowhand.worker.liveness import Call
+from stowhand.worker.state import WorkerState
 
 if TYPE_CHECKING:
-    from stowhand.worker.successors import Successors
+    from stowhand.worker.claimer import Successors
 
 BATCH = 500
 _OK = COMPLETED.ended
 BUSY_PAUSE = 0.25
-FEW = 16
+MAX_CHAINED = 16
 """Settlements in one call beyond which claims are worth a call of their own."""
 
 
-class Ended:
+class PendingSettlement:
     """An ended attempt on its way to the store."""
 
     __slots__ = ("held", "on_answered", "refusals", "repeat", "settlement")
@@ -60,34 +60,34 @@ class Settler:
         store: Store[Any],
         leases: Leases,
         judge: Judge,
-        on_recorded: Callable[[Sequence[Ended]], None],
-        basis: Basis,
-        *,
-        chains: bool,
+        on_recorded: Callable[[Sequence[PendingSettlement]], None],
+        state: WorkerState,
     ) -> None:
-        """``on_recorded``: called with those that the store has recorded. ``chains``: a settlement may claim the next
-        job of its serial key (successors.py)."""
+        """``on_recorded``: called with those that the store has recorded."""
         self._store = store
         self._leases = leases
         self._judge = judge
         self._on_recorded = on_recorded
-        self.chains = chains
-        self._changes = basis.changes
-        self._supervisor = basis.supervisor
-        self._events = basis.events
-        self._clock = basis.clock
-        self._worker = basis.worker
-        self._pile: list[Ended] = []
-        self._in_flight: list[Ended] = []
-        self._apart: set[Ended] = set()
+        self._state = state
+        self._events = state.events
+        self._clock = state.clock
+        self._worker = state.worker
+        self._successors: Successors | None = None
+        """``None``: settlements claim nothing."""
+        self._pile: list[PendingSettlement] = []
+        self._in_flight: list[PendingSettlement] = []
+        self._apart: set[PendingSettlement] = set()
         """Locked by another transaction, or settled in the attempt's own: not on the pile, and not recorded."""
         self._arrived = asyncio.Event()
         self._failures = 0
-        self.settled = 0
-        self.call = Call(basis.clock)
+        self.call = Call(state.clock)
 
-    def add(self, ended: Ended) -> None:
-        """Put one on the pile."""
+    def add(self, ended: PendingSettlement) -> None:
+        """Have it recorded."""
+        self._state.add_unrecorded(1)
+        self._pile_up(ended)
+
+    def _pile_up(self, ended: PendingSettlement) -> None:
         attempt = ended.held.attempt
         control = None if attempt is None else known_control_of(attempt)
         if control is not None and control.transaction is not None:
@@ -97,7 +97,7 @@ class Settler:
             self._arrived.set()
         self._pile.append(ended)
 
-    def _settle_apart(self, ended: Ended, transaction: Transaction) -> None:
+    def _settle_apart(self, ended: PendingSettlement, transaction: Transaction) -> None:
         """Its settlement is written in the attempt's own transaction alone; in a task, for others need not wait."""
 
         async def settle() -> None:
@@ -109,10 +109,10 @@ class Settler:
                 reply = Verdict.UNKNOWN
             self._apart.discard(ended)
             self._answer([ended], [reply])
-            self._changes.look_again()
+            self._state.look_again()
 
         self._apart.add(ended)
-        self._supervisor.start(settle())
+        self._state.supervisor.start(settle())
 
     @property
     def underway(self) -> int:
@@ -122,17 +122,13 @@ class Settler:
     @property
     def promised(self) -> int:
         """How many jobs these may claim: slots that the claimer leaves to them."""
-        if self._failures:
+        if self._failures or self._successors is None:
             return 0
-        return sum(_queued(batch) for batch in (self._pile, self._in_flight) if len(batch) <= FEW)
+        return sum(_queued(batch) for batch in (self._pile, self._in_flight) if len(batch) <= MAX_CHAINED)
 
-    @property
-    def backlog(self) -> int:
-        """Ended and not yet recorded."""
-        return len(self._pile) + len(self._in_flight) + len(self._apart)
-
-    async def run(self, successors: Successors) -> None:
+    async def run(self, successors: Successors | None) -> None:
         """Settle until cancelled. It may be run again: a call whose reply was lost is then repeated."""
+        self._successors = successors
         try:
             while True:
                 await self._arrived.wait()
@@ -140,9 +136,9 @@ class Settler:
                 while self._pile:
                     self._in_flight = self._pile[:BATCH]
                     self._pile = self._pile[BATCH:]
-                    await self._record(self._in_flight, successors)
+                    await self._record(self._in_flight)
                     self._in_flight = []
-                self._changes.look_again()
+                self._state.look_again()
         except asyncio.CancelledError:
             for ended in self._in_flight:
                 ended.repeat = True
@@ -160,30 +156,32 @@ class Settler:
         self._in_flight = []
         self._pile = []
         self._apart.clear()
+        self._state.give_up_unrecorded()
         for ended in lost:
             claim = ended.held.claim
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended))
 
-    async def _record(self, batch: list[Ended], successors: Successors) -> None:
+    async def _record(self, batch: list[PendingSettlement]) -> None:
         """Until the store has answered: after a lost reply the call is repeated, which the fence makes harmless.
 
         What has piled up meanwhile joins the call: where one settlement is at fault, another that passes shows it.
         """
         pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
         repeat = any(ended.repeat for ended in batch)
-        queued = _queued(batch) if self.chains and not repeat else 0
-        request = successors.request(pairs, queued) if queued else None
+        successors = self._successors
+        queued = 0 if successors is None or repeat else _queued(batch)
+        request = successors.request(pairs, queued) if successors is not None and queued else None
         goes_on: Container[str | None] = ()
         while True:
             is_dead: asyncio.Event | None = None
             try:
-                if request is not None:
+                if successors is not None and request is not None:
                     replies, goes_on = await successors.settle(pairs, request, self.call)
                 else:
                     with self.call:
                         replies = await self._store.settle(pairs, repeat=repeat)
             except StoreError as error:
-                if request is not None:
+                if successors is not None and request is not None:
                     is_dead, request = successors.abandon(request), None
                 repeat = True
                 for ended in batch:
@@ -207,16 +205,18 @@ class Settler:
 
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
-        self._changes.look_again()  # slots that were left to settlements are the claimer's now
+        self._state.look_again()  # slots that were left to settlements are the claimer's now
         pause = OUTAGE(self._failures)
         self._events.emit(StoreTrouble(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
 
-    def _answer(self, batch: list[Ended], replies: Sequence[Reply], goes_on: Container[str | None] = ()) -> None:
+    def _answer(
+        self, batch: list[PendingSettlement], replies: Sequence[Reply], goes_on: Container[str | None] = ()
+    ) -> None:
         """``goes_on``: serial keys whose next job this worker holds already."""
         answered: list[Held] = []
-        busy: list[Ended] = []
-        recorded: list[Ended] = []
+        busy: list[PendingSettlement] = []
+        recorded: list[PendingSettlement] = []
         claimable = False
         report, report_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
         for ended, reply in zip(batch, replies, strict=True):
@@ -233,19 +233,19 @@ class Settler:
                 self._unsettled(ended, found)
                 continue
             ended.settlement = found.settlement
-            self.settled += 1
             recorded.append(ended)
             claimable = claimable or _makes_claimable(ended, goes_on)
             if report and (report_success or ended.settlement.ended is not _OK):
                 self._events.emit(self._job_ended(ended))
+        self._state.add_unrecorded(-len(answered))
         self._leases.drop(answered)
         self._on_recorded(recorded)
         if busy:
             self._retry_later(busy)
         if claimable:
-            self._changes.wake()
+            self._state.wake()
 
-    def _try_another(self, ended: Ended, why: str) -> bool:
+    def _try_another(self, ended: PendingSettlement, why: str) -> bool:
         """Put another settlement on the pile, which the store may accept. False: it has refused every one."""
         ended.refusals += 1
         attempt = ended.held.attempt
@@ -254,21 +254,21 @@ class Settler:
             return False
         ended.settlement = other
         ended.repeat = False
-        self.add(ended)
+        self._pile_up(ended)
         return True
 
-    def _retry_later(self, busy: list[Ended]) -> None:
+    def _retry_later(self, busy: list[PendingSettlement]) -> None:
         """Other transactions have these rows locked: try again, apart from the rest; their leases stay renewed."""
         self._apart.update(busy)
 
         def again() -> None:
             self._apart.difference_update(busy)
             for ended in busy:
-                self.add(ended)
+                self._pile_up(ended)
 
         self._clock.call_later(BUSY_PAUSE, again)
 
-    def _unsettled(self, ended: Ended, found: Recorded) -> None:
+    def _unsettled(self, ended: PendingSettlement, found: Recorded) -> None:
         claim = ended.held.claim
         if found.verdict is Verdict.UNWRITTEN:
             why = f"the store refuses every settlement of it, so its lease will expire ({found.why})"
@@ -279,7 +279,7 @@ class Settler:
             why = "its lease was given to another worker before the outcome could be recorded"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
 
-    def _job_ended(self, ended: Ended) -> JobEnded:
+    def _job_ended(self, ended: PendingSettlement) -> JobEnded:
         claim, settlement = ended.held.claim, ended.settlement
         return JobEnded(
             worker=self._worker,
@@ -293,12 +293,12 @@ class Settler:
         )
 
 
-def _queued(batch: Sequence[Ended]) -> int:
+def _queued(batch: Sequence[PendingSettlement]) -> int:
     """How many of them are of a serial key."""
     return sum(ended.held.claim.serial is not None for ended in batch)
 
 
-def _makes_claimable(ended: Ended, goes_on: Container[str | None]) -> bool:
+def _makes_claimable(ended: PendingSettlement, goes_on: Container[str | None]) -> bool:
     """Its serial key, the job itself, or jobs enqueued along with it."""
     settlement = ended.settlement
     if settlement is COMPLETED:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import types
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from typing import Any
@@ -18,10 +17,10 @@ from typing import Any
 from stowhand.errors import StowhandError
 from stowhand.jobs.outcomes import DONE, from_returned
 from stowhand.protocols.handler import Stop
-from stowhand.worker.basis import Basis
 from stowhand.worker.executor import Executor
 from stowhand.worker.judge import End
 from stowhand.worker.leases import Executing, Held, Leases
+from stowhand.worker.state import WorkerState
 
 YIELD_AFTER = 0.005
 """Seconds of jobs that never wait, after which the event loop gets a turn."""
@@ -48,7 +47,7 @@ class Slots:
         executor: Executor,
         leases: Leases,
         executing: Executing,
-        basis: Basis,
+        state: WorkerState,
         *,
         keeps_slot: bool = False,
     ) -> None:
@@ -57,10 +56,10 @@ class Slots:
         self._keeps_slot = keeps_slot
         self._leases = leases
         self._executing = executing
-        self._changes = basis.changes
-        self._supervisor = basis.supervisor
-        self._clock = basis.clock
-        self._slots = [Slot() for _ in range(basis.options.concurrency)]
+        self._state = state
+        self._supervisor = state.supervisor
+        self._clock = state.clock
+        self._slots = [Slot() for _ in range(state.options.concurrency)]
         self._idle: list[asyncio.Future[None]] = []
         self._unstarted = list(reversed(self._slots))
         """They get their tasks as they are first needed."""
@@ -71,17 +70,10 @@ class Slots:
         self._yielding = False
         self._last_waited = False
         """The last handler seen really waited: the next ones will need a slot each."""
-        self.ready: deque[Held] = deque()
-        """Claimed, not started, in claim order."""
+        self._ready = state.ready
         self.on_hold = False
         """A slot that falls free stays free, for the claimer to fill."""
         self._low_water = 0
-        self.running = 0
-        """Handlers at work."""
-        self.ended = 0
-        """Handlers that have ended so far."""
-        self.worked = 0.0
-        """Seconds that these took, all added up."""
 
     async def close(self) -> None:
         """After the supervisor: end every slot's task. A handler that ignores it is left behind: stopping is always
@@ -90,11 +82,6 @@ class Slots:
         for task, _ in tasks:
             task.cancel()
         await asyncio.gather(*(task for task, held in tasks if held is None), return_exceptions=True)
-
-    @property
-    def free(self) -> int:
-        """Slots in which no handler runs."""
-        return len(self._slots) - self.running
 
     def refill_at(self, low_water: int) -> None:
         """Signal a change when so few are ready."""
@@ -116,11 +103,11 @@ class Slots:
         ``first``: before everything else that is ready.
         """
         if first:
-            self.ready.extendleft(claimed)
+            self._ready.extendleft(claimed)
         else:
-            self.ready.extend(claimed)
+            self._ready.extend(claimed)
         if not self._yielding:
-            for _ in range(len(self.ready) if self._last_waited else 1):
+            for _ in range(len(self._ready) if self._last_waited else 1):
                 self._wake()
 
     def stop_all(self, why: Stop) -> None:
@@ -156,10 +143,10 @@ class Slots:
 
     async def _run(self, slot: Slot) -> None:
         while True:
-            while self.ready and not self.on_hold:
-                held = self.ready.popleft()
-                if len(self.ready) == self._low_water:
-                    self._changes.look_again()
+            while self._ready and not self.on_hold:
+                held = self._ready.popleft()
+                if len(self._ready) == self._low_water:
+                    self._state.look_again()
                     self._last_turn = LONG_AGO  # the claimer gets its turn now, so that the next jobs come in time
                 if self._leases.start(held):
                     rest = self._begin(slot, held)
@@ -178,7 +165,7 @@ class Slots:
                 return  # a handler swallowed the cancellation that was to end its slot, and has ended late
             sleeper = asyncio.get_running_loop().create_future()
             self._idle.append(sleeper)
-            self._changes.look_again()
+            self._state.look_again()
             await sleeper
             self._last_turn = self._clock.monotonic()
 
@@ -187,7 +174,7 @@ class Slots:
         held.task = slot.task
         slot.held = held
         slot.waited = False
-        self.running += 1
+        self._state.start_handler()
         end: End
         self._executing.held = held
         try:
@@ -240,11 +227,9 @@ class Slots:
         slot.held = None
         held.task = None
         self._last_waited = slot.waited
-        self.running -= 1
-        self.ended += 1
         self._last_end = self._clock.monotonic()
         held.seconds = self._last_end - held.attempt.started
-        self.worked += held.seconds
+        self._state.end_handler(held.seconds)
         if held.suspect and self._keeps_slot:
             self.hold()
 
@@ -260,7 +245,7 @@ class Slots:
         """Await the rest of the handler in the slot's task, under its own context, and note when it executes."""
         slot.waited = True
         self._last_waited = True
-        if self.ready:
+        if self._ready:
             self._wake()
         self._executor.waits(held)
         advance: Callable[[Any], Any]

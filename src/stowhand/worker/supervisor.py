@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
+from typing import TYPE_CHECKING
 
 from stowhand.clock import Tick
-from stowhand.worker.changes import Changes
-from stowhand.worker.flags import LAST_WORDS
 
+if TYPE_CHECKING:
+    from stowhand.worker.state import WorkerState
+
+LAST_WORDS = 1.0
+"""Seconds that code of the application has to end once it is cancelled; then it is left behind."""
 TICK_AGAIN = 1.0
 """Seconds until a tick is called again that has raised."""
 
@@ -18,9 +22,9 @@ class Supervisor:
     """Errors of the worker's own loops, threads and slots come here, and so do its side tasks: post_handle, and the
     ends of transactions."""
 
-    def __init__(self, changes: Changes, on_crash: Callable[[], None]) -> None:
+    def __init__(self, state: WorkerState, on_crash: Callable[[], None]) -> None:
         """``on_crash``: called at each error, which is a bug here or in a store: the worker is to stop."""
-        self._changes = changes
+        self._state = state
         self._on_crash = on_crash
         self._side_tasks: set[asyncio.Task[None]] = set()
         self.crash: BaseException | None = None
@@ -73,7 +77,7 @@ class Supervisor:
             try:
                 return await tick()
             except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
-                self._changes.from_thread(self.report, error)
+                self._state.from_thread(self.report, error)
                 return TICK_AGAIN
 
         return watched
@@ -104,4 +108,4 @@ class Supervisor:
             return
         if not task.cancelled() and (error := task.exception()) is not None:
             self.report(error)
-        self._changes.look_again()
+        self._state.look_again()

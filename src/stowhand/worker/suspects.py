@@ -12,24 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.worker.basis import Basis
-from stowhand.worker.changes import NEVER
 from stowhand.worker.leases import Held, Phase
-from stowhand.worker.slots import Slots
+from stowhand.worker.state import NEVER, WorkerState
 
 
 class Suspects:
     """Suspects of one worker. ``can_isolate``: there are child processes for them."""
 
-    def __init__(self, slots: Slots, basis: Basis, *, can_isolate: bool) -> None:
-        self._slots = slots
-        self._clock = basis.clock
-        self._every = basis.timings.suspects_every
-        self._takes_turns = not can_isolate or basis.options.concurrency == 1
+    def __init__(self, state: WorkerState, *, can_isolate: bool) -> None:
+        self._state = state
+        self._takes_turns = not can_isolate or state.options.concurrency == 1
         self.can_isolate = can_isolate
         self._held: Held | None = None
         """The last one."""
-        self._claimed_at = basis.clock.monotonic()
+        self._claimed_at = state.clock.monotonic()
         self.is_serving = False
         """The last claim brought one, so there may be more."""
         self._others_claimed = True
@@ -55,11 +51,15 @@ class Suspects:
         """Seconds until suspects are to be claimed although there is other work: from 0 on the next slot is for one."""
         if self.is_held or (self.is_serving and self._is_turn_of_others):
             return NEVER
-        return 0.0 if self.is_serving else self._claimed_at + self._every - self._clock.monotonic()
+        return (
+            0.0
+            if self.is_serving
+            else self._claimed_at + self._state.timings.suspects_every - self._state.clock.monotonic()
+        )
 
     def claimed(self, claimed: Sequence[Held]) -> None:
         """Note the answer to a claim of suspects, of one at most."""
-        self._claimed_at = self._clock.monotonic()
+        self._claimed_at = self._state.clock.monotonic()
         self.is_serving = bool(claimed)
         if claimed:
             self._held = claimed[0]
@@ -72,4 +72,4 @@ class Suspects:
     @property
     def _is_turn_of_others(self) -> bool:
         """Other jobs come between two suspects: until they have been claimed, and those that were have started."""
-        return self._takes_turns and not (self._others_claimed and not self._slots.ready)
+        return self._takes_turns and not (self._others_claimed and not self._state.ready)

@@ -13,9 +13,9 @@ from typing import Any
 from stowhand.events import LoopBlocked
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Claim
-from stowhand.worker.basis import Basis
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
+from stowhand.worker.state import WorkerState
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -27,22 +27,21 @@ class LoopWatchdog:
     """
 
     def __init__(
-        self, executing: Executing, judge: Judge, on_hang: Callable[[Lease | None], object], basis: Basis
+        self, executing: Executing, judge: Judge, on_hang: Callable[[Lease | None], object], state: WorkerState
     ) -> None:
         self._executing = executing
         self._judge = judge
         self._on_hang = on_hang
-        self._events = basis.events
-        self._clock = basis.clock
-        self._worker = basis.worker
-        self._options = basis.options
+        self._state = state
+        self._clock = state.clock
+        self._options = state.options
         self._thread = threading.get_ident()
         self.last_alive = self._clock.monotonic()
-        self.interval = min(basis.timings.blocked_after / 4, self._options.lease / 20)
+        self.interval = min(state.timings.blocked_after / 4, self._options.lease / 20)
         """Seconds between two calls of ``alive``."""
-        self._pause = min(basis.timings.blocked_after / 2, self._options.every_beat / 2)
+        self._pause = min(state.timings.blocked_after / 2, self._options.every_beat / 2)
         self._lag = 0.0
-        self._blocked_after = self._next_report = basis.timings.blocked_after
+        self._blocked_after = self._next_report = state.timings.blocked_after
         self._hang_reported = False
         self._doubted = False
         """The last look believed it blocked only if the next one does: the whole process may have stood still."""
@@ -96,9 +95,9 @@ class LoopWatchdog:
         if self.hangs:
             self._next_report = blocked * 2
         frame = frame_of(self._thread)
-        self._events.emit(
+        self._state.events.emit(
             LoopBlocked(
-                worker=self._worker,
+                worker=self._state.worker,
                 task=claim.task if claim is not None else None,
                 job_id=claim.lease.job_id if claim is not None else None,
                 seconds=blocked,

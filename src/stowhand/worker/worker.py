@@ -2,15 +2,15 @@
 
 A worker is a generic process configured with a Store (where jobs are kept) and a Handler (what to do with one):
 
-    wake     learn that there may be work (wakeups.py)
+    wake     learn that there may be work (claims.py)
     claim    at most the free slots, and a little ahead in proportion to the measured rate (claimer.py)
     run      the handler in a slot (slots.py, executor.py): what it returns or raises is an Outcome (jobs/outcomes.py)
     settle   judge the outcome (judge.py, jobs/lifecycle.py); record all that have piled up in one call (settler.py)
     beat     meanwhile, from another thread, renew the leases (heartbeater.py, leases.py)
     stop     claim nothing new; give running jobs their grace; return the rest without using an attempt; always bounded
 
-Its parts know each other by their constructors. What another part may wait for is signalled in changes.py, errors go to
-supervisor.py, and duty.py says what the worker is to do.
+Its parts know each other by their constructors. What all of them share is in state.py: what the worker is to do, what
+it has in hand, and the signal that one of them waits for. Errors go to supervisor.py.
 
 Everything here is free of policy: states are decided in jobs/lifecycle.py, delays in retry.py, storage in stores/, and
 what is printed in observe/.
@@ -36,33 +36,22 @@ from stowhand.protocols.options import WorkerOptions, check_made
 from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Store
 from stowhand.protocols.throughput import ThroughputKeeper
-from stowhand.worker.abandoned_threads import AbandonedThreads
 from stowhand.worker.admission import Admission
-from stowhand.worker.basis import Basis
-from stowhand.worker.changes import Changes
-from stowhand.worker.claim_size import ClaimSize
-from stowhand.worker.claimer import Claimer
-from stowhand.worker.claims import Claims
-from stowhand.worker.default_log import log_by_default
-from stowhand.worker.duty import Duty
+from stowhand.worker.claimer import Claimer, ClaimSize, Successors
+from stowhand.worker.claims import Claims, Wakeups
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
-from stowhand.worker.hooks import Hooks
-from stowhand.worker.internals import Host, Internals
+from stowhand.worker.hooks import Hooks, resources_of
+from stowhand.worker.host import Host, Internals, Liveness, log_by_default
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing, Leases, Phase
-from stowhand.worker.liveness import Liveness
-from stowhand.worker.load import Load
-from stowhand.worker.minute_book import MinuteBook, uncounted
-from stowhand.worker.openings import openings_for
+from stowhand.worker.limits import Limits
 from stowhand.worker.program_groups import GUARDED
-from stowhand.worker.renewal import Renewal
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
-from stowhand.worker.successors import Successors
-from stowhand.worker.supervisor import Supervisor
+from stowhand.worker.state import WorkerState
 from stowhand.worker.suspects import Suspects
-from stowhand.worker.wakeups import Wakeups
+from stowhand.worker.throughput import ThroughputCounter, uncounted
 from stowhand.worker.watchdog import LoopWatchdog
 
 R = TypeVar("R")
@@ -90,67 +79,73 @@ class Worker:
     ) -> None:
         """``host``: of a process of this package's own."""
         check_made(store, options, WorkerOptions)
-        self._given_options = options or WorkerOptions()
+        self._given_options = options = options or WorkerOptions()
         self._handler = handler_of(handler)
         self._host = host or Host()
         self._logs_by_default = events is None
         self.events = events if events is not None else Events()
-        self.id = self._given_options.name or new_identity()
+        self.id = options.name or new_identity()
         self._store = store
         self._clock = clock or SystemClock()
         self._claiming: asyncio.Task[None] | None = None
         self._counted_as: Mapping[str, str] = getattr(self._handler, "counted_as", {})
-        self._changes = Changes(self._clock, asks_handler=getattr(self._handler, "pre_claim", None) is not None)
-        self._duty = Duty(self._given_options.tasks, self._changes)
-        self._supervisor = Supervisor(self._changes, partial(self.stop, now=True))
+        self._state = WorkerState(
+            self.id,
+            options,
+            self.events,
+            self._clock,
+            self._host.timings,
+            asks_handler=getattr(self._handler, "pre_claim", None) is not None,
+            on_crash=partial(self.stop, now=True),
+        )
         self._liveness = Liveness(self._clock)
         self._terms = store.terms
         self._make_parts()
 
     def _make_parts(self) -> None:
         """Each part of those above it. Raises ConfigurationError where the options contradict the store's terms."""
-        store, handler, host, terms = self._store, self._handler, self._host, self._terms
+        store, handler, host, state, terms = self._store, self._handler, self._host, self._state, self._terms
         self.options = options = self._given_options.under(terms)
+        state.adopt(options)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        parts = (self._changes, self._duty, self._supervisor, host.timings)
-        basis = Basis(self.id, options, self.events, self._clock, *parts)
         judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), self.events)
+        hooks = Hooks(handler, store, host.isolate, state)
+        self._limits = limits = Limits(host, state)
 
         heartbeats = heartbeats_of(store)
         executing = Executing()
-        self._leases = leases = Leases(options.lease, self._changes, self._clock)
-        self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, basis)
-        book = MinuteBook(self._clock.monotonic, self._counted_as)
-        count = book.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
-        self._abandoned = abandoned = AbandonedThreads(host.on_threads_exhausted, basis)
-        self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, book, abandoned, basis)
+        self._leases = leases = Leases(state)
+        self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, state)
+        counter = ThroughputCounter(self._clock.monotonic, self._counted_as)
+        count = counter.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
+        self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, counter, limits, state)
 
-        hooks = Hooks(handler, store, basis)
-        admission = Admission(handler, basis)
-        decides = admission.one_by_one or hooks.holds_slots or options.fair
-        chain = None if decides else store.capabilities.settle_and_claim
-        self._settler = settler = Settler(store, leases, judge, count, basis, chains=chain is not None)
-        self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, abandoned, host.isolate, basis)
+        self._settler = settler = Settler(store, leases, judge, count, state)
+        self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, limits, state)
         keeps_slot = host.isolate is not None and options.concurrency > 1
-        self._slots = slots = Slots(executor, leases, executing, basis, keeps_slot=keeps_slot)
-        self._load = load = Load(slots, executor, settler, heartbeater, abandoned, basis)
+        self._slots = slots = Slots(executor, leases, executing, state, keeps_slot=keeps_slot)
 
-        claims = Claims(store, leases, heartbeater, load, basis)
-        self._renewal = renewal = Renewal(slots, host.resident, basis)
-        claim_size = ClaimSize(slots, load, hooks, renewal, basis, one_by_one=admission.one_by_one)
-        suspects = Suspects(slots, basis, can_isolate=host.isolate is not None)
-        succession = (claims, claim_size, suspects, slots, load, leases, heartbeater, basis)
-        self._settling = partial(settler.run, Successors(chain, *succession))
-        self._claimer = Claimer(admission, claim_size, claims, suspects, slots, load, basis)
-        self._wakeups = Wakeups(store, heartbeater, basis, polls=terms is not None and terms.polls)
+        admission = Admission(handler, state)
+        claim_size = ClaimSize(slots, settler, hooks, limits, state, one_by_one=admission.one_by_one)
+        claims = Claims(store, leases, heartbeater, state)
+        suspects = Suspects(state, can_isolate=host.isolate is not None)
+        self._claimer = claimer = Claimer(admission, claim_size, claims, suspects, slots, limits, state)
+        chain = store.capabilities.settle_and_claim
+        if admission.one_by_one or hooks.holds_slots or options.fair:
+            chain = None  # code of the application's decides on each claim, or tasks take turns
+        successors = None if chain is None else Successors(chain, claimer, claims, leases, heartbeater, state)
+        self._settling = partial(settler.run, successors)
+        self._wakeups = Wakeups(store, heartbeater, state)
 
-        self._openings = openings = openings_for(handler, watchdog, basis)
-        beating = (lambda: heartbeater.ticked) if openings is None else lambda: max(heartbeater.ticked, openings.moved)
+        self._resources = resources = resources_of(handler, watchdog, state)
+        beating = (
+            (lambda: heartbeater.ticked) if resources is None else lambda: max(heartbeater.ticked, resources.moved)
+        )
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
         moments = {"loop": lambda: watchdog.last_alive, "heartbeat": beating}
-        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since, self._unready)
+        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since, limits.unready)
         self.internals = Internals(
-            self._liveness, self._quiet, self._duty.retask, leases.list_all, settler.give_up, renewal.reason
+            self._liveness, self._quiet, state.retask, leases.list_all, settler.give_up, limits.renewal_reason
         )
 
     # -- run and stop ----------------------------------------------------------------------------
@@ -164,32 +159,32 @@ class Worker:
         if self._logs_by_default:
             log_by_default(self.events)
         await self._validate()
-        self._changes.open()
-        self._supervisor.open()
-        if self._openings is None:
+        self._state.open()
+        if self._resources is None:
             await self._work()
         else:
             try:
-                await self._openings.open()
+                await self._resources.open()
                 await self._work()
             finally:
-                await self._openings.close()
+                await self._resources.close()
         self.events.emit(WorkerStopped(self.id, len(self.unfinished)))
-        if self._supervisor.crash is not None:
-            raise self._supervisor.crash
+        if self._state.supervisor.crash is not None:
+            raise self._state.supervisor.crash
 
     async def _work(self) -> None:
         """Until stopped, and until nothing is left of it."""
+        supervisor = self._state.supervisor
         self._heartbeater.start()
         self.events.emit(WorkerStarted(self.id, self.options.tasks, self._counted_as))
         try:
             with inside_a_worker():
                 async with asyncio.TaskGroup() as group:
-                    watch = self._supervisor.watch
+                    watch = supervisor.watch
                     claiming = self._claiming = group.create_task(watch(self._claimer.run))
                     loops = (self._settling, self._wakeups.run, self._guard)
                     others = [group.create_task(watch(loop)) for loop in loops]
-                    self._renewal.start()
+                    self._limits.start()
                     try:
                         await asyncio.wait([claiming])
                     except asyncio.CancelledError:
@@ -199,7 +194,7 @@ class Worker:
                         try:
                             await self._finish(claiming)
                         finally:
-                            self._supervisor.finish()
+                            supervisor.finish()
                             for other in others:
                                 other.cancel()
         finally:
@@ -220,8 +215,7 @@ class Worker:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
         while True:
             self._watchdog.alive()
-            self._abandoned.look()
-            self._renewal.look()
+            self._limits.look()
             for held in self._leases.expired(self._clock.monotonic()):
                 if held.phase is Phase.RUNNING:
                     self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
@@ -234,11 +228,11 @@ class Worker:
         What is returned has not used an attempt. Harmless when repeated. On the worker's own loop; from elsewhere
         through ``call_soon_threadsafe``.
         """
-        duty = self._duty
-        first = not duty.is_stopping
-        if first or (now and not duty.at_once):
+        state = self._state
+        first = not state.is_stopping
+        if first or (now and not state.at_once):
             self.events.emit(WorkerStopping(self.id, self.running, now))
-        duty.stop(self._clock.monotonic(), at_once=now)
+        state.stop(at_once=now)
         if first:
             self._return_unstarted()
             if self._claiming is not None:
@@ -246,27 +240,23 @@ class Worker:
 
     def wake(self) -> None:
         """Look for jobs now instead of at the next poll: flags are allowed again. On the worker's own loop."""
-        self._changes.wake()
+        self._state.wake()
 
     @property
     def running(self) -> int:
         """Handlers at work."""
-        return self._slots.running
+        return self._state.running
 
     @property
     def unfinished(self) -> list[Lease]:
         """After ``run()``: leases of handlers that could not be ended. Release them only as the last write."""
         return self._executor.unfinished
 
-    def _unready(self) -> str | None:
-        """Why nothing new is claimed, although nobody asked for that."""
-        return self._abandoned.why_exhausted() or self._renewal.reason()
-
     def _quiet(self, on: bool) -> None:
-        if on == self._duty.is_quiet or self._duty.is_stopping:
+        if on == self._state.is_quiet or self._state.is_stopping:
             return
         self.events.emit(WorkerQuieted(self.id, self.running, on))
-        self._duty.quiet(on=on)
+        self._state.quiet(on=on)
         self._slots.resume()  # no slot is kept free for a suspect that will not be claimed
         if on:
             self._return_unstarted()
@@ -279,20 +269,20 @@ class Worker:
 
     async def _finish(self, claiming: asyncio.Task[None]) -> None:
         """Return what has not started, let the rest end within the grace, then return that too."""
-        duty, clock, slots, load, heartbeater = self._duty, self._clock, self._slots, self._load, self._heartbeater
+        state, clock, heartbeater = self._state, self._clock, self._heartbeater
         timings = self._host.timings
         await asyncio.wait([claiming])
-        self._renewal.look()
+        self._limits.look()
         self._return_unstarted()
-        duty.stop(clock.monotonic(), at_once=False)
-        grace_ends = duty.stopped_at + self.options.grace
-        await self._until(lambda: duty.at_once or not load.fills_slots, grace_ends)
+        state.stop(at_once=False)
+        grace_ends = state.stopped_at + self.options.grace
+        await self._until(lambda: state.at_once or not state.fills_slots, grace_ends)
         last = clock.monotonic() + timings.last_pause
-        slots.stop_all(Stop.RETURNED)
-        await self._until(lambda: not slots.running, last - timings.last_calls)
+        self._slots.stop_all(Stop.RETURNED)
+        await self._until(lambda: not state.running, last - timings.last_calls)
         self.unfinished.extend(held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING)
         heartbeater.hurry()
-        await self._until(lambda: not (load.is_unrecorded or heartbeater.errands), last)
+        await self._until(lambda: not (state.is_unrecorded or state.errands), last)
         patience = min(clock.monotonic() + heartbeater.deregister(), last)
         heartbeater.hurry()
         await self._until(lambda: not heartbeater.deregistering, patience)
@@ -300,7 +290,7 @@ class Worker:
     async def _close(self) -> None:
         """End tasks, thread and guardian, however often this is cancelled: no end waits behind another's await."""
         try:
-            await self._supervisor.close()
+            await self._state.supervisor.close()
         finally:
             try:
                 await self._slots.close()
@@ -310,10 +300,10 @@ class Worker:
                 try:
                     await self._heartbeater.close()
                 except Exception as error:  # noqa: BLE001 - boundary: the end of the thread
-                    self._supervisor.report(error)
+                    self._state.supervisor.report(error)
 
     async def _until(self, reached: Callable[[], bool], deadline: float) -> None:
-        await self._changes.until(reached, deadline - self._clock.monotonic())
+        await self._state.until(reached, deadline - self._clock.monotonic())
 
     def _return_unstarted(self) -> None:
         unstarted = self._leases.pull_ahead(float("inf"))

@@ -21,8 +21,7 @@ from stowhand.protocols.store import Claim, Recorded, Verdict
 from stowhand.protocols.throughput import OTHERS
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
-from stowhand.worker.minute_book import MinuteBook
-from stowhand.worker.throughput_writer import EVERY, ThroughputWriter
+from stowhand.worker.throughput import WRITE_EVERY_SECONDS, ThroughputCounter, ThroughputWriter
 
 MOST_LEASES = 100_000
 """Leases whose tasks and times are remembered."""
@@ -37,7 +36,7 @@ class LentThroughput:
         self._heartbeats = heartbeats
         self._clock = clock
         self._is_kept = is_kept
-        self._book = MinuteBook(clock.monotonic)
+        self._book = ThroughputCounter(clock.monotonic)
         self._writer = ThroughputWriter(NAME, self._book, events)
         self._lent: OrderedDict[Pair, tuple[str, datetime, datetime, float]] = OrderedDict()
         """Task, when it was due and when it was claimed, and when that was answered. Not of those that are over."""
@@ -82,7 +81,7 @@ class LentThroughput:
     async def run(self) -> None:
         """Write every ten seconds what has ended, until cancelled."""
         while True:
-            await self._clock.sleep(EVERY)
+            await self._clock.sleep(WRITE_EVERY_SECONDS)
             await self.write()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Counts what the store has recorded, by task and by the store's minutes. Pure: throughput_writer.py writes it.
+"""Counts what the store has recorded, by task and by the store's minutes, and writes it there: for people.
 
 The store's time is that of its last reply with jobs, and what the monotonic clock has counted since: this machine's own
 time does not matter. The loop counts ends; the heartbeat thread counts resets, and takes out what has changed.
@@ -7,6 +7,7 @@ time does not matter. The loop counts ends; the heartbeat thread counts resets, 
 from __future__ import annotations
 
 import threading
+import uuid
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,15 +17,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stowhand.errors import SchemaTooNew, StoreError
+from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.jobs.histogram import BOUNDS, BUCKETS, Histogram
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.throughput import COUNTS, MINUTE, MOST_TASKS, OPEN_FOR, OTHERS, Tally, TaskMinute
+from stowhand.protocols.throughput import (
+    COUNTS,
+    MINUTE,
+    MOST_TASKS,
+    OPEN_FOR,
+    OTHERS,
+    Tally,
+    TaskMinute,
+    ThroughputKeeper,
+)
 
 if TYPE_CHECKING:
-    from stowhand.worker.settler import Ended
+    from stowhand.worker.settler import PendingSettlement
 
+WRITE_EVERY_SECONDS = 10.0
+"""At least: a worker that dies takes what it counted since with it."""
 KEPT = OPEN_FOR // MINUTE + 2
 """Minutes, also for a clock that is set back: a store refuses older ones."""
 _zeros: partial[list[int]] = partial(list, (0,) * BUCKETS)
@@ -89,7 +103,7 @@ class _Count(msgspec.Struct):
 _minute: partial[defaultdict[str, _Count]] = partial(defaultdict, _Count)
 
 
-class MinuteBook:
+class ThroughputCounter:
     """Of one worker. From any thread. ``counted_as``: of second names of a task, the first."""
 
     def __init__(self, monotonic: Callable[[], float], counted_as: Mapping[str, str] | None = None) -> None:
@@ -104,7 +118,7 @@ class MinuteBook:
         """Reset before the store's time was known."""
         self._none = _Count()
 
-    def count(self, recorded: Sequence[Ended]) -> None:
+    def count(self, recorded: Sequence[PendingSettlement]) -> None:
         """Count attempts whose ends the store has recorded. Every job passes here: what a batch shares is done once."""
         if not recorded:
             return
@@ -229,5 +243,48 @@ def _histogram(buckets: Sequence[int]) -> Histogram:
     return {bucket: number for bucket, number in enumerate(buckets) if number}
 
 
-def uncounted(recorded: Sequence[Ended]) -> None:
+def uncounted(recorded: Sequence[PendingSettlement]) -> None:
     """Of a store that keeps no throughput."""
+
+
+class ThroughputWriter:
+    """On the loop of the heartbeats that keep throughput; those of other stores are left alone."""
+
+    def __init__(self, worker: str, counter: ThroughputCounter, events: Events) -> None:
+        self._worker = worker
+        self._counter = counter
+        self._events = events
+        self._writer = f"{worker}:{uuid.uuid4().hex[:12]}"
+        """Of this run: another worker may have, or have had, the same name."""
+        self._wrote_at = float("-inf")
+        self._failures = 0
+        self.finishing = False
+        """One last write is due."""
+
+    def finish(self) -> None:
+        """Write at the next tick, whenever the last write was."""
+        self.finishing = True
+
+    async def tick(self, heartbeats: object, now: float) -> None:
+        """Write, if it is time and something has ended. What fails is reported, and written with the next."""
+        last, self.finishing = self.finishing, False
+        if not isinstance(heartbeats, ThroughputKeeper) or not (last or now - self._wrote_at >= WRITE_EVERY_SECONDS):
+            return
+        taken = self._counter.take()
+        if not taken:
+            return
+        self._wrote_at = now
+        try:
+            closed = await heartbeats.write_throughput(self._writer, taken)
+        except BaseException as error:
+            self._counter.put_back(taken)
+            if isinstance(error, SchemaTooNew) or not isinstance(error, StoreError):
+                raise
+            self._failures += 1
+            if self._failures == 1 or self._failures % 10 == 0:
+                self._events.emit(StoreTrouble(self._worker, "throughput", str(error), WRITE_EVERY_SECONDS))
+            return
+        self._counter.written(taken, closed)
+        if self._failures:
+            self._events.emit(StoreRecovered(self._worker, "throughput", self._failures))
+            self._failures = 0

@@ -14,7 +14,7 @@ from stowhand.protocols.store import Claim
 from stowhand.protocols.throughput import MOST_TASKS, OTHERS, Tally
 from stowhand.worker import settler
 from stowhand.worker.leases import Held
-from stowhand.worker.minute_book import KEPT, MinuteBook
+from stowhand.worker.throughput import KEPT, ThroughputCounter
 
 START = datetime(2031, 5, 6, 7, 8, tzinfo=UTC)
 MINUTE = int(START.timestamp()) // 60
@@ -27,7 +27,7 @@ class Paper:
 
     def __init__(self) -> None:
         self.monotonic = 1000.0
-        self.book = MinuteBook(lambda: self.monotonic)
+        self.book = ThroughputCounter(lambda: self.monotonic)
 
     def ended(
         self,
@@ -37,14 +37,14 @@ class Paper:
         waited: float = 0.5,
         ran: float = 0.01,
         at: float = 0,
-    ) -> settler.Ended:
+    ) -> settler.PendingSettlement:
         """An attempt whose claim was answered just now, ``at`` seconds after START by the store's clock."""
         claimed = START + timedelta(seconds=at)
         due = claimed - timedelta(seconds=waited)
         job = Job(1, task, "{}", State.PROCESSING, None, 0, due, 1, 25, due, started_at=claimed)
         held = Held(Claim(Lease(1, "x", 1), job, task, 1, 25), 0.0, self.monotonic, 0.0, suspect=False)
         held.seconds = ran
-        return settler.Ended(held, settlement)
+        return settler.PendingSettlement(held, settlement)
 
     def take(self) -> dict[tuple[int, str], Tally]:
         """Taken, and written."""

@@ -1,12 +1,57 @@
-"""Since when each loop of a worker is at what it does. Written by the loops, read from any thread."""
+"""What the process around a worker provides, and what it asks: no part of the worker's public face.
+
+This package's own processes use it (service/): their health is how long each loop of the worker has been at what it
+does, written by the loops and read from any thread.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from stowhand.clock import Clock
-from stowhand.errors import StoreError
+from stowhand.errors import ConfigurationError, StoreError
+from stowhand.events import Events, WorkerStarted
+from stowhand.jobs.lease import Lease
+from stowhand.protocols.isolation import Isolate
+from stowhand.worker.timings import Timings
+
+STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    """Memory of this process, shared pages included; where the system only says that, the most it ever used. Raises
+    ConfigurationError where it says neither."""
+    try:
+        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass
+    try:
+        import resource
+    except ImportError:
+        raise ConfigurationError("max_memory: this system does not say how much memory a process uses") from None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+class Host(msgspec.Struct, frozen=True):
+    """What the process around a worker provides."""
+
+    isolate: Isolate | None = None
+    """Runs suspects in a child process; without it they run in this process, one at a time."""
+    on_hang: Callable[[Lease | None], None] = lambda lease: None
+    """Called from the heartbeat thread when the loop counts as hung, once per hang, with the lease of the job that
+    blocks it."""
+    on_threads_exhausted: Callable[[], None] = lambda: None
+    """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
+    timings: Timings = Timings()
+    resident: Callable[[], int] = resident_bytes
+    """Gives the bytes of memory that the process uses."""
 
 
 class Call:
@@ -62,9 +107,9 @@ class Liveness:
         self,
         moments: Mapping[str, Callable[[], float]],
         calls: Mapping[str, Call],
-        lag: Callable[[], float] = lambda: 0.0,
-        refused_since: Callable[[], float | None] = lambda: None,
-        unready: Callable[[], str | None] = lambda: None,
+        lag: Callable[[], float],
+        refused_since: Callable[[], float | None],
+        unready: Callable[[], str | None],
     ) -> None:
         """By loop: ``moments``, when it last moved; ``calls``, its calls to the store. ``refused_since``: since when
         the store refuses what the heartbeater writes."""
@@ -97,3 +142,31 @@ class Liveness:
     def claimed(self) -> bool:
         """A claim has been answered: the worker has started."""
         return self._calls["claiming"].good is not None
+
+
+class Internals(msgspec.Struct, frozen=True):
+    """What the process around a worker calls."""
+
+    liveness: Liveness
+    quiet: Callable[[bool], None]
+    """True: claim nothing new, and stay; what runs goes on, what was claimed ahead goes back. False: claim again.
+    Harmless when repeated. On the worker's own loop."""
+    retask: Callable[[tuple[str, ...] | None], None]
+    """Claim jobs of these tasks from now on. On the worker's own loop."""
+    held: Callable[[], list[Lease]]
+    """Every lease of the worker just now. From any thread; release them only as the last write."""
+    give_up: Callable[[], None]
+    """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""
+    renewal_reason: Callable[[], str | None]
+    """Which limit of the worker was reached, if one was: its process ends well, and another is to take its place."""
+
+
+def log_by_default(events: Events) -> None:
+    """Log what happens, unless there is a listener already; to stderr, unless the program has configured logging."""
+    if not events.wants(WorkerStarted):
+        # Imported here: a worker with listeners of its own needs no logging, which takes 10 ms to import.
+        from stowhand.observe.listener import LogListener
+        from stowhand.observe.logs import configure_unless_configured
+
+        configure_unless_configured()
+        LogListener(events)

@@ -1,0 +1,123 @@
+"""The limits at which a worker claims nothing more, although nobody asked it to stop.
+
+Threads that outlive their attempts, for a thread cannot be stopped: with as many as jobs may run at once, each new job
+could add another. And the jobs, the time and the memory that the worker may use (``max_jobs``, ``max_age``,
+``max_memory``): it ends when nothing runs.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from stowhand.events import ThreadAbandoned, ThreadEnded, ThreadsExhausted, WorkerRenewed
+from stowhand.jobs.durations import say_duration
+from stowhand.worker.host import Host
+from stowhand.worker.leases import Held
+from stowhand.worker.state import WorkerState
+
+MEMORY_CHECK_SECONDS = 1.0
+
+
+class Limits:
+    """Of one worker. Changed on its loop, read from any thread."""
+
+    def __init__(self, host: Host, state: WorkerState) -> None:
+        """Raises ConfigurationError where the system does not say how much memory a process uses."""
+        self._host = host
+        self._state = state
+        self._options = state.options
+        self._threads: list[tuple[Held, threading.Event]] = []
+        self._was_exhausted = False
+        self._memory_check_due = 0.0
+        self._is_reported = False
+        if self._options.max_memory is not None:
+            host.resident()
+
+    def start(self) -> None:
+        """The worker begins to work."""
+        if self._options.max_age is not None:
+            age = say_duration(self._options.max_age)
+            self._state.clock.call_later(self._options.max_age, lambda: self._state.end(f"max_age ({age}) reached"))
+
+    def look(self) -> None:
+        """Report threads that have ended, and limits that were reached. Called several times a second."""
+        self._report_ended_threads()
+        self._check_memory()
+        if not self._is_reported and not self._state.is_stopping and (reason := self.renewal_reason()) is not None:
+            self._is_reported = True
+            self._state.events.emit(WorkerRenewed(self._state.worker, reason, self._state.running))
+
+    def unready(self) -> str | None:
+        """Why nothing new is claimed, if one of the limits is reached. From any thread."""
+        if self.is_out_of_threads:
+            number = self.abandoned_threads
+            return f"threads: {number} outlived their timeouts and still run, as many as jobs may run at once"
+        return self.renewal_reason()
+
+    # -- threads ---------------------------------------------------------------------------------
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Threads that still run the handlers of attempts that have ended."""
+        return sum(not ended.is_set() for _, ended in self._threads)
+
+    @property
+    def is_out_of_threads(self) -> bool:
+        """Too many threads have outlived their attempts."""
+        return self.abandoned_threads >= self._options.concurrency
+
+    def add_thread(self, held: Held, ended: threading.Event) -> None:
+        """The attempt has ended and its thread has not. ``ended``: set when the thread ends."""
+        self._threads.append((held, ended))
+        events, worker = self._state.events, self._state.worker
+        events.emit(ThreadAbandoned(worker, held.claim.lease.job_id, held.claim.task))
+        if self.is_out_of_threads and not self._was_exhausted:
+            self._was_exhausted = True
+            events.emit(ThreadsExhausted(worker, self.abandoned_threads))
+            self._host.on_threads_exhausted()
+
+    def _report_ended_threads(self) -> None:
+        over = [one for one in self._threads if one[1].is_set()]
+        if not over:
+            return
+        self._threads = [one for one in self._threads if one not in over]
+        self._was_exhausted = self.is_out_of_threads
+        self._state.wake()
+        for held, _ in over:
+            ended = ThreadEnded(self._state.worker, held.claim.lease.job_id, held.claim.task, self.abandoned_threads)
+            self._state.events.emit(ended)
+
+    # -- jobs, time, memory ----------------------------------------------------------------------
+
+    @property
+    def jobs_left(self) -> float:
+        """How many more jobs the worker may claim, ever."""
+        if self._options.max_jobs is None:
+            return float("inf")
+        state = self._state
+        return max(self._options.max_jobs - state.ended - state.running - len(state.ready), 0)
+
+    @property
+    def is_spent(self) -> bool:
+        """The worker has had as many jobs, or as much time or memory, as it may."""
+        return self._state.is_over or not self.jobs_left
+
+    def renewal_reason(self) -> str | None:
+        """Which of these was reached. From any thread."""
+        if not self._state.is_over and not self.jobs_left:
+            return f"max_jobs ({self._options.max_jobs}) reached"
+        return self._state.over_because
+
+    def _check_memory(self) -> None:
+        now = self._state.clock.monotonic()
+        # Before its first job the process cannot have leaked: a limit that is too low must not keep it from all work.
+        if self._options.max_memory is None or now < self._memory_check_due or not self._state.ended:
+            return
+        self._memory_check_due = now + MEMORY_CHECK_SECONDS
+        used = self._host.resident()
+        if used > self._options.max_memory:
+            self._state.end(f"max_memory ({_mib(self._options.max_memory)}) reached: {_mib(used)} used")
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
