@@ -17,13 +17,12 @@ import signal
 import sys
 
 POLL = 1.0
-"""Seconds between two looks at the parent, where the system does not report its end."""
+"""Seconds between two looks at the parent."""
 
 
 def main() -> None:
     """Until the worker is gone. Signals that stop a worker are blocked here (program_groups.py)."""
-    groups = watch(int(sys.argv[1]))
-    for group in groups:
+    for group in watch(int(sys.argv[1])):
         try:
             os.killpg(group, signal.SIGKILL)
         except OSError:
@@ -33,32 +32,17 @@ def main() -> None:
 def watch(parent: int) -> set[int]:
     """Read until the parent has gone, or has closed the pipe; gives the groups that are left then."""
     groups: set[int] = set()
-    os.set_blocking(0, False)
-    death = _death_of(parent)
     begun = b""
     while True:
         # A process that the worker forked may hold the pipe open as well: its end alone is no proof.
         gone = os.getppid() != parent
-        try:
-            data = os.read(0, 65_536)
-        except BlockingIOError:
-            if gone:
-                return groups
-            select.select([0, *death], [], [], None if death else POLL)
-            continue
-        if not data:
+        readable, _, _ = select.select([0], [], [], 0 if gone else POLL)
+        data = os.read(0, 65_536) if readable else b""
+        if not data and (readable or gone):
             return groups
         *lines, begun = (begun + data).split(b"\n")
         for line in lines:
             (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
-
-
-def _death_of(parent: int) -> list[int]:
-    """Descriptors that become readable then; none where the system has no such thing."""
-    try:
-        return [os.pidfd_open(parent)]
-    except (AttributeError, OSError):
-        return []
 
 
 if __name__ == "__main__":
