@@ -73,7 +73,7 @@ async def test_what_this_worker_does_not_renew_itself_is_foreign_too() -> None:
     async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
         await clock.advance(20)
         store.mute.append("claim")
-        harness.worker._heartbeater.abandon = lambda token: None  # type: ignore[method-assign]
+        harness.worker._heartbeater.abandon = lambda token, on_dead=None: None  # type: ignore[method-assign]
         await harness.add()
         await clock.advance(32.5)
         assert [event.job_id for event in harness.events(JobStarted)] == [1]

@@ -426,7 +426,7 @@ class Successors:
     def abandon(self, request: ClaimRequest) -> asyncio.Event:
         """The reply was lost. The event: what it may have claimed is given back, or locked, and it claims no more."""
         is_dead = asyncio.Event()
-        self._heartbeater.abandon_now(request.token, is_dead.set)
+        self._heartbeater.abandon(request.token, is_dead.set)
         self._state.clock.call_later(request.lease, is_dead.set)  # if the store is away: its lease is over then
         return is_dead
 

@@ -72,7 +72,18 @@ class Heartbeater:
         self._events = state.events
         self._clock = state.clock
         self._worker = state.worker
-        self._sweeper = _sweeper_of(heartbeats, counter, state)
+        lease = state.options.lease
+        self._sweeper = Sweeper(
+            heartbeats,
+            state.events,
+            state.clock,
+            name=state.worker,
+            interval=state.options.sweep_interval,
+            slack=slack(lease),
+            memory=lease + state.options.every_beat + state.options.sweep_interval,
+            lease=lease,
+            on_reset=counter.count_resets,
+        )
         self._write_check = WriteCheck(heartbeats, state.clock)
         self.progress = (
             ProgressBoard(heartbeats, state.options.lease) if isinstance(heartbeats, ProgressKeeper) else None
@@ -84,8 +95,8 @@ class Heartbeater:
         self._ticker: Ticker | None = None
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
-        self._lost_tokens: list[str] = []
-        self._on_dead: dict[str, Callable[[], None]] = {}
+        self._lost_tokens: dict[str, Callable[[], None] | None] = {}
+        """Of claims without a reply, and what is called when they can claim nothing more."""
         self._crashed: list[Lease] = []
         self._failures = 0
         self._refused_since: float | None = None
@@ -129,21 +140,19 @@ class Heartbeater:
                 self._returns.append((leases_of(held), why))
                 self._count_errands()
 
-    def abandon(self, token: str) -> None:
-        """The reply to its claim was lost. In a long outage the oldest are forgotten: their leases have ended."""
-        with self._lock:
-            self._lost_tokens.append(token)
-            if len(self._lost_tokens) > TOKENS:
-                self._on_dead.pop(self._lost_tokens.pop(0), None)
-            self._count_errands()
+    def abandon(self, token: str, on_dead: Callable[[], None] | None = None) -> None:
+        """The reply to its claim was lost. In a long outage the oldest are forgotten: their leases have ended.
 
-    def abandon_now(self, token: str, on_dead: Callable[[], None]) -> None:
-        """The same, at once. ``on_dead``: called on the worker's loop when the token can claim nothing more; not of one
-        that is forgotten."""
+        ``on_dead``: called on the worker's loop, soon, when the token can claim nothing more; not of one that is
+        forgotten.
+        """
         with self._lock:
-            self._on_dead[token] = on_dead
-        self.abandon(token)
-        self.hurry()
+            self._lost_tokens[token] = on_dead
+            if len(self._lost_tokens) > TOKENS:
+                del self._lost_tokens[next(iter(self._lost_tokens))]
+            self._count_errands()
+        if on_dead is not None:
+            self.hurry()
 
     def child_crashed(self, lease: Lease) -> None:
         """The child process that ran this job died."""
@@ -312,14 +321,16 @@ class Heartbeater:
             with self._lock:
                 self._crashed.pop(0)
                 self._count_errands()
-        for token in tuple(self._lost_tokens):
+        for token, on_dead in tuple(self._lost_tokens.items()):
             is_done = await self._heartbeats.abandon(token)
-            if (on_dead := self._on_dead.pop(token, None)) is not None:
+            if on_dead is not None:
                 self._state.from_thread(on_dead)
-            if is_done:
-                with self._lock:  # it may have been forgotten meanwhile
-                    self._lost_tokens = [one for one in self._lost_tokens if one != token]
-                    self._count_errands()
+            with self._lock:
+                if is_done:
+                    self._lost_tokens.pop(token, None)  # it may have been forgotten meanwhile
+                elif token in self._lost_tokens:
+                    self._lost_tokens[token] = None
+                self._count_errands()
         for _ in range(len(self._returns)):
             leases, why = self._returns[0]
             busy = await self._heartbeats.release(leases)
@@ -332,21 +343,6 @@ class Heartbeater:
                 self._count_errands()
             if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in refused):
                 self._events.emit(JobsReturned(self._worker, returned, why))
-
-
-def _sweeper_of(heartbeats: Heartbeats, counter: ThroughputCounter, state: WorkerState) -> Sweeper:
-    options = state.options
-    return Sweeper(
-        heartbeats,
-        state.events,
-        state.clock,
-        name=state.worker,
-        interval=options.sweep_interval,
-        slack=slack(options.lease),
-        memory=options.lease + options.every_beat + options.sweep_interval,
-        lease=options.lease,
-        on_reset=counter.count_resets,
-    )
 
 
 class WriteCheck:
