@@ -12,7 +12,6 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Claim
 from stowhand.protocols.throughput import MOST_TASKS, OTHERS, Tally
-from stowhand.worker import settler
 from stowhand.worker.leases import Held
 from stowhand.worker.throughput import KEPT, ThroughputCounter
 
@@ -37,14 +36,15 @@ class Paper:
         waited: float = 0.5,
         ran: float = 0.01,
         at: float = 0,
-    ) -> settler.PendingSettlement:
+    ) -> Held:
         """An attempt whose claim was answered just now, ``at`` seconds after START by the store's clock."""
         claimed = START + timedelta(seconds=at)
         due = claimed - timedelta(seconds=waited)
         job = Job(1, task, "{}", State.PROCESSING, None, 0, due, 1, 25, due, started_at=claimed)
         held = Held(Claim(Lease(1, "x", 1), job, task, 1, 25), 0.0, self.monotonic, 0.0, suspect=False)
         held.seconds = ran
-        return settler.PendingSettlement(held, settlement)
+        held.settlement = settlement
+        return held
 
     def take(self) -> dict[tuple[int, str], Tally]:
         """Taken, and written."""

@@ -24,7 +24,7 @@ from stowhand.worker.hooks import Hooks
 from stowhand.worker.judge import End, Judge
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.limits import Limits
-from stowhand.worker.settler import PendingSettlement, Settler
+from stowhand.worker.settler import Settler
 from stowhand.worker.state import WorkerState
 
 
@@ -109,8 +109,9 @@ class Executor:
         if isinstance(end, Stop):
             self._leave_unrecorded(held, attempt, end)
         else:
-            on_answered = self._answered if control is not None and attempt in self._state.occupying else None
-            self._settler.add(PendingSettlement(held, self._judge.settle(attempt, end), on_answered))
+            held.settlement = self._judge.settle(attempt, end)
+            held.on_answered = self._answered if control is not None and attempt in self._state.occupying else None
+            self._settler.add(held)
         if held.suspect:
             self._state.wake()  # the claimer may claim again
         self._state.recount()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
 from stowhand.clock import Cancelable
 from stowhand.jobs.lease import Lease, Pair
+from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.handler import Attempt, Stop, control_of
 from stowhand.protocols.store import Claim
 from stowhand.worker.state import WorkerState
@@ -32,15 +33,19 @@ class Phase(IntEnum):
 
 
 class Held:
-    """One job that this worker holds."""
+    """One job that this worker holds, from its claim until the store has answered its settlement."""
 
     __slots__ = (
         "attempt",
         "beaten",
         "claim",
         "deadline",
+        "on_answered",
         "phase",
+        "refusals",
+        "repeat",
         "seconds",
+        "settlement",
         "since",
         "stop_reason",
         "stopped_at",
@@ -72,6 +77,14 @@ class Held:
         """When the handler was first cancelled."""
         self.seconds = 0.0
         """How long the handler took."""
+        self.settlement = COMPLETED
+        """How the attempt ended, once it has."""
+        self.on_answered: Callable[[Attempt[Any]], None] | None = None
+        """Called when the store has answered the settlement, whatever the reply."""
+        self.repeat = False
+        """An earlier call with its settlement had no reply."""
+        self.refusals = 0
+        """How often the store has refused to write a settlement of it."""
 
     def stop(self, why: Stop, now: float) -> None:
         """Cancel its handler, once, if it runs. The first reason stays, but a lost lease replaces the others."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from stowhand.errors import StoreError
 from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
-from stowhand.jobs.lifecycle import COMPLETED, Settlement
-from stowhand.protocols.handler import Attempt, Transaction, known_control_of
+from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.handler import Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Recorded, Reply, Store, Verdict
 from stowhand.worker.host import Call
@@ -31,27 +31,6 @@ MAX_CHAINED = 16
 """Settlements in one call beyond which claims are worth a call of their own."""
 
 
-class PendingSettlement:
-    """An ended attempt on its way to the store."""
-
-    __slots__ = ("held", "on_answered", "refusals", "repeat", "settlement")
-
-    def __init__(
-        self,
-        held: Held,
-        settlement: Settlement,
-        on_answered: Callable[[Attempt[Any]], None] | None = None,
-    ) -> None:
-        self.held = held
-        self.settlement = settlement
-        self.on_answered = on_answered
-        """Called when the store has answered, whatever the reply."""
-        self.repeat = False
-        """An earlier call with it had no reply."""
-        self.refusals = 0
-        """How often the store has refused to write a settlement of it."""
-
-
 class Settler:
     """One call at a time, on the store's own settling connection."""
 
@@ -60,7 +39,7 @@ class Settler:
         store: Store[Any],
         leases: Leases,
         judge: Judge,
-        on_recorded: Callable[[Sequence[PendingSettlement]], None],
+        on_recorded: Callable[[Sequence[Held]], None],
         state: WorkerState,
     ) -> None:
         """``on_recorded``: called with those that the store has recorded."""
@@ -74,44 +53,44 @@ class Settler:
         self._worker = state.worker
         self._successors: Successors | None = None
         """``None``: settlements claim nothing."""
-        self._pile: list[PendingSettlement] = []
-        self._in_flight: list[PendingSettlement] = []
-        self._apart: set[PendingSettlement] = set()
+        self._pile: list[Held] = []
+        self._in_flight: list[Held] = []
+        self._apart: set[Held] = set()
         """Locked by another transaction, or settled in the attempt's own: not on the pile, and not recorded."""
         self._arrived = asyncio.Event()
         self._failures = 0
         self.call = Call(state.clock)
 
-    def add(self, ended: PendingSettlement) -> None:
+    def add(self, held: Held) -> None:
         """Have it recorded."""
         self._state.add_unrecorded(1)
-        self._pile_up(ended)
+        self._pile_up(held)
 
-    def _pile_up(self, ended: PendingSettlement) -> None:
-        attempt = ended.held.attempt
+    def _pile_up(self, held: Held) -> None:
+        attempt = held.attempt
         control = None if attempt is None else known_control_of(attempt)
         if control is not None and control.transaction is not None:
-            self._settle_apart(ended, control.transaction)
+            self._settle_apart(held, control.transaction)
             return
         if not self._pile:
             self._arrived.set()
-        self._pile.append(ended)
+        self._pile.append(held)
 
-    def _settle_apart(self, ended: PendingSettlement, transaction: Transaction) -> None:
+    def _settle_apart(self, held: Held, transaction: Transaction) -> None:
         """Its settlement is written in the attempt's own transaction alone; in a task, for others need not wait."""
 
         async def settle() -> None:
             reply: Reply
             try:
-                reply = await transaction.settle(ended.settlement)
+                reply = await transaction.settle(held.settlement)
             except StoreError as error:
                 self._events.emit(StoreTrouble(self._worker, "settle", str(error), 0.0))
                 reply = Verdict.UNKNOWN
-            self._apart.discard(ended)
-            self._answer([ended], [reply])
+            self._apart.discard(held)
+            self._answer([held], [reply])
             self._state.look_again()
 
-        self._apart.add(ended)
+        self._apart.add(held)
         self._state.supervisor.start(settle())
 
     @property
@@ -140,8 +119,8 @@ class Settler:
                     self._in_flight = []
                 self._state.look_again()
         except asyncio.CancelledError:
-            for ended in self._in_flight:
-                ended.repeat = True
+            for held in self._in_flight:
+                held.repeat = True
             self._pile = self._in_flight + self._pile
             self._in_flight = []
             self._arrived.set()
@@ -157,17 +136,17 @@ class Settler:
         self._pile = []
         self._apart.clear()
         self._state.give_up_unrecorded()
-        for ended in lost:
-            claim = ended.held.claim
-            self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=ended.settlement.ended))
+        for held in lost:
+            claim = held.claim
+            self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=held.settlement.ended))
 
-    async def _record(self, batch: list[PendingSettlement]) -> None:
+    async def _record(self, batch: list[Held]) -> None:
         """Until the store has answered: after a lost reply the call is repeated, which the fence makes harmless.
 
         What has piled up meanwhile joins the call: where one settlement is at fault, another that passes shows it.
         """
-        pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
-        repeat = any(ended.repeat for ended in batch)
+        pairs = [(held.claim.lease, held.settlement) for held in batch]
+        repeat = any(held.repeat for held in batch)
         successors = self._successors
         queued = 0 if successors is None or repeat else _queued(batch)
         request = successors.request(pairs, queued) if successors is not None and queued else None
@@ -184,15 +163,15 @@ class Settler:
                 if successors is not None and request is not None:
                     is_dead, request = successors.abandon(request), None
                 repeat = True
-                for ended in batch:
-                    ended.repeat = True
+                for held in batch:
+                    held.repeat = True
                 await self._pause(error)
                 if is_dead is not None:
                     await is_dead.wait()
                 room = BATCH - len(batch)
                 batch += self._pile[:room]
                 self._pile = self._pile[room:]
-                pairs = [(ended.held.claim.lease, ended.settlement) for ended in batch]
+                pairs = [(held.claim.lease, held.settlement) for held in batch]
                 continue
             if self._failures:
                 self._events.emit(StoreRecovered(self._worker, "settle", self._failures))
@@ -210,33 +189,31 @@ class Settler:
         self._events.emit(StoreTrouble(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
 
-    def _answer(
-        self, batch: list[PendingSettlement], replies: Sequence[Reply], goes_on: Container[str | None] = ()
-    ) -> None:
+    def _answer(self, batch: list[Held], replies: Sequence[Reply], goes_on: Container[str | None] = ()) -> None:
         """``goes_on``: serial keys whose next job this worker holds already."""
         answered: list[Held] = []
-        busy: list[PendingSettlement] = []
-        recorded: list[PendingSettlement] = []
+        busy: list[Held] = []
+        recorded: list[Held] = []
         claimable = False
         report, report_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
-        for ended, reply in zip(batch, replies, strict=True):
-            found = Recorded.of(ended.settlement, reply)
+        for held, reply in zip(batch, replies, strict=True):
+            found = Recorded.of(held.settlement, reply)
             if found.verdict is Verdict.BUSY:
-                busy.append(ended)
+                busy.append(held)
                 continue
-            if found.verdict is Verdict.UNWRITTEN and self._try_another(ended, found.why):
+            if found.verdict is Verdict.UNWRITTEN and self._try_another(held, found.why):
                 continue
-            answered.append(ended.held)
-            if ended.on_answered is not None and ended.held.attempt is not None:
-                ended.on_answered(ended.held.attempt)
+            answered.append(held)
+            if held.on_answered is not None and held.attempt is not None:
+                held.on_answered(held.attempt)
             if found.settlement is None:
-                self._unsettled(ended, found)
+                self._unsettled(held, found)
                 continue
-            ended.settlement = found.settlement
-            recorded.append(ended)
-            claimable = claimable or _makes_claimable(ended, goes_on)
-            if report and (report_success or ended.settlement.ended is not _OK):
-                self._events.emit(self._job_ended(ended))
+            held.settlement = found.settlement
+            recorded.append(held)
+            claimable = claimable or _makes_claimable(held, goes_on)
+            if report and (report_success or held.settlement.ended is not _OK):
+                self._events.emit(self._job_ended(held))
         self._state.add_unrecorded(-len(answered))
         self._leases.drop(answered)
         self._on_recorded(recorded)
@@ -245,31 +222,31 @@ class Settler:
         if claimable:
             self._state.wake()
 
-    def _try_another(self, ended: PendingSettlement, why: str) -> bool:
+    def _try_another(self, held: Held, why: str) -> bool:
         """Put another settlement on the pile, which the store may accept. False: it has refused every one."""
-        ended.refusals += 1
-        attempt = ended.held.attempt
-        other = None if attempt is None else self._judge.instead(attempt, ended.settlement, why, ended.refusals)
+        held.refusals += 1
+        attempt = held.attempt
+        other = None if attempt is None else self._judge.instead(attempt, held.settlement, why, held.refusals)
         if other is None:
             return False
-        ended.settlement = other
-        ended.repeat = False
-        self._pile_up(ended)
+        held.settlement = other
+        held.repeat = False
+        self._pile_up(held)
         return True
 
-    def _retry_later(self, busy: list[PendingSettlement]) -> None:
+    def _retry_later(self, busy: list[Held]) -> None:
         """Other transactions have these rows locked: try again, apart from the rest; their leases stay renewed."""
         self._apart.update(busy)
 
         def again() -> None:
             self._apart.difference_update(busy)
-            for ended in busy:
-                self._pile_up(ended)
+            for held in busy:
+                self._pile_up(held)
 
         self._clock.call_later(BUSY_PAUSE, again)
 
-    def _unsettled(self, ended: PendingSettlement, found: Recorded) -> None:
-        claim = ended.held.claim
+    def _unsettled(self, held: Held, found: Recorded) -> None:
+        claim = held.claim
         if found.verdict is Verdict.UNWRITTEN:
             why = f"the store refuses every settlement of it, so its lease will expire ({found.why})"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
@@ -279,8 +256,8 @@ class Settler:
             why = "its lease was given to another worker before the outcome could be recorded"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, why))
 
-    def _job_ended(self, ended: PendingSettlement) -> JobEnded:
-        claim, settlement = ended.held.claim, ended.settlement
+    def _job_ended(self, held: Held) -> JobEnded:
+        claim, settlement = held.claim, held.settlement
         return JobEnded(
             worker=self._worker,
             job_id=claim.lease.job_id,
@@ -288,19 +265,19 @@ class Settler:
             attempt=claim.attempts,
             max_attempts=claim.max_attempts,
             ended=settlement.ended,
-            seconds=ended.held.seconds,
+            seconds=held.seconds,
             error=settlement.error,
         )
 
 
-def _queued(batch: Sequence[PendingSettlement]) -> int:
+def _queued(batch: Sequence[Held]) -> int:
     """How many of them are of a serial key."""
-    return sum(ended.held.claim.serial is not None for ended in batch)
+    return sum(held.claim.serial is not None for held in batch)
 
 
-def _makes_claimable(ended: PendingSettlement, goes_on: Container[str | None]) -> bool:
+def _makes_claimable(held: Held, goes_on: Container[str | None]) -> bool:
     """Its serial key, the job itself, or jobs enqueued along with it."""
-    settlement = ended.settlement
+    settlement = held.settlement
     if settlement is COMPLETED:
-        return ended.held.claim.serial is not None and ended.held.claim.serial not in goes_on
-    return ended.held.claim.serial is not None or not settlement.state.terminal or bool(settlement.then)
+        return held.claim.serial is not None and held.claim.serial not in goes_on
+    return held.claim.serial is not None or not settlement.state.terminal or bool(settlement.then)

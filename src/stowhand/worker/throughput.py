@@ -35,7 +35,7 @@ from stowhand.protocols.throughput import (
 )
 
 if TYPE_CHECKING:
-    from stowhand.worker.settler import PendingSettlement
+    from stowhand.worker.leases import Held
 
 WRITE_EVERY_SECONDS = 10.0
 """At least: a worker that dies takes what it counted since with it."""
@@ -118,11 +118,11 @@ class ThroughputCounter:
         """Reset before the store's time was known."""
         self._none = _Count()
 
-    def count(self, recorded: Sequence[PendingSettlement]) -> None:
+    def count(self, recorded: Sequence[Held]) -> None:
         """Count attempts whose ends the store has recorded. Every job passes here: what a batch shares is done once."""
         if not recorded:
             return
-        last = recorded[-1].held
+        last = recorded[-1]
         count = self._none
         with self._lock:
             self._hear(last.claim.record.started_at, last.since)
@@ -131,8 +131,7 @@ class ThroughputCounter:
             of_task: list[float] = []
             known = due = start = None
             waited = alike = 0
-            for ended in recorded:
-                held = ended.held
+            for held in recorded:
                 claim = held.claim
                 job = claim.record
                 if claim.task != known or job.run_at is not due or job.started_at is not start:
@@ -145,8 +144,8 @@ class ThroughputCounter:
                     waited = bisect_left(BOUNDS, (start - due).total_seconds())
                 alike += 1
                 of_task.append(held.seconds)
-                if ended.settlement is not COMPLETED:
-                    count.add_other(ended.settlement.ended.value)
+                if held.settlement is not COMPLETED:
+                    count.add_other(held.settlement.ended.value)
             count.waits[waited] += alike
             for task, some in seconds.items():
                 minute[task if task in minute else OTHERS].add_runs(some)
@@ -243,7 +242,7 @@ def _histogram(buckets: Sequence[int]) -> Histogram:
     return {bucket: number for bucket, number in enumerate(buckets) if number}
 
 
-def uncounted(recorded: Sequence[PendingSettlement]) -> None:
+def uncounted(recorded: Sequence[Held]) -> None:
     """Of a store that keeps no throughput."""
 
 
