@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stowhand.app.app import App
+    from stowhand.app.job_ids import ids_of
     from stowhand.app.results import as_completed, gather
     from stowhand.errors import (
         ConfigurationError,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
     from stowhand.observe.worker_metrics import WorkerMetrics
     from stowhand.protocols.handler import Attempt, Claimable, Handler, PostHandle, PreHandle
-    from stowhand.protocols.matching import ids_of
     from stowhand.protocols.operating import Ages
     from stowhand.protocols.options import WorkerOptions
     from stowhand.protocols.policy import Policy
@@ -94,6 +94,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "app.job_ids": "ids_of",
     "app.app": "App",
     "app.results": "as_completed gather",
     "errors": "ConfigurationError InvalidJob JobCanceled JobFailed JobNotVisible JobRemoved JobReplaced NoResult "
@@ -114,7 +115,6 @@ _ROOMS = {
     "observe.worker_metrics": "WorkerMetrics",
     "protocols.handler": "Attempt Claimable Handler PostHandle PreHandle",
     "protocols.policy": "Policy",
-    "protocols.matching": "ids_of",
     "protocols.operating": "Ages",
     "protocols.options": "WorkerOptions",
     "protocols.queue_store": "Answer Done JobFilter Reschedule",

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from stowhand.app.answers import answers_of
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry, Settlement
-from stowhand.protocols.answering import answers_of
 from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import Done, Reschedule
 from stowhand.protocols.store import Verdict

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from stowhand.protocols.attention import Facts, concerns, erring, outlook
 from stowhand.protocols.figures import Amount
 from stowhand.protocols.operating import SerialRow, TaskRow
 from stowhand.protocols.throughput import Period, Tally
+from stowhand.web.attention import Facts, concerns, erring, outlook
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 FAILS, WORKS = Tally(retry=5), Tally(ok=5)

@@ -7,12 +7,12 @@ from typing import Any
 import click
 import msgspec
 
+from stowhand.app.job_ids import ids_of
 from stowhand.cli.options import completing
 from stowhand.cli.reading import Read, with_options
 from stowhand.jobs.job import State
 from stowhand.jobs.moments import Past, read_past
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.matching import ids_of
 from stowhand.protocols.option import one_of
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 

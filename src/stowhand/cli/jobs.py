@@ -9,6 +9,8 @@ from typing import Any
 import click
 import msgspec
 
+from stowhand.app.answers import answer_for, answers_of, fail, reschedule, retry_failed
+from stowhand.app.job_ids import PAGE
 from stowhand.cli.add import when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
@@ -23,9 +25,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.answering import answer_for, answers_of, fail, reschedule, retry_failed
 from stowhand.protocols.figures import Amount
-from stowhand.protocols.matching import PAGE
 from stowhand.protocols.offered import failure_groups
 from stowhand.protocols.operating import PURGE_COUNTED, Ages, Explanation
 from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule

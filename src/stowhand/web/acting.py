@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stowhand.app.answers import answers_of, fail, reschedule, retry_failed
 from stowhand.app.app import App
 from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
@@ -25,7 +26,6 @@ from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.moments import When, read_when
 from stowhand.observe.redacted_json import redacted_text, restored_text
-from stowhand.protocols.answering import answers_of, fail, reschedule, retry_failed
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operating import Operator, SerialChange, TaskChange
 from stowhand.protocols.option import one_of, whole

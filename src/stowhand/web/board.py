@@ -20,9 +20,8 @@ from stowhand.events import Events, RequestBroken
 from stowhand.jobs.job import State
 from stowhand.jobs.moments import away, iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
-from stowhand.protocols import attention
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.web import charts, job, jobs, lists, overview
+from stowhand.web import attention, charts, job, jobs, lists, overview
 from stowhand.web.access import Access, page_of
 from stowhand.web.acting import ACTIONS, MATCHING, Acting, declared_by
 from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, breakable, short, text

@@ -9,13 +9,12 @@ from datetime import datetime, timedelta
 from markupsafe import Markup
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols import attention
-from stowhand.protocols.attention import LATELY, NEW, Facts
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import SerialRow
 from stowhand.protocols.throughput import Period, Tally, slots_of
-from stowhand.web import charts
+from stowhand.web import attention, charts
 from stowhand.web.asked import Asked, View
+from stowhand.web.attention import LATELY, NEW, Facts
 from stowhand.web.reading import Reading
 
 SPANS = {"1h": (3600, 60), "1d": (86_400, 900), "7d": (7 * 86_400, 7200), "90d": (90 * 86_400, 86_400)}
