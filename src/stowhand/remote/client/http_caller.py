@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import httpx
 import msgspec
@@ -48,6 +48,8 @@ class HttpCaller:
         self._clock = clock
         # Not a client: that would obey the environment and cookies, and log a line for every call.
         self._transport: httpx.AsyncHTTPTransport | None = None
+        self._streams: WeakSet[Any] = WeakSet()
+        """Of the connections that have answered."""
         # Shorter than the deadline of the call: a request that was never sent must not count as possibly done.
         timeouts = {"connect": min(CONNECT_TIMEOUT, options.timeout * 0.9), "pool": options.timeout * 0.9}
         self._limits = {"timeout": timeouts}
@@ -81,7 +83,8 @@ class HttpCaller:
         """In the child: what is open is the parent's; the next call connects."""
         transport, self._transport = self._transport, None
         if transport is not None:
-            lead_nowhere([*_sockets(transport)])
+            sockets = [stream.get_extra_info("socket") for stream in self._streams]
+            lead_nowhere(one.fileno() for one in sockets if one is not None)
 
     async def _ask(self, verb: Verb[Any, A], path: str, body: bytes | None, waits: float) -> A:
         if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
@@ -113,6 +116,7 @@ class HttpCaller:
             self._transport = self._connect()
         request = httpx.Request(method, self.base + path, headers=self._headers, content=body, extensions=self._limits)
         response = await self._transport.handle_async_request(request)
+        self._streams.add(response.extensions["network_stream"])
         try:
             received = bytearray()
             async for chunk in response.aiter_raw():
@@ -173,13 +177,3 @@ def _describe(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         text += "; trust another authority with --ca-file (in Python ca_file=…)"
     return text
-
-
-def _sockets(transport: httpx.AsyncHTTPTransport) -> Iterator[int]:
-    """Of the connections that are open."""
-    pool: Any = transport._pool  # noqa: SLF001
-    for connection in pool.connections:
-        while connection is not None and not hasattr(connection, "_network_stream"):  # around it: a pool's, a proxy's
-            connection = getattr(connection, "_connection", None)
-        if connection is not None:
-            yield connection._network_stream.get_extra_info("socket").fileno()  # noqa: SLF001
