@@ -15,7 +15,7 @@ from stowhand.observe.table_metrics import TableMetrics
 from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import wire
-from stowhand.remote.server import authenticator, bodies, claims, http_server, refusals, store_server, token_file
+from stowhand.remote.server import authenticator, bodies, claims, http_server, refusals, tokens
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.names import COLUMNS, TOKEN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
@@ -123,7 +123,7 @@ def test_the_page_of_http_names_every_field_of_a_message() -> None:
 def test_the_page_of_http_has_the_limits() -> None:
     page = read("http.md").partition("## Limits")[2]
     for number in (
-        bodies.LIMIT // 1024**2,
+        wire.BODY_LIMIT // 1024**2,
         bodies.HEADERS,
         bodies.HEADER_BYTES // 1024,
         bodies.READ_TIMEOUT,
@@ -131,10 +131,10 @@ def test_the_page_of_http_has_the_limits() -> None:
         wire.LONGEST_WAIT,
         claims.POLLS_OF_A_TOKEN,
         claims.MOST_RECORDS,
-        claims.LONGEST_LEASE,
-        store_server.MOST,
+        wire.LONGEST_LEASE,
+        wire.MOST_ITEMS,
         authenticator.WRONG_PER_MINUTE,
-        token_file.MOST,
+        tokens.MOST,
     ):
         assert re.search(rf"\b{number:.0f}\b", page), number
 

@@ -1,4 +1,4 @@
-"""House rule: private names of libraries are used only where they are listed here, and the installed versions have them.
+"""House rule: private names of libraries are listed here, and the installed versions have them.
 
 What they are used for is tested beside each use; this test names the library that has changed.
 """
@@ -23,7 +23,11 @@ AIOSQLITE = {"_conn", "_execute"}
 """Work in one piece in the connection's thread: enqueue_in."""
 SQLALCHEMY = {"_previous_nested", "_savepoint"}
 """The names of the open savepoints: what is enqueued in one is forgotten with it."""
-REDIS_POOL, REDIS_NODE, REDIS_CONNECTION = {"_available_connections", "_in_use_connections"}, {"_connections"}, {"_writer"}
+REDIS_POOL, REDIS_NODE, REDIS_CONNECTION = (
+    {"_available_connections", "_in_use_connections"},
+    {"_connections"},
+    {"_writer"},
+)
 """Sockets at a fork."""
 STANDARD_LIBRARY = {"_current_frames", "_exit", "_getframe"}
 """Documented."""

@@ -27,7 +27,7 @@ from stowhand.remote.server.http_app import HttpApp
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.store_server import StoreServer
-from stowhand.remote.server.token_file import TokenFile
+from stowhand.remote.server.tokens import TokenFile
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
 
 T = TypeVar("T")

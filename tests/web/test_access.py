@@ -12,17 +12,15 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.events import DashboardChanged, Events, WrongTokens
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Authenticator
-from stowhand.remote.server.proxies import Proxies
-from stowhand.remote.server.sessions import LINK_LIFE, SESSION_LIFE, Link
-from stowhand.remote.server.token_file import TokenFile
-from stowhand.remote.server.visitors import Entrance, Visitors
+from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Authenticator, Proxies
+from stowhand.remote.server.tokens import TokenFile
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.access import Access
 from stowhand.web.asked import Asked, Reply, Right, Who
 from stowhand.web.board import Board
 from stowhand.web.live import SLOW, Live
 from stowhand.web.reading import Reading
+from stowhand.web.visitors import LINK_LIFE, SESSION_LIFE, Entrance, Link, Visitors
 from tests.remote.server.tokens import make_token, revoke
 from tests.web.browser import Browser, Page
 

@@ -20,8 +20,7 @@ from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
 from stowhand.observe.safe_text import escape
-from stowhand.remote.server.grants import check_limits
-from stowhand.remote.server.token_file import DEFAULT, TokenFile, TokenRecord, new_token
+from stowhand.remote.server.tokens import DEFAULT, TokenFile, TokenRecord, check_limits, new_token
 from stowhand.remote.wire import Scope
 from stowhand.service.exit_codes import FAILURE, OK
 

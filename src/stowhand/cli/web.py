@@ -29,8 +29,8 @@ from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.remote.server.proxies import Proxies
-from stowhand.remote.server.token_file import TokenFile, write_private
+from stowhand.remote.server.authenticator import Proxies
+from stowhand.remote.server.tokens import TokenFile, write_private
 from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import OK, USAGE
 from stowhand.service.loading import load_app
@@ -40,8 +40,8 @@ from stowhand.tasks.program import how_it_ended
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from stowhand.remote.server.visitors import Entrance, Visitors
     from stowhand.web.board import Board
+    from stowhand.web.visitors import Entrance, Visitors
 PORT = 8480
 GRACE = 1.0
 """Seconds that requests have to end at a stop: pages are quick, and a stream of changes never ends by itself."""
@@ -107,7 +107,7 @@ class _Door(msgspec.Struct, frozen=True):
     @staticmethod
     def of(typed: dict[str, Any], prefix: str) -> _Door:
         """Takes its options out of ``typed``. Raises ConfigurationError."""
-        from stowhand.remote.server.visitors import Entrance
+        from stowhand.web.visitors import Entrance
 
         path, required = typed.pop("tokens")
         if required and not path.exists():
@@ -136,8 +136,7 @@ class _Door(msgspec.Struct, frozen=True):
         """``show``: the path of a link to sign in; there is one where actions are allowed, and nothing else tells who
         comes."""
         from stowhand.remote.server.authenticator import Authenticator
-        from stowhand.remote.server.sessions import Link
-        from stowhand.remote.server.visitors import Visitors
+        from stowhand.web.visitors import Link, Visitors
 
         clock = SystemClock()
         gate = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)

@@ -31,8 +31,18 @@ LONGEST_WAIT = 30.0
 """Seconds that a poll may wait."""
 
 
+LONGEST_LEASE = 86_400.0
+"""Seconds."""
+BODY_LIMIT = 1024 * 1024
+"""Bytes of one request."""
+MOST_ITEMS = 1000
+"""Items in one list of a request: leases, settlements, jobs, entries of a log, ids."""
+MANY = msgspec.Meta(max_length=MOST_ITEMS)
+
 Q = TypeVar("Q")
 A = TypeVar("A")
+LeaseSeconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE)]
+JobNumber = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,10 +54,9 @@ class ClaimAsked(Message, frozen=True):
     token: str
     """A uuid, new for every claim: one that was used is refused (``used``). Where the reply to a claim is lost, release
     its token (``Release.token``), and claim with another one."""
-    limit: int
+    limit: Annotated[int, msgspec.Meta(ge=0)]
     """An answer has 500 records at most."""
-    lease: float
-    """Seconds, more than 0 and at most a day."""
+    lease: LeaseSeconds
     tasks: tuple[str, ...] | None = None
     forbidden_flags: tuple[str, ...] = ()
     suspects: bool = False
@@ -83,9 +92,9 @@ class Proof(Message, frozen=True):
 
 
 class Held(Message, frozen=True, omit_defaults=True):
-    leases: tuple[Proof, ...]
-    lease: float | None = None
-    """Seconds. ``None``: nothing is renewed, and the answer names only what was asked to cancel."""
+    leases: Annotated[tuple[Proof, ...], MANY]
+    lease: LeaseSeconds | None = None
+    """``None``: nothing is renewed, and the answer names only what was asked to cancel."""
 
 
 class Beaten(Message, frozen=True):
@@ -105,7 +114,7 @@ class Note(Message, frozen=True, omit_defaults=True):
 
 
 class ProgressSaid(Message, frozen=True):
-    notes: tuple[Note, ...]
+    notes: Annotated[tuple[Note, ...], MANY]
 
 
 class ProgressHeard(Message, frozen=True):
@@ -124,7 +133,7 @@ class SettlementSent(Message, frozen=True):
 
 
 class Settlements(Message, frozen=True):
-    batch: tuple[SettlementSent, ...]
+    batch: Annotated[tuple[SettlementSent, ...], MANY]
     repeat: bool = False
 
 
@@ -144,7 +153,7 @@ class Verdicts(Message, frozen=True, omit_defaults=True):
 
 
 class Release(Message, frozen=True):
-    leases: tuple[Proof, ...] = ()
+    leases: Annotated[tuple[Proof, ...], MANY] = ()
     token: str | None = None
     """A claim token whose reply never arrived: its leases are handed back, and it can never claim again."""
 
@@ -158,7 +167,7 @@ class Released(Message, frozen=True):
 
 
 class Reset(Message, frozen=True):
-    leases: tuple[Proof, ...] = ()
+    leases: Annotated[tuple[Proof, ...], MANY] = ()
     """Leases of jobs whose worker process, or child process, has died."""
     worker: str | None = None
     """The name of a worker that has died: everything lent to it under the same worker token is reset."""
@@ -171,8 +180,8 @@ class ResetDone(Message, frozen=True):
 
 class LogChange(Message, frozen=True):
     proof: Proof
-    add: tuple[ExecutionLogEntry, ...] = ()
-    update: tuple[tuple[int, ExecutionLogEntry], ...] = ()
+    add: Annotated[tuple[ExecutionLogEntry, ...], MANY] = ()
+    update: Annotated[tuple[tuple[int, ExecutionLogEntry], ...], MANY] = ()
 
 
 class LogNumbers(Message, frozen=True):
@@ -182,7 +191,7 @@ class LogNumbers(Message, frozen=True):
 class Enqueue(Message, frozen=True, omit_defaults=True):
     """All of these jobs are enqueued in one transaction, or none."""
 
-    jobs: tuple[NewJob, ...]
+    jobs: Annotated[tuple[NewJob, ...], MANY]
     bare: bool = False
     """The answer contains ids only."""
 
@@ -214,7 +223,7 @@ class DueAsked(Message, frozen=True):
     """
 
     tasks: tuple[str, ...] | None = None
-    wait: float = 0.0
+    wait: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)] = 0.0
     """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
     wake_count: str | None = None
     """Of an earlier answer. Required with ``wait``."""
@@ -229,13 +238,10 @@ class Due(Message, frozen=True):
     """``store.is_listening`` of the lent store: the server is receiving wake-ups."""
 
 
-JobNumber = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-
-
 class EndsAsked(Message, frozen=True):
     """Asks how jobs ended."""
 
-    job_ids: tuple[JobNumber, ...]
+    job_ids: Annotated[tuple[JobNumber, ...], MANY]
 
 
 class Ends(Message, frozen=True):

@@ -1,6 +1,6 @@
 """That it is the visitor who asks, and no other site by way of their browser; what every reply has; how one signs in.
 
-Whom the application around the dashboard names is known already; else ``remote/server`` finds out who it is.
+Whom the application around the dashboard names is known already; else ``visitors.py`` finds out who it is.
 """
 
 from __future__ import annotations
@@ -8,17 +8,30 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections.abc import Mapping
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from stowhand.remote.server.browsers import HEADERS, check_form, check_site
 from stowhand.remote.server.refusals import Refused, forbidden
-from stowhand.remote.server.sessions import SESSION_LIFE
-from stowhand.remote.server.visitors import Entrance, Visitors
 from stowhand.remote.wire import Kind, Scope
 from stowhand.web.asked import Ask, Asked, Reply, Right, View, Who, redirect
+from stowhand.web.visitors import SESSION_LIFE, Entrance, Visitors
 
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    ("content-security-policy", POLICY),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("x-content-type-options", "nosniff"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cache-control", "no-store"),
+)
+"""Of every reply to a browser."""
 SESSION, VISIT, SAID = "session", "visit", "said"
 """Cookies: who signed in; what ties a form to the browser that it was sent to; what became of the last form."""
 SAID_BYTES, SAID_LIFE = 3000, 60
@@ -50,7 +63,7 @@ class Access:
         try:
             if asked.path.startswith("/assets/"):
                 return asked, None
-            check_site(asked.method, asked.headers)
+            _check_site(asked.method, asked.headers)
             if visitors is not None and not asked.known:
                 return self._found(asked, visitors)
             if not asked.known:
@@ -97,9 +110,30 @@ class Access:
         return msgspec.structs.replace(asked, who=who, token=made.hexdigest())
 
 
+def _check_site(method: str, headers: Mapping[str, str]) -> None:
+    """Raises Refused for what another site makes a browser ask for, except that it leads here by a link."""
+    site = headers.get("sec-fetch-site", "same-origin")  # an older browser, a program, or no TLS
+    leads = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if site != "same-origin" and (method == "POST" or not (leads or site == "none")):
+        raise _foreign()
+
+
 def _check_form(asked: Asked) -> None:
-    if asked.method == "POST":
-        check_form(asked.headers, asked.token, asked.sent("token"))
+    """Raises Refused for a form of another site, or without the token that its page was given. ``null`` is what a
+    browser says of its origin where pages send no referrer: there the token alone decides."""
+    if asked.method != "POST":
+        return
+    origin = asked.headers.get("origin", "null")
+    is_other = origin != "null" and urlsplit(origin).netloc.lower() != asked.headers.get("host", "").lower()
+    if is_other or not hmac.compare_digest(asked.token.encode(), asked.sent("token").encode("utf-8", "replace")):
+        raise _foreign()
+
+
+def _foreign() -> Refused:
+    return forbidden(
+        "another site sent this, or the page that it was sent from is older than this dashboard",
+        "go back, load the page again, and send it once more; nothing was changed",
+    )
 
 
 def _door(asked: Asked, visitors: Visitors) -> View | Reply | None:

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.observe.safe_text import shorten
 from stowhand.protocols.option import one_of
-from stowhand.remote.server.browsers import Cookies
+from stowhand.remote.server.authenticator import host_of
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind
 
@@ -59,6 +59,33 @@ class Who(msgspec.Struct, frozen=True):
             return given if isinstance(given, Who) else Who(rights=frozenset(map(Right, given)))
         except ValueError as error:
             raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Right)}") from None
+
+
+class Cookies(msgspec.Struct, frozen=True):
+    """Those of one request, and new ones for its reply. A browser has one jar for all ports of a host."""
+
+    headers: Mapping[str, str]
+    secure: bool
+    """It came over TLS."""
+    path: str
+    """Below which they are sent."""
+
+    def get(self, what: str) -> str:
+        """Its value; empty: there is none."""
+        pairs = (part.strip().partition("=") for part in self.headers.get("cookie", "").split(";"))
+        return next((value for name, _, value in pairs if name == self._name(what)), "")
+
+    def new(self, what: str, value: str, life: int | None, *, site: str = "Strict") -> tuple[str, str]:
+        """A header. ``life``: seconds; ``None``: until the browser ends; 0: it is forgotten. ``site``: ``Lax`` comes
+        along where a link of another site leads here."""
+        path = "/" if self.secure else self.path or "/"
+        ends = ("" if life is None else f"; Max-Age={life}") + ("; Secure" if self.secure else "")
+        return "set-cookie", f"{self._name(what)}={value}; Path={path}; HttpOnly; SameSite={site}{ends}"
+
+    def _name(self, what: str) -> str:
+        """``__Host-`` keeps neighbours of a domain from setting it."""
+        port = host_of(self.headers)[1]
+        return f"{'__Host-' if self.secure else ''}stowhand-{what}{'' if port is None else f'-{port}'}"
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.observe.exposition import LendingMetrics
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.http_server import ServerOptions, Serving, running
-from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
+from stowhand.remote.server.tokens import TokenFile, TokenRecord, new_token
 
 T = TypeVar("T")
 PATIENCE = 60.0

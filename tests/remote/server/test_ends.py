@@ -15,7 +15,7 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.remote.client import HttpOptions, HttpStore, bodies, results
-from stowhand.remote.server import ends
+from stowhand.remote.server import claims
 from stowhand.stores.kernel.results import ResultPoll
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
@@ -134,7 +134,7 @@ def test_what_is_no_job_is_malformed(lend: Lend) -> None:
     client = lend().client()
     for job_ids in ([0], [2**63], ["x"], [[7, 0]]):
         client.post("ends", job_ids=job_ids).refused(400, "malformed")
-    client.post("ends", job_ids=[1] * 1001).refused(413, "too large")
+    client.post("ends", job_ids=[1] * 1001).refused(400, "malformed")
 
 
 def test_while_the_server_is_away_it_is_asked_again(lend: Lend, run: Run) -> None:
@@ -165,7 +165,7 @@ def test_more_than_fit_into_a_request_or_an_answer_are_asked_about(
     lend: Lend, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "ITEMS", 3)
-    monkeypatch.setattr(ends, "ANSWER_BYTES", 10)
+    monkeypatch.setattr(claims, "ANSWER_BYTES", 10)
     assert bodies.ITEMS == 1000
     lending = lend()
 

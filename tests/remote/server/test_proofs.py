@@ -7,9 +7,9 @@ import uuid
 import pytest
 
 from stowhand.jobs.lease import Lease
-from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.refusals import Refused
+from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import Proof
 
 ADA, BOB = Grant(id="ada"), Grant(id="bob")

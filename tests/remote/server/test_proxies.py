@@ -8,8 +8,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import RequestAnswered, WrongTokens
-from stowhand.remote.server.authenticator import WRONG_PER_MINUTE
-from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Proxies
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import token_of
 

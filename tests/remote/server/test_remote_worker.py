@@ -314,27 +314,6 @@ def test_a_store_waits_at_its_start_for_a_server_that_is_just_starting(
     assert len(tried) == 3
 
 
-def test_the_entries_of_a_log_are_bounded_whoever_sends_them(
-    shared_server: SharedServer, run: Run, uploads: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stowhand.remote.server.shared_store.ENTRIES_LIMIT", 2)
-
-    async def handle(ctx: Attempt[Any], record: Any) -> None:
-        entry = ExecutionLogEntry(key="step", start_time=datetime.now(UTC))
-        assert [await ctx.store.add_execution_log_entry(entry) for _ in range(2)] == [1, 2]
-        with pytest.raises(LogRefused, match="2 entries at most"):
-            await ctx.store.add_execution_log_entry(entry)
-        await ctx.store.update_execution_log_entry(2, entry)
-
-    async def go() -> None:
-        async with lent(shared_server, TableStore(f"sqlite:///{uploads}", options(max_num_retries=0))) as remote:
-            await Worker(remote, handle, WorkerOptions(once=True)).run()
-
-    run(go())
-    with closing(sqlite3.connect(uploads)) as file:
-        assert file.execute("SELECT DISTINCT state, failure_message FROM uploads").fetchall() == [("completed", None)]
-
-
 def test_a_server_that_is_away_when_a_worker_starts_is_waited_for(shared_server: SharedServer, run: Run) -> None:
     async def go() -> None:
         store, done = MemoryStore(), asyncio.Event()

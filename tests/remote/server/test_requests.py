@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from stowhand.remote.server.bodies import HEADERS, LIMIT
+from stowhand.remote.server.bodies import HEADERS
 from stowhand.remote.server.http_server import ServerOptions
+from stowhand.remote.wire import BODY_LIMIT
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Client, Lending, claiming
@@ -76,7 +77,7 @@ def test_wrong_methods_and_calls_are_told(client: Client) -> None:
 
 
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(shared: Lending) -> None:
-    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {LIMIT + 1}\r\n\r\n"
+    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {BODY_LIMIT + 1}\r\n\r\n"
     assert "413" in status_of(shared, head.encode())
 
 
@@ -88,15 +89,15 @@ def test_a_body_that_grows_too_large_is_refused_on_the_way(shared: Lending) -> N
 
 def test_a_body_of_exactly_the_limit_is_read(client: Client) -> None:
     body = json.dumps(claiming()).encode()
-    assert client.ask("POST", "/v1/claim", body + b" " * (LIMIT - len(body))).status == 200
-    client.ask("POST", "/v1/claim", body + b" " * (LIMIT - len(body) + 1)).refused(413, "too large")
+    assert client.ask("POST", "/v1/claim", body + b" " * (BODY_LIMIT - len(body))).status == 200
+    client.ask("POST", "/v1/claim", body + b" " * (BODY_LIMIT - len(body) + 1)).refused(413, "too large")
 
 
 def test_too_many_items_are_refused(client: Client) -> None:
-    client.post("enqueue", jobs=[{"task": "t"}] * 1001).refused(413, "too large")
+    client.post("enqueue", jobs=[{"task": "t"}] * 1001).refused(400, "malformed")
     lease = {"job_id": 1, "token": "t", "epoch": 1}
     proofs = [{"lease": lease, "authorization": ""}] * 1001
-    client.post("heartbeat", leases=proofs, lease=30.0).refused(413, "too large")
+    client.post("heartbeat", leases=proofs, lease=30.0).refused(400, "malformed")
 
 
 def test_headers_that_are_too_large_are_refused(shared: Lending) -> None:

@@ -13,7 +13,7 @@ import pytest
 from stowhand import App, Failure
 from stowhand.errors import ConfigurationError
 from stowhand.events import LentChanged, RequestAnswered, TokensTrouble, WrongTokens
-from stowhand.remote.server.token_file import TokenFile
+from stowhand.remote.server.tokens import TokenFile
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import claiming, proof, token_of

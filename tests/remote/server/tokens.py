@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from stowhand.remote.server.token_file import TokenFile, TokenRecord, new_token
+from stowhand.remote.server.tokens import TokenFile, TokenRecord, new_token
 from stowhand.remote.wire import Scope
 
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)

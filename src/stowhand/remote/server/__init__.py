@@ -1,13 +1,12 @@
-"""The server that lends a store over HTTP to workers on other machines, so that they need no access to the database.
+"""The server of ``stowhand serve``: it lends one store over HTTP.
 
-    http_server    sockets, TLS, start and bounded stop                             (start reading here)
-    http_app       requests and replies, over ``store_server``: the calls of a worker's store
-    authenticator  who calls, by worker token (``token_file``), and what the token allows (``grants``)
-    proofs         prove in every later call that a lease was lent to this worker token
-    claims         claims, which do not wait, and polls, which do; ``wake_broadcast`` waits at the store for all of
-                   them
-    slow_requests  limits of time and connections
-    proxies        the address that asked, where a proxy stands between
-
-The messages are those of ``stowhand.remote.wire``. Never lent: schema, purge, raw SQL.
+http_server     socket, TLS, start and stop
+http_app        from requests to calls, from errors to replies
+bodies          what is read of a request; refusals: what is answered instead
+authenticator   who calls, by worker token; tokens: what a token allows, and the file of them
+store_server    the calls of workers; proofs: that a lease was lent to this token
+claims          claims and polls; settlements: what may be recorded
+job_reader      jobs, attempts and ends, as a token may see them
+wake_broadcast  wake-ups for all polls; health and lent_throughput: what people look at
+shared_store    the store, and what only a queue or a table can do
 """

@@ -12,10 +12,8 @@ from starlette.types import Scope
 
 from stowhand.errors import StowhandError
 from stowhand.remote.server.refusals import Refused, malformed
-from stowhand.remote.wire import Kind
+from stowhand.remote.wire import BODY_LIMIT, Kind
 
-LIMIT = 1024 * 1024
-"""Bytes."""
 HEADERS = 128
 HEADER_BYTES = 32 * 1024
 """Including the path and query of the request."""
@@ -65,7 +63,7 @@ async def read(request: Request, kind: type[M]) -> M:
         raise Refused(Kind.REFUSED, str(error), "see the operators of stowhand.jobs.conditions.Where") from None
 
 
-async def collect(request: Request, limit: int = LIMIT) -> bytes:
+async def collect(request: Request, limit: int = BODY_LIMIT) -> bytes:
     """The body. Raises Refused where it has more bytes than this, or does not arrive in time."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limit:

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreUnreachable
+from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.limits import read_forbidden
+from stowhand.jobs.strict_json import refuse_nan
+from stowhand.jobs.text import clean
+from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.records import Sent, lent
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
+from stowhand.remote.server.tokens import Grant
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
-from stowhand.remote.wire import ClaimAsked, Kind
+from stowhand.remote.wire import ClaimAsked, Kind, Lent
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MOST_RECORDS = 500
@@ -32,7 +35,6 @@ FIRST_RECORDS = 100
 """In the first answers, until it is known how large records are: what does not fit is read and handed back."""
 ANSWER_BYTES = 4 * 1024 * 1024
 """Bytes of the records in one answer, which must arrive within the client's timeout. The first is always sent."""
-LONGEST_LEASE = 86_400.0
 POLLS_OF_A_TOKEN = 256
 """Requests that may wait at a time."""
 MAX_USED_TOKENS = 50_000
@@ -40,6 +42,15 @@ MAX_USED_TOKENS = 50_000
 
 Gone = Callable[[], Coroutine[Any, Any, None]]
 """Returns when the client has disconnected."""
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One record that is lent."""
+
+    lease: Lease
+    """As the store knows it."""
+    body: bytes
+    """An encoded ``wire.Lent``."""
 
 
 class UsedTokens:
@@ -102,14 +113,14 @@ class Claims:
         sent = [
             Sent(
                 claim.lease,
-                msgspec.json.encode(lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
+                msgspec.json.encode(_lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
             )
             for claim in claims
         ]
         if sent:
             size = sum(len(one.body) for one in sent)
             self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
-        fits = _fitting(sent)
+        fits = fitting(len(one.body) for one in sent)
         self._on_lent(claims[:fits])
         if fits < len(sent):
             await self._hand_back([one.lease for one in sent[fits:]])
@@ -142,9 +153,6 @@ class Claims:
         grant.check_conditions(asked.conditions)
         if asked.conditions and self._shared_store.kind == QUEUE:
             raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
-        check_lease(asked.lease)
-        if asked.limit < 0:
-            raise malformed(f"limit: {asked.limit}; 0 or more")
         return ClaimRequest(
             worker=grant.worker_in_store(asked.worker),
             token=self._proofs.store_token(grant, asked.token),
@@ -177,26 +185,14 @@ class Claims:
             await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
 
 
-def check_lease(seconds: float) -> None:
-    """Raises Refused for a lease that no store gives."""
-    if not 0 < seconds <= LONGEST_LEASE:
-        raise malformed(f"lease: {seconds:g} s; more than 0 and at most {LONGEST_LEASE:g}")
-
-
-def check_seconds(field: str, seconds: float, most: float) -> None:
-    """Raises Refused for a time out of bounds."""
-    if not 0 <= seconds <= most:
-        raise malformed(f"{field}: {seconds:g} s; 0 to {most:g}")
-
-
-def _fitting(sent: Sequence[Sent]) -> int:
-    """How many of them fit into one answer."""
-    size = 0
-    for place, one in enumerate(sent):
-        size += len(one.body)
-        if place and size > ANSWER_BYTES:
-            return place
-    return len(sent)
+def fitting(sizes: Iterable[int]) -> int:
+    """How many items of these sizes, in bytes, fit into one answer; one always does."""
+    total = number = 0
+    for number, size in enumerate(sizes, 1):
+        total += size
+        if number > 1 and total > ANSWER_BYTES:
+            return number - 1
+    return number
 
 
 async def _first(*ends: Coroutine[Any, Any, None]) -> None:
@@ -207,3 +203,44 @@ async def _first(*ends: Coroutine[Any, Any, None]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def _lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
+    """``token``: the client's claim token. ``prove`` makes the authorization of the lease."""
+    lease = Lease(claim.lease.job_id, token, claim.lease.epoch)
+    kind, record = _read_record(claim.record)
+    return Lent(
+        lease=lease,
+        authorization=prove(lease),
+        record=cast("msgspec.Raw", record),
+        kind=kind,
+        task=claim.task,
+        attempts=claim.attempts,
+        max_attempts=claim.max_attempts,
+        serial=claim.serial,
+        resets=claim.resets,
+    )
+
+
+def _read_record(record: object) -> tuple[str, object]:
+    if isinstance(record, Job):
+        return "job", record
+    if isinstance(record, Unreadable):
+        return "unreadable", record.error
+    try:
+        text = msgspec.json.encode(record, enc_hook=_write_other)
+        if b"null" in text:  # None, or NaN and infinity, which would silently become null
+            refuse_nan(record, _write_other)
+        return "record", msgspec.Raw(text)
+    except Exception as error:  # noqa: BLE001 - boundary: the type is the application's, and one bad record must not fail the claim
+        why = f"it cannot be written as JSON: {error}; select the value in another form by column_expressions"
+        return "unreadable", clean(why, 1024)
+
+
+def _write_other(value: Any) -> object:
+    """Values that msgspec cannot encode. Pydantic models encode themselves; pydantic is never imported here."""
+    if hasattr(type(value), "__pydantic_validator__"):
+        return value.model_dump(mode="json")
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return str(value)  # an address, a range, …: as a database would print it

@@ -28,15 +28,14 @@ from stowhand.errors import (
 from stowhand.events import Events, LentChanged, RequestAnswered, RequestBroken, StoreTrouble
 from stowhand.protocols.store import Recorded
 from stowhand.remote import wire
-from stowhand.remote.server.authenticator import Authenticator
+from stowhand.remote.server.authenticator import Authenticator, Proxies
 from stowhand.remote.server.bodies import check_head, read
-from stowhand.remote.server.grants import Grant
+from stowhand.remote.server.claims import Sent
 from stowhand.remote.server.health import Health
-from stowhand.remote.server.proxies import Proxies
-from stowhand.remote.server.records import Sent
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.settlements import audited, reply_of
 from stowhand.remote.server.store_server import StoreServer
+from stowhand.remote.server.tokens import Grant
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.remote.wire import (
     ClaimAsked,
@@ -144,10 +143,10 @@ class HttpApp:
             (wire.LOGS, Call(run=server.log, audit=_audit_log)),
             (wire.ENQUEUE, Call(run=server.enqueue, audit=lambda _, enqueued: Audited(enqueued.ids))),
             (wire.DUE, Call(run=server.due, waits=True)),
-            (wire.ENDS, Call(run=server.ends)),
-            (wire.JOB, Call(run=server.job)),
-            (wire.TRIES, Call(run=server.tries)),
-            (wire.FAILURES, Call(run=server.failures)),
+            (wire.ENDS, Call(run=server.jobs.ends)),
+            (wire.JOB, Call(run=server.jobs.job)),
+            (wire.TRIES, Call(run=server.jobs.tries)),
+            (wire.FAILURES, Call(run=server.jobs.failures)),
             (wire.TERMS, Call(run=server.terms)),
         ]
 

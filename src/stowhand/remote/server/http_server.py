@@ -27,15 +27,14 @@ from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
 from stowhand.jobs.struct import Suggesting
 from stowhand.protocols.queue_store import AnyStore
-from stowhand.remote.server.authenticator import Authenticator
+from stowhand.remote.server.authenticator import Authenticator, Proxies
 from stowhand.remote.server.bodies import HEADER_BYTES
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.http_app import HttpApp, ServerMetrics
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.proxies import Proxies
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
-from stowhand.remote.server.token_file import DEFAULT, TokenFile
+from stowhand.remote.server.tokens import DEFAULT, TokenFile
 from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
 from stowhand.worker.resetter import Resetter, ResetterOptions
 

@@ -14,8 +14,8 @@ from functools import lru_cache
 import msgspec
 
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import Proof
 
 KNOWN = 1024

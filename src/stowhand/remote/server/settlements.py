@@ -20,8 +20,8 @@ from stowhand.jobs.outcomes import LONGEST_DELAY
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import CLASS_LIMIT
 from stowhand.protocols.store import Recorded, Unwritten
-from stowhand.remote.server.grants import Grant
 from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import Difference, Settlements, Verdicts
 
 ENDINGS = {

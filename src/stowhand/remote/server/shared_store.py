@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any, Protocol
 
-from stowhand.errors import ConfigurationError, LogRefused
-from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry
+from stowhand.errors import ConfigurationError
+from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job
-from stowhand.jobs.lease import Lease, Pair
+from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.offered import whole
 from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
@@ -18,18 +17,16 @@ from stowhand.remote.wire import Kind, TermsOffered
 from stowhand.retry import wait
 
 QUEUE, TABLE = "queue", "table"
-ATTEMPTS = 10_000
-"""Attempts whose log entries are counted at a time."""
 
 
 class AttemptLog(Protocol):
     """What a table's store binds to an attempt (``stowhand.stores.table.AttemptStore``)."""
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
-        """Append; returns the entry's number."""
+        """Append; returns the entry's number. Raises LogRefused."""
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Replace an entry."""
+        """Replace an entry. Raises LogRefused."""
 
 
 class SharedStore:
@@ -39,7 +36,6 @@ class SharedStore:
         self.store = store
         self.kind = QUEUE if store.jobs is not None else TABLE
         self.name = store.capabilities.table or self.kind
-        self._entries: OrderedDict[Pair, int] = OrderedDict()
         self._enclosing = store.enclosing
         if self._enclosing is not None and self._log(Lease("", "", 0)) is None:
             raise ConfigurationError(
@@ -81,23 +77,8 @@ class SharedStore:
         found = await self.queue("enqueued in").inspect.list(JobFilter(key=key, limit=1))
         return found[0] if found else None
 
-    async def add_entry(self, lease: Lease, entry: ExecutionLogEntry) -> int:
-        """Append to the log of the attempt under this lease; the entry's number. Raises LogRefused."""
-        pair = lease.pair
-        if self._entries.get(pair, 0) >= ENTRIES_LIMIT:
-            raise LogRefused(f"an attempt's log has {ENTRIES_LIMIT} entries at most; update the last one instead")
-        number = await self._log_of(lease).add_execution_log_entry(entry)
-        self._entries[pair] = number
-        self._entries.move_to_end(pair)
-        if len(self._entries) > ATTEMPTS:
-            self._entries.popitem(last=False)
-        return number
-
-    async def update_entry(self, lease: Lease, number: int, entry: ExecutionLogEntry) -> None:
-        """Replace an earlier entry. Raises LogRefused."""
-        await self._log_of(lease).update_execution_log_entry(number, entry)
-
-    def _log_of(self, lease: Lease) -> AttemptLog:
+    def log_of(self, lease: Lease) -> AttemptLog:
+        """The log of the attempt under this lease. Raises Refused where the store keeps none."""
         log = self._log(lease)
         if log is None:
             raise Refused(

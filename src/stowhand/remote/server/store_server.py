@@ -7,10 +7,10 @@ store raises.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
@@ -18,31 +18,25 @@ from stowhand.clock import Clock, wall_clock
 from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events
 from stowhand.jobs import limits
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.tries import Try
 from stowhand.protocols.progress import ProgressKeeper, read_progress
-from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
-from stowhand.remote.server.claims import Claims, Gone, check_lease, check_seconds
-from stowhand.remote.server.ends import LentEnds
-from stowhand.remote.server.grants import Grant
+from stowhand.remote.server.claims import Claims, Gone, Sent
+from stowhand.remote.server.job_reader import JobReader
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.records import Sent
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.settlements import checked
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
+from stowhand.remote.server.tokens import Grant
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
 from stowhand.remote.wire import (
-    LONGEST_WAIT,
     Beaten,
     ClaimAsked,
     Due,
     DueAsked,
-    Ends,
-    EndsAsked,
     Enqueue,
     Enqueued,
     Held,
@@ -61,11 +55,8 @@ from stowhand.remote.wire import (
 )
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
-MOST = 1000
-"""Leases, settlements, jobs or log entries in one call."""
 PROGRESS_WITHIN = 1.0
 """Seconds that the beats of all workers may have to wait for a write of progress."""
-T = TypeVar("T")
 Declared = Callable[[NewJob], NewJob]
 """Returns a job completed with what its task declares, where the job does not set it. Raises InvalidJob."""
 
@@ -73,6 +64,20 @@ Declared = Callable[[NewJob], NewJob]
 def as_it_is(job: NewJob) -> NewJob:
     """The job unchanged: where no tasks are known."""
     return job
+
+
+class _Proved(NamedTuple):
+    """Leases that a request names."""
+
+    leases: Sequence[Lease]
+    """Of the store, with a valid proof."""
+    unproved: tuple[Pair, ...]
+    sent_pairs: Mapping[Pair, Pair]
+    """By the store's pair, the pair that the client knows."""
+
+    def sent(self, pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+        """These pairs of the store, as the client knows them."""
+        return tuple(self.sent_pairs[pair] for pair in pairs)
 
 
 class StoreServer:
@@ -101,7 +106,7 @@ class StoreServer:
             self._heartbeats, clock, events or Events(), is_kept=shared_store.kind == QUEUE
         )
         self._claims = Claims(shared_store, wake_broadcast, self._heartbeats, proofs, still, self.throughput.lent)
-        self._ends = LentEnds(shared_store)
+        self.jobs = JobReader(shared_store)
 
     async def close(self) -> None:
         """Write what was counted, and close the connection of the heartbeats."""
@@ -117,48 +122,35 @@ class StoreServer:
 
     async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
         """Renew leases; those without a valid proof count as lost. Without ``lease``, only find what was canceled."""
+        proved = self._prove(grant, held.leases)
         if held.lease is None:
-            return await self._find_canceled(grant, held)
-        check_lease(held.lease)
-        proved, unproved = self._sort(grant, held.leases)
-        given = {lease.pair: (lease.job_id, proof.lease.token) for proof, lease in proved}
-        leases = [lease for _, lease in proved]
+            return await self._find_canceled(proved)
+        if not proved.leases:
+            return Beaten(lost=proved.unproved)
         lease = self._shared_store.lease(held.lease)
         until = wall_clock() + timedelta(seconds=lease)
-        if not leases:
-            return Beaten(lost=tuple(unproved))
-        pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat(leases, lease))
+        pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat(proved.leases, lease))
         self._on_lease(lease)
-        # A lease that the database refuses to renew will end soon: reported as lost, the client stops its attempt.
-        lost = pulse.lost | pulse.refused
         return Beaten(
-            lost=(*unproved, *(given[pair] for pair in lost)),
-            canceled=tuple(given[pair] for pair in pulse.canceled),
-            busy=tuple(given[pair] for pair in pulse.busy),
+            # A lease that the database refuses to renew will end soon: reported as lost, the client stops its attempt.
+            lost=(*proved.unproved, *proved.sent(pulse.lost | pulse.refused)),
+            canceled=proved.sent(pulse.canceled),
+            busy=proved.sent(pulse.busy),
             lease_until=until,
         )
 
-    async def _find_canceled(self, grant: Grant, held: Held) -> Beaten:
-        proved, _ = self._sort(grant, held.leases)
-        given = {lease.pair: (lease.job_id, proof.lease.token) for proof, lease in proved}
-
+    async def _find_canceled(self, proved: _Proved) -> Beaten:
         async def find(heartbeats: Heartbeats) -> frozenset[Pair]:
-            if not given or not isinstance(heartbeats, CancellationFinder):
+            if not proved.leases or not isinstance(heartbeats, CancellationFinder):
                 return frozenset()
-            return await heartbeats.find_canceled([lease for _, lease in proved])
+            return await heartbeats.find_canceled(proved.leases)
 
-        canceled = await self._heartbeats.call(find)
-        return Beaten(canceled=tuple(given[pair] for pair in canceled))
+        return Beaten(canceled=proved.sent(await self._heartbeats.call(find)))
 
     async def progress(self, grant: Grant, said: ProgressSaid) -> ProgressHeard:
         """Keep how far running jobs are, under their leases; dropped where the store does not answer at once."""
-        proved, unproved = self._sort(grant, [note.proof for note in said.notes])
-        leases = {proof.lease.pair: lease for proof, lease in proved}
-        notes = [
-            read_progress(lease, note.done, note.text)
-            for note in said.notes
-            if (lease := leases.get(note.proof.lease.pair)) is not None
-        ]
+        found = [(note, self._proofs.lease(grant, note.proof)) for note in said.notes]
+        notes = [read_progress(lease, note.done, note.text) for note, lease in found if lease is not None]
 
         async def keep(heartbeats: Heartbeats) -> None:
             if not isinstance(heartbeats, ProgressKeeper):
@@ -168,11 +160,10 @@ class StoreServer:
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(PROGRESS_WITHIN):
                 await self._heartbeats.call(keep)
-        return ProgressHeard(lost=tuple(unproved))
+        return ProgressHeard(lost=tuple(note.proof.lease.pair for note, lease in found if lease is None))
 
     async def settle(self, grant: Grant, sent: Settlements) -> list[Recorded]:
         """What was recorded for each, in order; one without a valid proof is lost, and nothing is changed."""
-        _bounded("batch", sent.batch)
         found = [Recorded(Verdict.LOST)] * len(sent.batch)
         batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, one in enumerate(sent.batch):
@@ -195,23 +186,20 @@ class StoreServer:
 
     async def release(self, grant: Grant, release: Release) -> Released:
         """Hand leases back; a claim token that is released can never claim again."""
-        proved, unproved = self._sort(grant, release.leases)
-        busy: list[Pair] = []
-        if proved:
-            leases = [lease for _, lease in proved]
-            left = await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
-            kept = {lease.pair for lease in left}
-            busy = [(lease.job_id, proof.lease.token) for proof, lease in proved if lease.pair in kept]
+        proved = self._prove(grant, release.leases)
+        left: Sequence[Lease] = ()
+        if proved.leases:
+            left = await self._heartbeats.call(lambda heartbeats: heartbeats.release(proved.leases))
         done = True if release.token is None else await self._claims.abandon(grant, release.token)
-        return Released(busy=tuple(busy), lost=tuple(unproved), abandoned=done)
+        return Released(busy=proved.sent(lease.pair for lease in left), lost=proved.unproved, abandoned=done)
 
     async def reset(self, grant: Grant, reset: Reset) -> ResetDone:
         """Take back what dead workers held: proved leases, and those of a worker under the same worker token."""
-        proved, _ = self._sort(grant, reset.leases)
+        proved = self._prove(grant, reset.leases)
         worker = None if reset.worker is None else grant.worker_in_store(reset.worker)
 
         async def reset_all(heartbeats: Heartbeats) -> list[ResetJob]:
-            jobs = [job for _, lease in proved for job in await heartbeats.reset_lease(lease)]
+            jobs = [job for lease in proved.leases for job in await heartbeats.reset_lease(lease)]
             if worker is not None:
                 jobs += await heartbeats.reset_worker(worker)
             return jobs
@@ -222,19 +210,17 @@ class StoreServer:
 
     async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
         """Append entries, then replace others. Raises LogRefused, LeaseLost."""
-        _bounded("add", change.add)
-        _bounded("update", change.update)
         lease = self._proofs.lease(grant, change.proof)
         if lease is None:
             raise LeaseLost("this lease was not lent under this token; nothing was changed")
-        numbers = [await self._shared_store.add_entry(lease, entry) for entry in change.add]
+        log = self._shared_store.log_of(lease)
+        numbers = [await log.add_execution_log_entry(entry) for entry in change.add]
         for number, entry in change.update:
-            await self._shared_store.update_entry(lease, number, entry)
+            await log.update_execution_log_entry(number, entry)
         return LogNumbers(numbers=tuple(numbers))
 
     async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
         """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
-        _bounded("jobs", sent.jobs)
         producer = self._shared_store.queue("enqueued in").jobs
         wanted = [self._declared(limits.check(job)) for job in sent.jobs]
         for given, job in zip(sent.jobs, wanted, strict=True):
@@ -274,73 +260,35 @@ class StoreServer:
             if held is not None and not grant.sees(held):
                 _refuse_key(job.key)
 
-    async def job(self, grant: Grant, job_id: str) -> msgspec.Struct:
-        """One job; payload and result only with that scope."""
-        return grant.shown(await self._seen(grant, job_id))
-
-    async def tries(self, grant: Grant, job_id: str) -> Sequence[Try]:
-        """What its last attempts left that did not complete."""
-        job = await self._seen(grant, job_id)
-        return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
-
-    async def failures(self, grant: Grant) -> Sequence[Failures]:
-        """Failed jobs of the token's tasks by class of error. A group has no serial key, so it is not for tokens of
-        some."""
-        if grant.serials is not None:
-            raise Refused(
-                Kind.OUT_OF_SCOPE,
-                "this token is for some serial keys, and failed jobs are grouped over all of them",
-                "use a token without --serial",
-            )
-        found = await self._shared_store.queue("grouped by its failures").inspect.failures()
-        return [group for group in found if grant.tasks is None or group.task in grant.tasks]
-
-    async def _seen(self, grant: Grant, job_id: str) -> Job:
-        queue = self._shared_store.queue("looked at job by job")
-        unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
-        if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
-            raise unknown
-        job = await queue.jobs.get(int(job_id))
-        if job is None or not grant.sees(job):
-            raise unknown
-        return job
-
     async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
         """When a job is due; with ``wait``, wait for a wake-up."""
-        check_seconds("wait", asked.wait, LONGEST_WAIT)
         tasks = grant.tasks_of_claim(asked.tasks)
-        if asked.wait:
-            if asked.wake_count is None:
-                raise malformed("wait: given without wake_count", "send the wake_count of the answer before your claim")
+        wake_count, seconds = self._wake_broadcast.count, None
+        if not asked.wait:
+            seconds = await self._store.next_due(tasks)
+        elif asked.wake_count is None:
+            raise malformed("wait: given without wake_count", "send the wake_count of the answer before your claim")
+        else:
             await self._claims.until_news(grant, asked.wake_count, asked.wait, gone)
-            return Due(wake_count=self._wake_broadcast.count, is_listening=self._store.is_listening)
-        wake_count = self._wake_broadcast.count
-        return Due(
-            seconds=await self._store.next_due(tasks),
-            wake_count=wake_count,
-            is_listening=self._store.is_listening,
-        )
-
-    async def ends(self, grant: Grant, asked: EndsAsked) -> Ends:
-        """How jobs ended."""
-        _bounded("job_ids", asked.job_ids)
-        return await self._ends.of(grant, asked)
+            wake_count = self._wake_broadcast.count
+        return Due(seconds=seconds, wake_count=wake_count, is_listening=self._store.is_listening)
 
     async def terms(self, _: Grant) -> TermsOffered:
         """The lent store's terms."""
         return self._shared_store.terms()
 
-    def _sort(self, grant: Grant, proofs: Sequence[Proof]) -> tuple[list[tuple[Proof, Lease]], list[Pair]]:
-        """Those with a valid proof, with their leases in the store; and the others."""
-        _bounded("leases", proofs)
-        proved, unproved = [], []
+    def _prove(self, grant: Grant, proofs: Sequence[Proof]) -> _Proved:
+        leases: list[Lease] = []
+        sent_pairs: dict[Pair, Pair] = {}
+        unproved: list[Pair] = []
         for proof in proofs:
             lease = self._proofs.lease(grant, proof)
-            if lease is not None:
-                proved.append((proof, lease))
-            else:
+            if lease is None:
                 unproved.append(proof.lease.pair)
-        return proved, unproved
+            else:
+                leases.append(lease)
+                sent_pairs[lease.pair] = (lease.job_id, proof.lease.token)
+        return _Proved(leases, tuple(unproved), sent_pairs)
 
 
 def _refuse_key(key: str | None) -> NoReturn:
@@ -349,8 +297,3 @@ def _refuse_key(key: str | None) -> NoReturn:
         f"the key {key!r} is that of a job outside this token's tasks and serial keys",
         "use another key: keys are of the whole store",
     )
-
-
-def _bounded(name: str, items: Sequence[T]) -> None:
-    if len(items) > MOST:
-        raise Refused(Kind.TOO_LARGE, f"{name}: {len(items)} items, the limit is {MOST}", "send them in several calls")

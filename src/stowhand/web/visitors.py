@@ -1,12 +1,17 @@
-"""Who a person is that comes by a browser, and what they may do at most; programs are the authenticator's.
+"""Who a visitor is, and what they may do at most: of the dashboard that has a server of its own.
 
 A visitor is the bearer of a token; else who has a session, begun by a token or by the one-time link; else whom a named
 proxy names; else, where nothing can be changed and there are no tokens, a program of this machine.
+
+Links and sessions are secrets of this process, of which it keeps hashes, and end with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -15,17 +20,21 @@ import msgspec
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import DashboardChanged, Events
-from stowhand.remote.server.authenticator import LOOPBACK_NAMES, Authenticator, host_of, is_forwarded
-from stowhand.remote.server.grants import EVERYTHING, OF_DASHBOARD, Grant
-from stowhand.remote.server.proxies import Proxies
+from stowhand.remote.server.authenticator import LOOPBACK_NAMES, Authenticator, Proxies, host_of, is_forwarded
 from stowhand.remote.server.refusals import Refused, forbidden
-from stowhand.remote.server.sessions import Link, Sessions
+from stowhand.remote.server.tokens import EVERYTHING, OF_DASHBOARD, Grant, hash_of
 from stowhand.remote.wire import Kind, Scope
 
 NAME_LIMIT = 128
 """Characters of a name that a proxy gives."""
 SEEN = frozenset({Scope.READ, Scope.PAYLOAD, *OF_DASHBOARD})
 """What there is to do by a browser."""
+LINK_LIFE, LINK_PAUSE = 600.0, 10.0
+"""Seconds for which the one-time link is good, and between two: anybody here may ask for one."""
+SESSION_LIFE = 12 * 3600.0
+"""Seconds."""
+MOST_SESSIONS = 1000
+"""Sessions at a time; one more ends the oldest."""
 
 
 class Entrance(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +170,55 @@ class Visitors:
         if not entrance.trust_header and is_forwarded(headers):
             fix = "make a token: stowhand tokens make --name NAME --scope read; or let the proxy say: --trust-header"
             raise forbidden("a proxy stands before this dashboard, which does not ask who you are", fix)
+
+
+class Link:
+    """Signs in whoever uses it first. ``show``: is given its path, and shows it to the owner of this process alone."""
+
+    def __init__(self, show: Callable[[str], None], clock: Clock) -> None:
+        self._show = show
+        self._clock = clock
+        self._code, self._until = "", 0.0
+
+    def make(self) -> None:
+        """A new one, which makes the one before void; but not within some seconds of one that was not used."""
+        now = self._clock.monotonic()
+        if not self._code or now >= self._until - LINK_LIFE + LINK_PAUSE:
+            self._code, self._until = secrets.token_urlsafe(32), now + LINK_LIFE
+            self._show(f"/login?code={self._code}")
+
+    def spend(self, code: str) -> bool:
+        """``False``: another code, or used, or too old."""
+        alive = self._code and self._clock.monotonic() < self._until
+        if not alive or not hmac.compare_digest(hash_of(self._code), hash_of(code)):
+            return False
+        self._code = ""
+        return True
+
+
+class Sessions:
+    """The grants that the cookies of visitors stand for."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: OrderedDict[str, tuple[Grant, float]] = OrderedDict()
+        """By the hash of the cookie, the oldest first; and until when."""
+
+    def begin(self, grant: Grant) -> str:
+        """The secret of a new one."""
+        secret = secrets.token_urlsafe(32)
+        self._kept[hash_of(secret)] = grant, self._clock.monotonic() + SESSION_LIFE
+        if len(self._kept) > MOST_SESSIONS:
+            self._kept.popitem(last=False)
+        return secret
+
+    def find(self, secret: str) -> Grant | None:
+        """``None``: there is none, or not any more. Whether its grant still holds, the authenticator knows."""
+        found = self._kept.get(hash_of(secret))
+        return found[0] if found is not None and self._clock.monotonic() < found[1] else None
+
+    def end(self, secret: str) -> None:
+        self._kept.pop(hash_of(secret), None)
 
 
 def _name_of(grant: Grant) -> str:

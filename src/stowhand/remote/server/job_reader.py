@@ -1,0 +1,86 @@
+"""Jobs of a lent queue, read by the holders of tokens: each sees what is within its tasks and serial keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.jobs.job import Job
+from stowhand.jobs.tries import Try
+from stowhand.protocols.offered import there
+from stowhand.protocols.queue_store import Failures
+from stowhand.protocols.results import Standing
+from stowhand.remote.server.claims import fitting
+from stowhand.remote.server.refusals import Refused, forbidden
+from stowhand.remote.server.shared_store import SharedStore
+from stowhand.remote.server.tokens import Grant
+from stowhand.remote.wire import Ends, EndsAsked, Kind
+
+MOST_SEEN = 100_000
+"""Jobs of which it is remembered that a token may see them."""
+
+
+class JobReader:
+    """Of one lent store, on the server's loop. Every method raises Refused, or what the store raises."""
+
+    def __init__(self, shared_store: SharedStore) -> None:
+        self._shared_store = shared_store
+        self._seen: set[tuple[Grant, int]] = set()
+
+    async def job(self, grant: Grant, job_id: str) -> Job:
+        """One job; payload and result only with that scope."""
+        return grant.shown(await self._find(grant, job_id))
+
+    async def tries(self, grant: Grant, job_id: str) -> Sequence[Try]:
+        """What its last attempts left that did not complete."""
+        job = await self._find(grant, job_id)
+        return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
+
+    async def failures(self, grant: Grant) -> Sequence[Failures]:
+        """Failed jobs of the token's tasks by class of error. A group has no serial key, so it is not for tokens of
+        some."""
+        if grant.serials is not None:
+            raise forbidden(
+                "this token is for some serial keys, and failed jobs are grouped over all of them",
+                "use a token without --serial",
+            )
+        found = await self._shared_store.queue("grouped by its failures").inspect.failures()
+        return [group for group in found if grant.tasks is None or group.task in grant.tasks]
+
+    async def ends(self, grant: Grant, asked: EndsAsked) -> Ends:
+        """How those have ended that have. Raises ConfigurationError where the store says nothing of ends."""
+        store = self._shared_store.store
+        results = there(store, "results", store.results)
+        hidden = await self._hidden(grant, [job_id for job_id in asked.job_ids if (grant, job_id) not in self._seen])
+        job_ids = [job_id for job_id in asked.job_ids if job_id not in hidden]
+        ended = await results.ask(job_ids) if job_ids else ()
+        # A key may have passed a job of this id to another task meanwhile.
+        hidden |= await self._hidden(grant, [one.job_id for one in ended])
+        shown = [Standing(job_id, is_known=False) for job_id in hidden]
+        shown += [one for one in ended if one.job_id not in hidden]
+        fits = fitting(len(one.result_text or "") + len(one.last_error or "") for one in shown)
+        left_out = tuple(one.job_id for one in shown[fits:])
+        return Ends(ended=tuple(shown[:fits]), left_out=left_out, retention=await results.retention())
+
+    async def _hidden(self, grant: Grant, job_ids: Sequence[int]) -> set[int]:
+        """Those that are outside the token's tasks and serial keys: to it they are jobs that never were."""
+        if grant.tasks is None and grant.serials is None:
+            return set()
+        hidden = set()
+        producer = self._shared_store.queue("waited for").jobs
+        for job_id in job_ids:
+            job = await producer.get(job_id)
+            if job is not None and not grant.sees(job):
+                hidden.add(job_id)
+            elif job is not None and len(self._seen) < MOST_SEEN:
+                self._seen.add((grant, job_id))
+        return hidden
+
+    async def _find(self, grant: Grant, job_id: str) -> Job:
+        queue = self._shared_store.queue("looked at job by job")
+        unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
+        if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
+            raise unknown
+        job = await queue.jobs.get(int(job_id))
+        if job is None or not grant.sees(job):
+            raise unknown
+        return job
