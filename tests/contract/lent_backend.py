@@ -12,7 +12,7 @@ from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats, StoreOptions
 from stowhand.remote.client import HttpStore
-from stowhand.remote.client.proofs import HeldProofs
+from stowhand.remote.client.claims import HeldProofs
 from tests.contract.backends import Backend, Image, Secrets
 from tests.support.lent import SharedServer
 
@@ -34,7 +34,7 @@ class LentBackend:
             self._url = self._shared_server.lend(self.inner.store(options))
         remote = HttpStore(self._url)
         # Tests let one store settle what another has claimed: the fence is to decide, not the missing proof.
-        remote._proofs = remote._claiming._proofs = self._proofs
+        remote._proofs = remote._claims._proofs = self._proofs
         return cast("QueueStore", Both(remote, self.inner.store(options)))
 
     def image(self, job_id: int) -> Image | None:

@@ -19,9 +19,8 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
 from stowhand.remote.client import HttpOptions, HttpStore
-from stowhand.remote.client.bodies import BODY_LIMIT
-from stowhand.remote.client.http_caller import CONNECTIONS
-from stowhand.remote.client.troubles import NoReply
+from stowhand.remote.client.http_caller import CONNECTIONS, NoReply
+from stowhand.remote.wire import BODY_LIMIT
 from tests.conftest import Run
 from tests.remote.client.canned import Canned, reply, trouble
 

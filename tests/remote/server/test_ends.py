@@ -14,7 +14,7 @@ from stowhand.errors import StoreError
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, StoreOptions
-from stowhand.remote.client import HttpOptions, HttpStore, bodies, results
+from stowhand.remote.client import HttpOptions, HttpStore, jobs
 from stowhand.remote.server import claims
 from stowhand.stores.kernel.results import ResultPoll
 from stowhand.testing import MemoryStore
@@ -164,9 +164,8 @@ def test_while_the_server_is_away_it_is_asked_again(lend: Lend, run: Run) -> Non
 def test_more_than_fit_into_a_request_or_an_answer_are_asked_about(
     lend: Lend, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "ITEMS", 3)
+    monkeypatch.setattr(jobs, "MOST_ITEMS", 3)
     monkeypatch.setattr(claims, "ANSWER_BYTES", 10)
-    assert bodies.ITEMS == 1000
     lending = lend()
 
     async def wait() -> None:

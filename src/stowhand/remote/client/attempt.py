@@ -16,9 +16,8 @@ from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.limits import read_delay
 from stowhand.protocols.handler import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
-from stowhand.remote.client.http_caller import HttpCaller
-from stowhand.remote.client.proofs import HeldProofs
-from stowhand.remote.client.troubles import CallRefused
+from stowhand.remote.client.claims import HeldProofs
+from stowhand.remote.client.http_caller import CallRefused, HttpCaller
 from stowhand.remote.wire import LOGS, Kind, LogChange
 
 _REFUSALS = (Kind.LOG_REFUSED, Kind.LEASE_LOST, Kind.UNKNOWN, Kind.TOO_LARGE, Kind.MALFORMED)

@@ -7,25 +7,26 @@ it, so that nothing waits for the end of the lease.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.progress import Progress
 from stowhand.protocols.store import Foreign, Pulse, Refusal
-from stowhand.remote.client.bodies import ITEMS
+from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.client.proofs import HeldProofs
 from stowhand.remote.wire import (
     HEARTBEAT,
+    MOST_ITEMS,
     PROGRESS,
     RELEASE,
     RESET,
     Held,
     Note,
     ProgressSaid,
+    Proof,
     Release,
     Reset,
 )
@@ -46,9 +47,8 @@ class HttpHeartbeats:
         lost: set[Pair] = set()
         canceled: set[Pair] = set()
         busy: set[Pair] = set()
-        for start in range(0, len(leases), ITEMS):
-            held = Held(leases=tuple(self._proofs.of(one) for one in leases[start : start + ITEMS]), lease=lease)
-            beaten = await self._http.post(HEARTBEAT, held)
+        for proofs in self._pages(leases):
+            beaten = await self._http.post(HEARTBEAT, Held(leases=proofs, lease=lease))
             lost.update(beaten.lost)
             canceled.update(beaten.canceled)
             busy.update(beaten.busy)
@@ -58,12 +58,10 @@ class HttpHeartbeats:
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back without using an attempt; returns the leases that are busy."""
         left: list[Lease] = []
-        for start in range(0, len(leases), ITEMS):
-            page = leases[start : start + ITEMS]
-            release = Release(leases=tuple(self._proofs.of(one) for one in page))
-            busy = frozenset((await self._http.post(RELEASE, release)).busy)
-            left += [one for one in page if one.pair in busy]
-            self._proofs.end(one.pair for one in page if one.pair not in busy)
+        for proofs in self._pages(leases):
+            busy = frozenset((await self._http.post(RELEASE, Release(leases=proofs))).busy)
+            left += [one.lease for one in proofs if one.lease.pair in busy]
+            self._proofs.end(one.lease.pair for one in proofs if one.lease.pair not in busy)
         return left
 
     async def abandon(self, token: str) -> bool:
@@ -108,20 +106,19 @@ class HttpHeartbeats:
         """Close the connection. Harmless when repeated."""
         await self._http.close()
 
+    def _pages(self, leases: Sequence[Lease]) -> Iterator[tuple[Proof, ...]]:
+        for start in range(0, len(leases), MOST_ITEMS):
+            yield tuple(self._proofs.of(one) for one in leases[start : start + MOST_ITEMS])
+
 
 class QueueHeartbeats(HttpHeartbeats):
     """The heartbeats of a lent queue, which keeps progress."""
 
-    def __init__(self, base: str, options: HttpOptions, proofs: HeldProofs) -> None:
-        super().__init__(base, options, proofs)
-        self._base = base
-
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
         """Those that were asked to cancel. Nothing is renewed."""
         canceled: set[Pair] = set()
-        for start in range(0, len(leases), ITEMS):
-            held = Held(leases=tuple(self._proofs.of(one) for one in leases[start : start + ITEMS]))
-            canceled.update((await self._http.post(HEARTBEAT, held)).canceled)
+        for proofs in self._pages(leases):
+            canceled.update((await self._http.post(HEARTBEAT, Held(leases=proofs))).canceled)
         return frozenset(canceled)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
@@ -133,4 +130,4 @@ class QueueHeartbeats(HttpHeartbeats):
                     said = [Note(proof=self._proofs.of(one.lease), done=one.done, text=one.text) for one in page]
                     await self._http.post(PROGRESS, ProgressSaid(notes=tuple(said)))
         except TimeoutError:
-            raise StoreUnreachable(f"{self._base}: no answer within {within:g} s") from None
+            raise StoreUnreachable(f"{self._http.base}: no answer within {within:g} s") from None

@@ -2,12 +2,18 @@
 
 Connections are kept between calls, redirects are not followed, and the environment's proxies are ignored. No call is
 made before the time of ``Retry-After``, and a token that the server has refused is not sent again for a while.
+
+CallRefused   the server refuses the request: nothing was changed
+NoReply       it is not known whether anything was done: the connection broke, the deadline passed, or a proxy between
+              here and the server answered in its place
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
+from collections.abc import Iterator, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -17,11 +23,11 @@ import httpx
 import msgspec
 
 from stowhand.clock import Clock, wall_clock
-from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
+from stowhand.errors import ConfigurationError, StoreError, StoreRefused, StoreUnreachable
+from stowhand.jobs.text import clean
 from stowhand.protocols.forking import lead_nowhere, tell_in_children
 from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.client.troubles import CallRefused, NoReply, trouble_of
-from stowhand.remote.wire import Verb
+from stowhand.remote.wire import BODY_LIMIT, MOST_ITEMS, Kind, Trouble, Verb
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -36,7 +42,38 @@ LONGEST_PAUSE = 5.0
 """Seconds that ``Retry-After`` is obeyed at most: during a longer pause leases would end."""
 REFUSED_FOR = 30.0
 """Seconds for which a refused token is not sent again: a server shuts out an address that sends many wrong tokens."""
+SHOWN = 300
+"""Bytes of the server's or a proxy's text that are quoted in an error."""
+_TAG = re.compile(r"<[^<>]*>")
+ROOM = BODY_LIMIT - 4096
+"""Bytes for the items of one list; the rest of a body is for the message around them."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+
+
+class CallRefused(StoreRefused):
+    """The server refuses this call; ``kind`` says why, for programs."""
+
+    def __init__(self, message: str, kind: str, server_message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.server_message = server_message
+        """Without the address that ``str()`` begins with."""
+
+
+class NoReply(StoreUnreachable):
+    """The call may have been executed or not."""
+
+
+def parts(items: Sequence[bytes]) -> Iterator[range]:
+    """The positions of the items of each request, in order. An item that is too large by itself is sent alone."""
+    start, size = 0, 0
+    for place, item in enumerate(items):
+        if place > start and (size + len(item) + 1 > ROOM or place - start == MOST_ITEMS):
+            yield range(start, place)
+            start, size = place, 0
+        size += len(item) + 1
+    if start < len(items):
+        yield range(start, len(items))
 
 
 class HttpCaller:
@@ -128,7 +165,7 @@ class HttpCaller:
             await response.aclose()
 
     def _troubled(self, status: int, headers: httpx.Headers, reply: bytes) -> StoreError:
-        error = trouble_of(status, reply, self.base, self._options.token)
+        error = _trouble_of(status, reply, self.base, self._options.token)
         if status == 401 and isinstance(error, CallRefused):
             self._refusal = (self._clock.monotonic() + REFUSED_FOR, error)
         if status in (429, 503):
@@ -177,3 +214,58 @@ def _describe(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         text += "; trust another authority with --ca-file (in Python ca_file=…)"
     return text
+
+
+def _trouble_of(status: int, body: bytes, where: str, secret: str | None) -> StoreError:
+    """The error for a reply that is not 200. ``where``: the address, for people; ``secret`` is never part of it."""
+    try:
+        trouble: Trouble | None = msgspec.json.decode(body, type=Trouble)
+    except msgspec.MsgspecError:
+        trouble = None
+    if trouble is None:
+        return _from_another_program(status, body, where, secret)
+    message = _shown(trouble.message, secret)
+    fix = f" ({_shown(trouble.fix, secret)})" if trouble.fix else ""
+    match status:
+        case 401:
+            return CallRefused(
+                f"{where} refuses the worker token: it is missing, wrong, expired or revoked{fix};"
+                " a new one is made on the server: stowhand tokens make",
+                trouble.error,
+                message,
+            )
+        case 403:
+            return CallRefused(
+                f"{where}: not within this worker token's scopes: {message}{fix}", trouble.error, message
+            )
+        case 429 | 503:
+            unknown = trouble.error == Kind.OUTCOME_UNKNOWN
+            return (NoReply if unknown else StoreUnreachable)(f"{where}: {message}{fix}")
+        case status if status >= 500:
+            return NoReply(f"{where}: {status}: {message}{fix}")
+    return CallRefused(f"{where}: {message}{fix}", trouble.error, message)
+
+
+def _from_another_program(status: int, body: bytes, where: str, secret: str | None) -> StoreError:
+    """Not our server: a proxy before it, or another program at that address."""
+    text = _first_line(body, secret)
+    if status in (408, 429) or status >= 500:
+        return NoReply(f"{where}: {status}" + (f": {text}" if text else ""))
+    if 300 <= status < 400:
+        return StoreError(f"{where} answers with a redirect ({status}), which is not followed: give the address itself")
+    hint = "is this the address of 'stowhand serve'?"
+    return StoreError(f"{where}: {status}" + (f": {text}" if text else "") + f"; {hint}")
+
+
+def _first_line(body: bytes, secret: str | None) -> str:
+    text = _TAG.sub("\n", body[:4096].decode("utf-8", "replace"))
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return _shown(line, secret)
+
+
+def _shown(text: str, secret: str | None) -> str:
+    """One short line without control characters."""
+    if secret is not None:
+        text = text.replace(secret, "***")
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return clean(line, SHOWN).replace("\n", " ")

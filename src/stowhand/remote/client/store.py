@@ -18,13 +18,11 @@ from stowhand.protocols.notices import Notices
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import PARTS, Capabilities, Foreign, Terms
 from stowhand.remote.client.attempt import RemoteAttempt
-from stowhand.remote.client.claiming import Claiming
+from stowhand.remote.client.claims import HeldProofs, HttpClaims
 from stowhand.remote.client.heartbeats import HttpHeartbeats, QueueHeartbeats
 from stowhand.remote.client.http_caller import HttpCaller
+from stowhand.remote.client.jobs import HttpJobs, HttpResults
 from stowhand.remote.client.options import HttpOptions, base_of
-from stowhand.remote.client.producing import Producing
-from stowhand.remote.client.proofs import HeldProofs
-from stowhand.remote.client.results import HttpResults
 from stowhand.remote.wire import DUE, LONGEST_WAIT, TERMS, DueAsked, TermsOffered
 
 TRIES = 5
@@ -47,13 +45,13 @@ class HttpStore:
         self._clock = SystemClock()
         self._http = HttpCaller(self._base, self._options, self._clock)
         self._proofs = HeldProofs()
-        self._claiming = Claiming(self._http, self._proofs, self._options.record, self._options.max_attempts)
-        self.claim = self._claiming.claim
-        self.settle = self._claiming.settle
+        self._claims = HttpClaims(self._http, self._proofs, self._options.record, self._options.max_attempts)
+        self.claim = self._claims.claim
+        self.settle = self._claims.settle
         self.description = self._base
         """Its address; the token is no part of it."""
         self.capabilities = Capabilities(rations=True, lent=True, absent=_absent(self._base))
-        self.jobs = Producing(self._http, self._options.max_attempts)
+        self.jobs = HttpJobs(self._http, self._options.max_attempts)
         self.results = HttpResults(self._http)
         self.notices = Notices()
         """Wake-ups arrive as answers to polls (``is_listening``), and the server logs the store's own warnings."""

@@ -1,5 +1,6 @@
-"""Enqueueing on a lent store. The jobs of one request are committed together, or not at all.
+"""Jobs of a lent queue: enqueueing them, one by its id, and how they ended.
 
+The jobs of one request are committed together, or not at all.
 A lost reply is OutcomeUnknown, and the request is not repeated here: repeating a keyed job makes one job, but where
 payloads are arrays it would append twice. Only the caller knows which.
 """
@@ -16,15 +17,27 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.tries import Try
 from stowhand.protocols.queue_store import Failures
-from stowhand.protocols.store import whole
+from stowhand.protocols.results import Standing
+from stowhand.protocols.store import DOING, whole
 from stowhand.protocols.validation import validate_id
-from stowhand.remote.client.bodies import BODY_LIMIT, ROOM, parts
-from stowhand.remote.client.http_caller import HttpCaller
-from stowhand.remote.client.troubles import CallRefused, NoReply
-from stowhand.remote.wire import ENQUEUE, FAILURES, JOB, TRIES, Enqueue, Enqueued, Kind
+from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
+from stowhand.remote.wire import (
+    BODY_LIMIT,
+    ENDS,
+    ENQUEUE,
+    FAILURES,
+    JOB,
+    MOST_ITEMS,
+    TRIES,
+    Ends,
+    EndsAsked,
+    Enqueue,
+    Enqueued,
+    Kind,
+)
 
 
-class Producing:
+class HttpJobs:
     """Enqueues jobs on the lent store, and looks at one."""
 
     def __init__(self, http: HttpCaller, max_attempts: int | None) -> None:
@@ -113,6 +126,42 @@ class Producing:
 
     def _miscounted(self, sent: int, answered: int) -> NoReturn:
         raise OutcomeUnknown(f"{self._http.base} answers {sent} jobs with {answered}")
+
+
+class HttpResults:
+    """How jobs ended."""
+
+    min_pause = 0.1
+    hear = None
+
+    def __init__(self, http: HttpCaller) -> None:
+        self._http = http
+        self._last: Ends | None = None
+
+    async def retention(self) -> float | None:
+        """As the last answer said. Raises ConfigurationError where the server, or what it lends, cannot be asked."""
+        last = self._last or await self._ends(())
+        return last.retention
+
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+        """One request for a thousand of them, more where their results are large."""
+        standings: list[Standing] = []
+        left = list(job_ids)
+        while left:
+            ends = await self._ends(left[:MOST_ITEMS])
+            standings += ends.ended
+            left[:MOST_ITEMS] = ends.left_out
+        return standings
+
+    async def _ends(self, job_ids: Sequence[int]) -> Ends:
+        try:
+            self._last = await self._http.post(ENDS, EndsAsked(job_ids=tuple(job_ids)))
+        except CallRefused as refused:
+            if refused.kind != Kind.REFUSED:
+                raise
+            why = f"{DOING['results']}: {self._http.base}: {refused.server_message}"
+            raise ConfigurationError(why) from None
+        return self._last
 
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:

@@ -1,8 +1,10 @@
-"""Claims and settlements over HTTP."""
+"""Claims and settlements over HTTP, and the proofs of the leases that the server has lent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -10,23 +12,24 @@ import msgspec
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job
-from stowhand.jobs.lease import Lease
+from stowhand.jobs.lease import Lease, Pair
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict, whole_batch
-from stowhand.remote.client.bodies import ROOM, parts
-from stowhand.remote.client.http_caller import HttpCaller
-from stowhand.remote.client.proofs import HeldProofs
-from stowhand.remote.client.troubles import CallRefused, NoReply
-from stowhand.remote.wire import CLAIM, SETTLE, ClaimAsked, Difference, Kind, Lent, SettlementSent
+from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
+from stowhand.remote.wire import CLAIM, SETTLE, ClaimAsked, Difference, Kind, Lent, Proof, SettlementSent
 
 REASON_LIMIT = 2048
+HELD = 100_000
+"""Far more than a worker holds. Leases lost while the server was away are never reported, and must not pile up."""
+ENDED = 10_000
+"""Ended leases whose proofs are kept: a repeated call must get the same answer."""
 _CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
 """Refusals caused by one settlement of a batch: each is then sent alone, so that the others are recorded."""
 
 
-class Claiming:
+class HttpClaims:
     """Claims and settles for a worker's loop."""
 
     def __init__(
@@ -47,7 +50,7 @@ class Claiming:
                 f"{self._http.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
                 " go over the wire"
             )
-        message = msgspec.convert(request, ClaimAsked, from_attributes=True)
+        message = ClaimAsked(**{field: getattr(request, field) for field in ClaimAsked.__struct_fields__})
         try:
             lent = (await self._http.post(CLAIM, message)).claims
         except CallRefused as refused:
@@ -136,6 +139,45 @@ class Claiming:
                     return Unreadable(_one_line(f"the server lends a {kind}, which this version does not know"))
         except Exception as error:  # noqa: BLE001 - boundary: a model's validators are the user's
             return Unreadable(_one_line(f"{type(error).__name__}: {error}"))
+
+
+class HeldProofs:
+    """Used by the loop and by the heartbeat's thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[Pair, str] = {}
+        self._ended: OrderedDict[Pair, str] = OrderedDict()
+        self._lock = Lock()
+
+    def keep(self, lent: Sequence[Lent]) -> None:
+        """The proofs of the records that a claim returned."""
+        with self._lock:
+            for one in lent:
+                self._held[one.lease.pair] = one.authorization
+            while len(self._held) > HELD:
+                del self._held[next(iter(self._held))]
+
+    def of(self, lease: Lease) -> Proof:
+        """The proof of a lease; empty for one that was never ours, which the server reports as lost."""
+        pair = lease.pair
+        return Proof(lease=lease, authorization=self._held.get(pair) or self._ended.get(pair, ""))
+
+    def end(self, pairs: Iterable[Pair]) -> None:
+        """These are settled, handed back, or lost."""
+        with self._lock:
+            for pair in pairs:
+                authorization = self._held.pop(pair, None)
+                if authorization is not None:
+                    self._ended[pair] = authorization
+            while len(self._ended) > ENDED:
+                self._ended.popitem(last=False)
+
+    def end_token(self, token: str) -> None:
+        """Every lease of this claim token has ended."""
+        self.end([pair for pair in tuple(self._held) if pair[1] == token])
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
