@@ -237,7 +237,7 @@ class Acting:
         job = self._declared(limits.check(job))
         if job.key is None and once:  # whoever sends the form twice, or hears no answer, gets the same job
             job = msgspec.structs.replace(job, key=f"again:{once}", key_mode=KeyMode.UNSAFE_DEDUPE)
-        return limits.check(job)
+        return job
 
     async def _done(self, asked: Asked, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
         """Where no reply comes, the audit says that it is not known; where the store refuses, that it does."""

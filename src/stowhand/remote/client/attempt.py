@@ -56,10 +56,8 @@ class RemoteAttempt:
         What is too long is cut (of ``out`` the end is kept). When the reply is lost (StoreUnreachable) the entry may
         have been written; it is not sent again. Raises LogRefused when the lease is lost.
         """
-        numbers = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(_fit(entry),)))
-        if len(numbers) != 1:
-            raise LogRefused(f"{self._http.base} answers one entry with {len(numbers)} numbers")
-        return numbers[0]
+        (number,) = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(_fit(entry),)))
+        return number
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
         """Replace entry ``number``. Raises LogRefused, StoreUnreachable."""

@@ -14,15 +14,13 @@ import asyncio
 import re
 import ssl
 from collections.abc import Iterator, Sequence
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import httpx
 import msgspec
 
-from stowhand.clock import Clock, wall_clock
+from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError, StoreError, StoreRefused, StoreUnreachable
 from stowhand.jobs.text import clean
 from stowhand.protocols.forking import lead_nowhere, tell_in_children
@@ -169,7 +167,7 @@ class HttpCaller:
         if status == 401 and isinstance(error, CallRefused):
             self._refusal = (self._clock.monotonic() + REFUSED_FOR, error)
         if status in (429, 503):
-            pause = _pause(headers.get("retry-after"))
+            pause = _pause(headers.get("retry-after", ""))
             self._not_before = self._clock.monotonic() + pause
         return error
 
@@ -193,17 +191,10 @@ def _trusted(ca_file: str | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca_file)
 
 
-def _pause(retry_after: str | None) -> float:
-    """Seconds to wait, of a header that has a number of seconds or a date."""
-    text = (retry_after or "").strip()
-    if text.isdecimal() and len(text) < 10:
-        return min(float(text), LONGEST_PAUSE)
-    try:
-        at = parsedate_to_datetime(text)
-    except ValueError:
-        return 0.0
-    left = (at.replace(tzinfo=at.tzinfo or UTC) - wall_clock()).total_seconds()
-    return min(max(left, 0.0), LONGEST_PAUSE)
+def _pause(retry_after: str) -> float:
+    """Seconds to wait, of a header that has a number of seconds. A date, which some proxies send, is passed over."""
+    is_number = retry_after.isdecimal() and len(retry_after) < 10
+    return min(float(retry_after), LONGEST_PAUSE) if is_number else 0.0
 
 
 def _describe(error: Exception) -> str:

@@ -8,7 +8,7 @@ payloads are arrays it would append twice. Only the caller knows which.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Sequence
-from typing import NoReturn
+from typing import TypeVar
 
 import msgspec
 
@@ -34,7 +34,10 @@ from stowhand.remote.wire import (
     Enqueue,
     Enqueued,
     Kind,
+    Verb,
 )
+
+A = TypeVar("A")
 
 
 class HttpJobs:
@@ -46,20 +49,18 @@ class HttpJobs:
 
     async def get(self, job_id: int) -> Job | None:
         """Without payload and result, unless the token has the scope payload."""
-        try:
-            return await self._http.get(JOB, validate_id(job_id))
-        except CallRefused as refused:
-            if refused.kind == Kind.UNKNOWN:
-                return None
-            raise
+        return await self._find(JOB, job_id)
 
     async def tries(self, job_id: int) -> Sequence[Try]:
         """Those of the attempts of a job; none where there is no such job."""
+        return await self._find(TRIES, job_id) or []
+
+    async def _find(self, verb: Verb[None, A], job_id: int) -> A | None:
         try:
-            return await self._http.get(TRIES, validate_id(job_id))
+            return await self._http.get(verb, validate_id(job_id))
         except CallRefused as refused:
             if refused.kind == Kind.UNKNOWN:
-                return []
+                return None
             raise
 
     async def failures(self) -> Sequence[Failures]:
@@ -86,10 +87,7 @@ class HttpJobs:
                 f"add_jobs: {len(checked)} jobs of {sum(map(len, texts))} bytes do not fit into one request of"
                 f" {BODY_LIMIT} bytes; give fewer, or use enqueue_many, which sends several"
             )
-        written = (await self._send(checked, bare=False, before=0)).jobs
-        if len(written) != len(checked):
-            self._miscounted(len(checked), len(written))
-        return written
+        return (await self._send(checked, bare=False, before=0)).jobs
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Any number, in requests of at most a thousand jobs; gathered and checked before the first is sent.
@@ -100,10 +98,7 @@ class HttpJobs:
         checked, texts = _checked(gathered, self._max_attempts)
         ids: list[int] = []
         for part in parts(texts):
-            found = (await self._send(checked[part.start : part.stop], bare=True, before=len(ids))).ids
-            if len(found) != len(part):
-                self._miscounted(len(part), len(found))
-            ids += found
+            ids += (await self._send(checked[part.start : part.stop], bare=True, before=len(ids))).ids
         return ids
 
     async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
@@ -123,9 +118,6 @@ class HttpJobs:
             if before:
                 raise type(error)(f"{error}{already}") from None
             raise
-
-    def _miscounted(self, sent: int, answered: int) -> NoReturn:
-        raise OutcomeUnknown(f"{self._http.base} answers {sent} jobs with {answered}")
 
 
 class HttpResults:

@@ -91,7 +91,7 @@ class Serving:
         self._stop_requests = 0
         self.url = url_of("https" if options.tls_cert else "http", sock)
         """With the actual port."""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
         self._serving = self.run(server.serve(sockets=[sock]))
 
     def stop(self) -> None:
@@ -104,29 +104,22 @@ class Serving:
 
     async def until_stopped(self) -> None:
         """Return when the server has stopped. Raises the error that ended it."""
-        await asyncio.shield(self.done)
+        ended, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
 
     async def close(self) -> None:
         """Stop, unless it has been stopped, and wait for open requests, at most the grace. Harmless when repeated."""
         if not self._stop_requests:
             self.stop()
         with suppress(asyncio.CancelledError):
-            await asyncio.shield(asyncio.wait({self._serving}, timeout=self._grace + 2))
+            await asyncio.wait({self._serving}, timeout=self._grace + 2)
 
     def run(self, routine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start what runs as long as the server does: its end, or its error, is the end of the server."""
         task = asyncio.create_task(routine, name=f"stowhand serving {routine}")
-        task.add_done_callback(self._ended)
+        self._tasks.append(task)
         return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if self.done.done():
-            return
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.done.set_exception(error)
-            self.done.exception()  # marks it as retrieved: asyncio warns otherwise where nothing awaits ``done``
-        else:
-            self.done.set_result(None)
 
 
 @asynccontextmanager

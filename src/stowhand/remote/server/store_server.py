@@ -222,8 +222,9 @@ class StoreServer:
     async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
         """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
         producer = self._shared_store.queue("enqueued in").jobs
-        wanted = [self._declared(limits.check(job)) for job in sent.jobs]
-        for given, job in zip(sent.jobs, wanted, strict=True):
+        checked = [limits.check(job) for job in sent.jobs]
+        wanted = [self._declared(job) for job in checked]
+        for given, job in zip(checked, wanted, strict=True):
             grant.check_enqueue(job if job.on_failure is None else self._without_own(given, job))
         await self._check_keys(grant, wanted)
         if len(wanted) == 1:
@@ -239,7 +240,7 @@ class StoreServer:
 
     def _without_own(self, given: NewJob, declared: NewJob) -> NewJob:
         """What the server's own app declares to be told of a failure needs no right of the client's."""
-        own = self._declared(limits.check(msgspec.structs.replace(given, on_failure=None))).on_failure
+        own = self._declared(msgspec.structs.replace(given, on_failure=None)).on_failure
         return msgspec.structs.replace(declared, on_failure=None) if declared.on_failure == own else declared
 
     async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
