@@ -9,6 +9,7 @@ import ast
 import asyncio
 
 import aiosqlite
+import psycopg
 import pytest
 import redis.asyncio
 import uvicorn
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 AIOSQLITE = {"_conn", "_execute"}
 """Work in one piece in the connection's thread: enqueue_in."""
+PSYCOPG = {"_adapters", "_autocommit"}
+"""Set by ``ctx.connection`` of a transactional handler, a subclass of psycopg's connection."""
 SQLALCHEMY = {"_previous_nested", "_savepoint"}
 """The names of the open savepoints: what is enqueued in one is forgotten with it."""
 REDIS_POOL, REDIS_NODE, REDIS_CONNECTION = (
@@ -48,6 +51,8 @@ def test_private_names_of_libraries_are_listed() -> None:
 
 def test_the_listed_names_are_there() -> None:
     assert set(dir(aiosqlite.Connection)) >= AIOSQLITE
+    inits = [vars(base)["__init__"] for base in psycopg.AsyncConnection.__mro__ if "__init__" in vars(base)]
+    assert {name for init in inits if hasattr(init, "__code__") for name in init.__code__.co_names} >= PSYCOPG
     assert set(dir(NestedTransaction)) >= SQLALCHEMY
     assert set(dir(uvicorn.Server)) >= {"capture_signals"}, "not private, but not documented either"
 
