@@ -78,6 +78,8 @@ def command(
     a TableStore, which is lent instead of the store that -c names.
 
     Without tokens it listens on the loopback only, and every program of this machine may work on the store.
+
+    Put a proxy before it where strangers can reach it: slow clients are not bounded here.
     """
     lent = _Lent()
     settings = settings_of(typed, lent.ask)
