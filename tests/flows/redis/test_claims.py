@@ -19,7 +19,7 @@ def test_a_claim_brings_the_wanted_attributes_and_locks_the_job(harness: Harness
     assert before * 1000 <= claim.lease.epoch < (harness.now_ms() + 1) * 1000
     assert (claim.attempts, claim.max_attempts, claim.resets) == (1, 3, 0)
     record = claim.record
-    assert (record.id, record.queue, record.flow, record.priority) == (job_id, "first", "demo", 1)
+    assert (record.id, record.flow, record.priority) == (job_id, "demo", 1)
     assert (record.values, record.correlation_id) == ({"userId": "1", "n": None}, '"c-1"')
     assert harness.where(job_id) == ["first processing"]
     classic = harness.variant == "classic"

@@ -51,7 +51,6 @@ VALUE_LIMIT = 200
 """Characters of a lookup value that is stored as it is; longer ones are hashed."""
 OUTAGE_PAUSE = 2.0
 """Seconds until a step is tried again that could not start because the store did not answer."""
-PART_LIMIT = 200
 MOST_CHECKED = 1000
 """Jobs whose existence one query checks."""
 
@@ -354,7 +353,7 @@ class QueueEngine:
         return await self._tables.spend(
             Spending(
                 limiter=limiter.id or self.task(queue),
-                part=part if len(part) <= PART_LIMIT else hashlib.sha256(part.encode()).hexdigest(),
+                part=_lookup_value(part),
                 holder=job.id,
                 reservoir=limiter.reservoir,
                 interval=limiter.interval,

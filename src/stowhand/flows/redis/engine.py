@@ -60,6 +60,8 @@ class RedisEngine:
         self.ids, self.read, self.failed = inspector.ids, inspector.read, inspector.failed
         self.counts = inspector.counts
         self.delete, self.cancel = self._jobs.delete, self._jobs.cancel
+        self._bare: dict[str | None, Outcome] = {}
+        """Outcomes without attributes, by next queue: made once."""
         self._reasons: dict[tuple[str, str], str] = {}
 
     @property
@@ -196,7 +198,11 @@ class RedisEngine:
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
         """The settlement's script stores the fields and moves the job on."""
-        return self._ended(StepEnd(fields=raw(fields), next=next_queue))
+        if fields or self.carries:
+            return self._ended(StepEnd(fields=raw(fields), next=next_queue))
+        if next_queue not in self._bare:
+            self._bare[next_queue] = self._ended(StepEnd(next=next_queue))
+        return self._bare[next_queue]
 
     def encode(self, result: object) -> str:
         """It is text already (``complete``)."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 from redis import exceptions as redis_errors
 
+from stowhand.flows.children import jobs_at
 from stowhand.flows.engine import Position, QueueCount
 from stowhand.flows.redis.layout import Keys, Spot
 from stowhand.flows.redis.server import Server
@@ -70,11 +72,14 @@ class Inspector:
     async def children(self, keys: Sequence[str]) -> list[tuple[dict[str, str], dict[str, Any]]]:
         """Of each child, by its hash's key: its fields as they are, and as people read them with its ``id``."""
         found = await self.hashes(keys)
-        return [(raw, self._child(key, raw)) for key, raw in zip(keys, found, strict=True)]
+        return [
+            (raw, {**decoded(raw), "id": self._keys.shown_of_hash(key) or key})
+            for key, raw in zip(keys, found, strict=True)
+        ]
 
     async def child_keys(self, key: str, queue: str) -> list[str]:
         """Of the children that the job with this hash has made in a queue."""
-        (reply,) = await self._pipelined([("HMGET", key, f"children:{queue}:jobs")])
+        (reply,) = await self._pipelined([("HMGET", key, jobs_at(queue))], PAGE)
         text = (reply or [None])[0]
         keys = None if text is None else strict_json.decode_with(_keys, text, limit=CHILD_KEYS_LIMIT)
         return [name for name in keys or () if self._keys.is_child(name)]
@@ -82,32 +87,21 @@ class Inspector:
     async def ends(self, keys: Sequence[str]) -> list[dict[str, str]]:
         """Of each of these children what its end says, and no more; empty: it is gone."""
         names = ("done", "failed", "failedErrorMsg", "parent")
-        found: list[dict[str, str]] = []
-        for start in range(0, len(keys), CHECKED):
-            page = [("HMGET", key, *names) for key in keys[start : start + CHECKED]]
-            replies = [reply or (None,) * len(names) for reply in await self._pipelined(page)]
-            found += [{n: text for n, text in zip(names, row, strict=True) if text is not None} for row in replies]
-        return found
+        rows = await self._pipelined([("HMGET", key, *names) for key in keys], CHECKED)
+        return [{name: text for name, text in zip(names, row or (), strict=False) if text is not None} for row in rows]
 
     async def hashes(self, keys: Sequence[str]) -> list[dict[str, str]]:
         """The fields of each; none where there is no such hash."""
-        found: list[dict[str, str]] = []
-        for start in range(0, len(keys), PAGE):
-            replies = await self._pipelined([("HGETALL", key) for key in keys[start : start + PAGE]])
-            found += [reply or {} for reply in replies]
-        return found
+        return [reply or {} for reply in await self._pipelined([("HGETALL", key) for key in keys], PAGE)]
 
     async def _resolve(self, jobs: Sequence[dict[str, Any]]) -> None:
         """One level: children of a flow have no children."""
-        fields = [f"children:{queue.name}:jobs" for queue in self._keys.shape.all_queues() if queue.is_parent]
-        lists = [(job, field) for job in jobs for field in fields if isinstance(job.get(field), list)]
-        keys = [[key for key in job[field] if self._keys.is_child(key)] for job, field in lists]
-        found = iter(await self.children([key for some in keys for key in some]))
-        for (job, field), some in zip(lists, keys, strict=True):
-            job[field] = [child for raw, child in (next(found) for _ in some) if raw]
-
-    def _child(self, key: str, raw: dict[str, str]) -> dict[str, Any]:
-        return {**decoded(raw), "id": self._keys.shown_of_hash(key) or key}
+        fields = [jobs_at(queue.name) for queue in self._keys.shape.all_queues() if queue.is_parent]
+        for job in jobs:
+            for field in fields:
+                if isinstance(job.get(field), list):
+                    keys = [key for key in job[field] if self._keys.is_child(key)]
+                    job[field] = [child for raw, child in await self.children(keys) if raw]
 
     # -- failed ----------------------------------------------------------------------------------
 
@@ -126,23 +120,26 @@ class Inspector:
             ids = f"{self._keys.root(queue.name)}:failed"
             listed = await self._server.command("ZRANGEBYLEX", ids, begin, "+", "LIMIT", 0, PAGE)
             hashes = [f"{self._keys.hashes(queue)}{one}" for one in listed]
-            states = await self._pipelined([("HMGET", key, "failed") for key in hashes])
+            states = await self._pipelined([("HMGET", key, "failed") for key in hashes], PAGE)
             found += [
                 self._keys.shown(queue, one) for one, state in zip(listed, states, strict=True) if state and state[0]
             ]
             begin = f"({listed[-1]}" if len(listed) == PAGE else None
         return found
 
-    async def _pipelined(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
+    async def _pipelined(self, commands: Sequence[tuple[str, ...]], at_once: int) -> list[Any]:
         """The reply to each; ``None`` where the key is something else than a hash."""
+        replies: list[Any] = []
+        for start in range(0, len(commands), at_once):
+            page = commands[start : start + at_once]
+            replies += await self._server.ask(partial(self._send, page))
+        return replies
 
-        async def attempt() -> list[Any]:
-            async with self._server.client.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                return [_hash_or_none(reply) for reply in await pipe.execute(raise_on_error=False)]
-
-        return await self._server.ask(attempt) if commands else []
+    async def _send(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
+        async with self._server.client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            return [_hash_or_none(reply) for reply in await pipe.execute(raise_on_error=False)]
 
     # -- counts and positions --------------------------------------------------------------------
 

@@ -150,20 +150,6 @@ class Keys:
         """Text: the flow that the queue is of, in the classic layout."""
         return f"{self.root(queue)}:flow"
 
-    def lock(self, queue: str, job_id: str) -> str:
-        """Text ``<worker>:<claim token>``, which lives as long as the lease; ``<worker>+:<claim token>``, which lives
-        as long as the lock time, and then the claim has a ``lease``.
-        """
-        return f"{self.locks(queue)}{job_id}"
-
-    def locks(self, queue: str) -> str:
-        """What the locks of a queue begin with; the id follows."""
-        return f"{self.prefix}lock:{queue}:"
-
-    def lease(self, token: str) -> str:
-        """Text, there while a claim is alive whose locks outlive its lease."""
-        return f"{self.prefix}lease:{token}"
-
     def paused(self, queue: str) -> str:
         """Text, there while the queue is paused."""
         return f"{self.root(queue)}:paused"
@@ -171,24 +157,6 @@ class Keys:
     def bell(self, queue: str) -> str:
         """List; a push wakes the timekeeper of the queue."""
         return f"{self.root(queue)}:bell"
-
-    # -- counters and marks ----------------------------------------------------------------------
-
-    def calls(self, queue: str) -> str:
-        """A limiter's counter of a window begins with this; ``<group>:<window>`` follows."""
-        return f"{self.prefix}counter:delay:calls:{queue}:"
-
-    def enqueued(self, limiter: str) -> str:
-        """A limiter's counter of those that wait begins with this; ``<group>`` follows."""
-        return f"{self.prefix}counter:delay:enqueued:{limiter}:"
-
-    def tickets(self, limiter: str) -> str:
-        """The last ticket of a limiter that was given, ``<window>:<number>``, begins with this; ``<group>`` follows."""
-        return f"{self.prefix}counter:delay:tickets:{limiter}:"
-
-    def dead(self, token: str) -> str:
-        """Mark: this claim token claims nothing more."""
-        return f"{self.prefix}dead:{token}"
 
     def settled(self, digest: str) -> str:
         """Mark: this call of ``settle`` was executed; its value is what became of each."""
@@ -245,22 +213,17 @@ class QueueAt:
             "root": self.root,
             "bases": self.bases,
             "hashes": keys.hashes(queue),
-            "locks": keys.locks(queue.name),
-            "dead": keys.dead(""),
             "allowed_resets": queue.allowed_resets,
             "change": dict(change) if isinstance(change, Mapping) else change,
             "key_life": round(shape.key_life * 1000),
             "fields": self.fields or False,
         }
-        if not keys.lasting:
-            said["leases"] = keys.lease("")
         if queue.parent is not None:
             above = shape.find_queue(queue.parent)
             said["parent"] = {
                 "name": above.name,
                 "hashes": keys.hashes(above),
                 "bases": keys.bases(above),
-                "locks": keys.locks(above.name),
             }
         if queue.declared.children_must_succeed:
             said["again"] = children_again(queue)
@@ -274,9 +237,7 @@ class QueueAt:
             "reservoir": limiter.reservoir,
             "interval": round(limiter.interval * 1000),
             "group": limiter.group_by or False,
-            "calls": self.keys.calls(self.name),
-            "enqueued": self.keys.enqueued(limiter.id or self.name),
-            "tickets": self.keys.tickets(limiter.id or self.name),
+            "id": limiter.id or self.name,
             "reason": msgspec.json.encode(reason).decode(),
         }
 

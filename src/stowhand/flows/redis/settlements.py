@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -29,6 +30,8 @@ SIZE = 1024 * 1024
 """Characters of a batch; one settlement that is larger goes alone."""
 END_LIMIT = 64 * 1024 * 1024
 """Bytes of one step's end: a parent may have thousands of children, each with parameters of its own."""
+SHORT = 80
+"""Characters of an end that is remembered once it was read."""
 MARKED = 100.0
 """Seconds that the mark of a call is surely there after it was sent (its life is 120 s)."""
 
@@ -73,6 +76,20 @@ def encode_end(end: StepEnd) -> str:
     if len(text) > END_LIMIT:
         raise InvalidJob(f"the step's end: {len(text)} bytes, the limit is {END_LIMIT}")
     return text.decode()
+
+
+def decode_end(text: str) -> StepEnd:
+    """The end that a settlement's result tells. Raises UndecodablePayload."""
+    return _decoded_once(text) if len(text) < SHORT else _decoded(text)
+
+
+def _decoded(text: str) -> StepEnd:
+    end: StepEnd = strict_json.decode_with(_end_decoder, text, limit=END_LIMIT)
+    return end
+
+
+_decoded_once = lru_cache(maxsize=256)(_decoded)
+"""Steps that leave little behind mostly leave the same."""
 
 
 class Settlements:
@@ -138,7 +155,7 @@ class Settlements:
             case State.COMPLETED:
                 if settlement.result is None:
                     raise InvalidJob("what the step has left behind is missing")
-                return self._ended(strict_json.decode_with(_end_decoder, settlement.result, limit=END_LIMIT))
+                return self._ended(decode_end(settlement.result))
             case State.ERRORED:
                 return "error", delay
             case State.QUEUED:

@@ -39,7 +39,6 @@ class FlowRecord(msgspec.Struct):
 
     id: str
     """As it is written in the lists."""
-    queue: str
     flow: str
     """The flow that it belongs to: queues may be shared."""
     priority: int
@@ -235,7 +234,6 @@ def _claim(queue: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[Flow
         lease=Lease(job_id, token, epoch),
         record=FlowRecord(
             id=job_id,
-            queue=queue.name,
             flow=queue.flow_of(flow),
             priority=_count(priority) or rank,
             values=values,

@@ -140,9 +140,3 @@ def has_failed(raw: Mapping[str, str]) -> bool:
 def children_again(queue: FlowQueue) -> str:
     """The field that makes a retried parent make its failed children anew."""
     return f"children:{queue.name}:again"
-
-
-def key_list(text: str | None) -> list[str] | None:
-    """The keys in ``children:<queue>:jobs``; ``None``: there are none yet."""
-    keys = readable(text)
-    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else None

@@ -1,5 +1,8 @@
 -- What every script of a queue begins with. ARGV[1] is the queue as JSON (its rules and the prefixes of its keys; see layout.py).
 local queue = cjson.decode(ARGV[1])
+queue.locks = queue.prefix .. 'lock:' .. queue.name .. ':' -- the id follows
+queue.dead = queue.prefix .. 'dead:' -- a claim's token follows: it claims nothing more
+queue.leases = not queue.lasting and queue.prefix .. 'lease:' -- a claim's token follows, whose locks outlive its lease
 local RETRIES, RESETS = 'retries:' .. queue.name, 'resets:' .. queue.name
 local LISTS, QUEUES = 'lookups:lists', 'children:queues' -- what ends with a job: see _life.lua
 local CANCEL = 'flow:cancel' -- 'true': the job was asked to cancel while it ran (cancel.lua)
@@ -41,6 +44,29 @@ local function group_of(value)
     return 'default'
   end
   return type(plain) == 'string' and plain or value
+end
+
+-- The names of a limiter's counters; the group follows, of calls also the window.
+local function name_counters(limiter, name)
+  local counters = queue.prefix .. 'counter:delay:'
+  limiter.calls = counters .. 'calls:' .. name .. ':'
+  limiter.enqueued = counters .. 'enqueued:' .. limiter.id .. ':'
+  limiter.tickets = counters .. 'tickets:' .. limiter.id .. ':'
+end
+if queue.limiter then
+  name_counters(queue.limiter, queue.name)
+end
+
+-- A limiter counts those that wait for one of its windows: this one does not any more.
+local function uncount(limiter, hash)
+  local reason, value = unpack(redis.call('HMGET', hash, 'delayReason', limiter.group or 'delayReason'))
+  if reason ~= limiter.reason then
+    return
+  end
+  local waiting = limiter.enqueued .. (limiter.group and group_of(value) or 'default')
+  if count(redis.call('GET', waiting)) > 0 then
+    redis.call('DECR', waiting)
+  end
 end
 
 -- The words of what a `pcall` has caught: a table, or of older servers a text.

@@ -3,7 +3,7 @@
 -- heartbeat (beat.lua). KEYS: its hash. ARGV: queue, id.
 -- Gives 'canceled', 'asked', or 'changed': it has ended, or is not in this queue any more.
 local id = ARGV[2]
-local row, hidden = fields_of(id, 'failed', 'parent', LISTS, QUEUES, 'delayReason')
+local row, hidden = fields_of(id, 'failed', 'parent', LISTS, QUEUES)
 if hidden then
   return { err = hidden }
 elseif not row or row[1] then
@@ -28,13 +28,8 @@ end
 if removed == 0 then
   return 'changed'
 end
--- A limiter counts those that wait for one of its windows.
-local limiter = queue.limiter
-if limiter and row[5] == limiter.reason then
-  local group = limiter.group and group_of(redis.call('HGET', KEYS[1], limiter.group)) or 'default'
-  if count(redis.call('GET', limiter.enqueued .. group)) > 0 then
-    redis.call('DECR', limiter.enqueued .. group)
-  end
+if queue.limiter then
+  uncount(queue.limiter, KEYS[1])
 end
 redis.call('HDEL', KEYS[1], 'delay', 'delayReason', 'delayReadyTimestamp', 'children:' .. queue.name .. ':open')
 cancel(id, '"canceled"', row[2], row[3], row[4])

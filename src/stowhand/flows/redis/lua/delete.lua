@@ -5,15 +5,9 @@
 -- hashes of children begin with (named).
 -- Gives 1, or 0 where there was none.
 local id, places = ARGV[2], cjson.decode(ARGV[3])
-
--- A limiter counts those that wait for one of its windows: this one does not any more.
-local function uncount(limiter, hash)
-  if redis.call('HGET', hash, 'delayReason') ~= limiter.reason then
-    return
-  end
-  local waiting = limiter.enqueued .. (limiter.group and group_of(redis.call('HGET', hash, limiter.group)) or 'default')
-  if count(redis.call('GET', waiting)) > 0 then
-    redis.call('DECR', waiting)
+for name, place in pairs(places) do
+  if place.limiter then
+    name_counters(place.limiter, name)
   end
 end
 

@@ -56,7 +56,7 @@ if queue.parent then
     return 'parent failed'
   elseif redis.call('HEXISTS', parent, field .. ':results') == 1 or not is_child_of(parent) then
     return 'gathered'
-  elseif redis.call('EXISTS', queue.parent.locks .. above) == 1 then
+  elseif redis.call('EXISTS', queue.prefix .. 'lock:' .. queue.parent.name .. ':' .. above) == 1 then
     return 'gathering'
   end
 end
