@@ -125,10 +125,9 @@ def test_of_two_who_put_it_back_one_does(run: Run, redis_url: str, look: redis.R
             for _ in range(2):
                 await bench.work("first", refuse)
             jobs, queue = bench.engine._jobs, bench.engine._jobs._queues["first"]
-            spot = bench.engine._keys.spot(job)
-            assert spot is not None
-            known = await bench.engine._inspector.find(spot)  # both have read the same
-            assert known is not None
+            read = await bench.engine._inspector.find(job)  # both have read the same
+            assert read is not None
+            spot, known = read
             answers = [await jobs._put_back(spot, queue, known, is_lost=False) for _ in range(2)]
             assert [answer.done for answer in answers] == [Done.DONE, Done.REFUSED]
             assert bench.members("first", "waiting") == [job]

@@ -142,10 +142,9 @@ def test_what_is_in_a_list_again_is_not_put_there_twice(
         async with flow_bench(redis_url, shape(CHAIN, layout), look) as bench:
             job = await bench.create({"n": 1})
             look.delete(bench.queue("first", "waiting"))
-            spot, queue = bench.engine._keys.spot(job), bench.engine._jobs._queues["first"]
-            assert spot is not None
-            found = await bench.engine._inspector.find(spot)
-            assert found is not None
+            queue, known = bench.engine._jobs._queues["first"], await bench.engine._inspector.find(job)
+            assert known is not None
+            spot, found = known
             answers = [await bench.engine._jobs._put_back(spot, queue, found, is_lost=True) for _ in range(2)]
             assert [each.done for each in answers] == [Done.DONE, Done.REFUSED]
             assert bench.members("first", "waiting") == [job]

@@ -95,12 +95,8 @@ class RedisEngine:
 
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
         """As their hashes say, one after the other. The classic layout does not record when a job ended."""
-        views: list[FlowJobView | None] = []
-        for job_id in job_ids:
-            spot = self._keys.spot(job_id)
-            found = None if spot is None else await self._inspector.find(spot)
-            views.append(None if found is None else view_of(self.shape, job_id, found))
-        return views
+        jobs = [await self._inspector.find(job_id) for job_id in job_ids]
+        return [None if job is None else view_of(self.shape, job[0].job_id, job[1]) for job in jobs]
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """Some hundreds in a round trip."""

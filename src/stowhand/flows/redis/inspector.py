@@ -61,13 +61,16 @@ class Inspector:
             await self._resolve([job for job in jobs if job is not None])
         return jobs
 
-    async def find(self, spot: Spot) -> Found | None:
+    async def find(self, job_id: str) -> tuple[Spot, Found] | None:
         """Its hash, and where the lists have it, in one moment; ``None``: there is no such job."""
+        spot = self._keys.spot(job_id)
+        if spot is None:
+            return None
         classic = "" if self._keys.lasting else "1"
         reply = await self._server.run("view", (spot.hash,), spot.listed, self._places, classic, unanswered=True)
         flat, queue, state, ready = reply
         raw = dict(zip(flat[::2], flat[1::2], strict=True))
-        return Found(raw, queue, state, float(ready) / 1000 if ready else None) if raw else None
+        return (spot, Found(raw, queue, state, float(ready) / 1000 if ready else None)) if raw else None
 
     async def children(self, keys: Sequence[str]) -> list[tuple[dict[str, str], dict[str, Any]]]:
         """Of each child, by its hash's key: its fields as they are, and as people read them with its ``id``."""

@@ -142,10 +142,10 @@ class RedisJobs:
 
     async def retry(self, job_id: str) -> Answer:
         """To the end of the queue in which it failed or was lost, with all its retries and its life renewed."""
-        spot = self._keys.spot(job_id)
-        found = None if spot is None else await self._inspector.find(spot)
-        if spot is None or found is None:
+        job = await self._inspector.find(job_id)
+        if job is None:
             return Answer(job_id, Done.MISSING, "there is no such job, or it has expired")
+        spot, found = job
         stage, name = state_of(self._shape, found)
         if stage not in (Stage.FAILED, Stage.CANCELED, Stage.LOST):
             return Answer(job_id, Done.REFUSED, f"it has not failed: it is {stage}")
@@ -167,11 +167,11 @@ class RedisJobs:
 
     async def cancel(self, job_id: str) -> Answer:
         """At once if it waits; a running one is asked to stop. A repeat does the same again."""
-        spot = self._keys.spot(job_id)
         for _ in range(MAX_LOOKS):
-            found = None if spot is None else await self._inspector.find(spot)
-            if spot is None or found is None:
+            job = await self._inspector.find(job_id)
+            if job is None:
                 return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+            spot, found = job
             stage, name = state_of(self._shape, found)
             if stage in _NOT_CANCELED:
                 return Answer(job_id, *_NOT_CANCELED[stage])
