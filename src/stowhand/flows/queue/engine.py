@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, UndecodablePayload, a_type
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, a_type
 from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
 from stowhand.flows.ids import Ids
@@ -28,7 +28,7 @@ from stowhand.flows.queue.step import (
     queue_of,
     raw,
     read_job,
-    read_step,
+    step_of,
     task_of,
     too_much,
 )
@@ -178,12 +178,8 @@ class QueueEngine:
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """From the newest step of each."""
         (parent,) = await self._existing([job_id])
-        if parent is None:
-            return []
-        try:
-            names = read_step(parent).children(queue, start, limit)
-        except UndecodablePayload:
-            return []
+        step = None if parent is None else step_of(parent)
+        names = [] if step is None else step.children(queue, start, limit)
         return gathered(self.shape, names, await self._existing(names))
 
     async def _existing(self, job_ids: Sequence[str]) -> list[Job | None]:
@@ -194,16 +190,14 @@ class QueueEngine:
         return [job if root in existing else None for job, root in zip(jobs, roots, strict=True)]
 
     def _root(self, job: Job, job_id: str) -> str | None:
-        try:
-            step = read_step(job)
-        except UndecodablePayload:
+        step = step_of(job)
+        if step is None:
             return job_id
         return step.root if step.flow == self.shape.name else None
 
     async def _shown(self, job_id: str, job: Job) -> dict[str, Any]:
-        try:
-            step = read_step(job)
-        except UndecodablePayload:
+        step = step_of(job)
+        if step is None:
             return {"id": job_id}
         return show(self.shape, job, step) | await read_lists(self._tables, step.apart)
 
@@ -219,12 +213,13 @@ class QueueEngine:
             return Answer(job_id, Done.REFUSED, f"it has not failed: it is {job.state}")
         if queue_of(job.task) not in {queue.name for queue in self.shape.all_queues()}:
             return Answer(job_id, Done.REFUSED, f"it failed in {queue_of(job.task)!r}, which is no queue of this flow")
-        parent = read_step(job).parent
-        if parent is not None:
-            (above,) = await self._tables.latest([self._key(parent.id)])
+        step = step_of(job)
+        if step is not None and step.parent is not None:
+            (above,) = await self._tables.latest([self._key(step.parent.id)])
             if above is not None and above.state is State.FAILED:
                 return Answer(job_id, Done.REFUSED, "its parent has failed; retry the parent")
-            if above is None or above.state.terminal or not read_step(above).awaits(job_id):
+            waiting = None if above is None or above.state.terminal else step_of(above)
+            if waiting is None or not waiting.awaits(job_id):
                 return Answer(job_id, Done.REFUSED, "its parent has gone on without it")
         answer = await self._store.admin.retry(job.id)
         why = f"there is no job {job_id}" if answer.done is Done.MISSING else answer.why  # it names the step
@@ -247,10 +242,10 @@ class QueueEngine:
 
     async def _wake_parent(self, child: Job) -> None:
         """If the child was the last that its parent waits for."""
-        with suppress(UndecodablePayload, StoreError):  # the parent checks by itself later
-            parent = read_step(child).parent
-            if parent is not None:
-                await self._children.child_ended(parent)
+        step = step_of(child)
+        if step is not None and step.parent is not None:
+            with suppress(StoreError):  # the parent checks by itself later
+                await self._children.child_ended(step.parent)
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
         """Of one queue, or of all, children included."""

@@ -163,6 +163,14 @@ def read_step(job: Job) -> Step:
     return step
 
 
+def step_of(job: Job) -> Step | None:
+    """The step of a job; ``None``: its payload was changed by others, and is no step."""
+    try:
+        return read_step(job)
+    except UndecodablePayload:
+        return None
+
+
 def too_much(text: str) -> Fail | None:
     """A failure, where the payload is larger than stores accept."""
     trouble = strict_json.find_trouble(text, strict_json.SIZE_LIMIT)
