@@ -18,7 +18,7 @@ from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.cron.scheduler import Scheduler
 from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service.health import Report
+from stowhand.service.health import Report, report_of
 from stowhand.service.process_observer import ProcessObserver, count
 from stowhand.worker.host import Liveness
 from stowhand.worker.worker import Worker
@@ -64,17 +64,9 @@ def write(folder: Path | None, liveness: Liveness, clock: Clock) -> None:
     """Write the report of this process, whole or not at all. Without a folder there is no parent left to read it."""
     if folder is None:
         return
-    report = Report(
-        at=clock.monotonic(),
-        ages=liveness.ages(),
-        heard=liveness.heard,
-        claimed=liveness.claimed,
-        refused=liveness.refused(),
-        unready=liveness.unready(),
-    )
     with suppress(OSError):
         new = folder / f"{os.getpid()}.new"
-        new.write_bytes(msgspec.json.encode(report))
+        new.write_bytes(msgspec.json.encode(report_of(liveness, clock)))
         new.replace(_file(folder, os.getpid()))
 
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from stowhand.clock import Clock
 from stowhand.protocols.options import WorkerOptions
+from stowhand.worker.host import Liveness
 from stowhand.worker.timings import USUAL, Timings
 
 PATIENCE = 60.0
@@ -41,11 +43,29 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A child of the supervisor. ``since``: seconds since it was started; ``report``: the last, if there is one."""
+    """A process with a worker. ``since``: seconds since it was started; ``report``: the latest, if there is one."""
 
     name: str
+    """Empty: this process itself."""
     since: float
     report: Report | None
+
+    @property
+    def label(self) -> str:
+        """What stands before the name of one of its loops."""
+        return f"{self.name}, " if self.name else ""
+
+
+def report_of(liveness: Liveness, clock: Clock) -> Report:
+    """The health of a worker of this process."""
+    return Report(
+        at=clock.monotonic(),
+        ages=liveness.ages(),
+        heard=liveness.heard,
+        claimed=liveness.claimed,
+        refused=liveness.refused(),
+        unready=liveness.unready(),
+    )
 
 
 def bounds(options: WorkerOptions, timings: Timings = USUAL) -> dict[str, float]:
@@ -71,40 +91,39 @@ def stuck(ages: Mapping[str, float], bound: Mapping[str, float], whose: str = ""
 
 
 def stuck_processes(processes: Sequence[Process], bound: Mapping[str, float], now: float) -> list[str]:
-    """The same for the children, and for those that do not report."""
+    """The same for the workers of processes, and for processes that do not report."""
     found = []
     for one in processes:
         age = age_of(one, now)
         if age > STARTING:
             found.append(f"{one.name}: nothing for {age:.0f} s, at most {STARTING:g} s")
         elif one.report is not None:
-            found += stuck(one.report.ages, bound, f"{one.name}, ")
+            found += stuck(one.report.ages, bound, one.label)
     return found
-
-
-def refusals(refused: Mapping[str, float], whose: str = "") -> list[str]:
-    """Half a sentence for each loop whose calls the store refuses: it may answer reads, and refuse writes."""
-    return [
-        f"{whose}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
-        for name, seconds in refused.items()
-    ]
 
 
 def starting(processes: Sequence[Process], place: str = "store") -> list[str]:
     """Why processes are not ready whose first claim has not been answered."""
-    late = [one.name for one in processes if one.report is None or not one.report.claimed]
-    return [f"{name} is starting: the {place} has answered it no claim yet" for name in late]
+    late = [one.name or "it" for one in processes if one.report is None or not one.report.claimed]
+    return [f"{name} is starting: the {place} has answered no claim yet" for name in late]
 
 
 def unready_processes(processes: Sequence[Process], now: float) -> list[str]:
-    """Why processes that have started are not ready. One that cannot even write its report (a full disk) is not."""
+    """Why processes that have started are not ready. One that cannot even write its report (a full disk) is not, and
+    neither is one whose calls the store refuses: it may answer reads, and refuse writes."""
     found = []
     for one in processes:
-        if one.report is not None:
-            age = age_of(one, now)
-            found += [f"{one.name}: nothing for {age:.0f} s"] if age > SILENT else []
-            found += refusals(one.report.refused, f"{one.name}, ")
-            found += [f"{one.name}, {one.report.unready}"] if one.report.unready else []
+        if one.report is None:
+            continue
+        age = age_of(one, now)
+        if age > SILENT:
+            found.append(f"{one.name}: nothing for {age:.0f} s")
+        found += [
+            f"{one.label}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
+            for name, seconds in one.report.refused.items()
+        ]
+        if one.report.unready:
+            found.append(f"{one.label}{one.report.unready}")
     return found
 
 

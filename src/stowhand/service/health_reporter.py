@@ -30,7 +30,7 @@ from stowhand.service.health import (
     Process,
     age_of,
     bounds,
-    refusals,
+    report_of,
     rounded,
     starting,
     stuck,
@@ -160,61 +160,42 @@ class HealthReporter(ProcessObserver):
             self._exposition.bury(event.pid)
 
     def _processes(self) -> list[Process]:
-        """The children that run or should run: a dead one must be replaced within the time that a start may take."""
-        return [] if self._supervisor is None else self._supervisor.children.health(self.folder)
+        """Those that run workers, or should: a dead child must be replaced within the time that a start may take."""
+        if self._supervisor is not None:
+            return self._supervisor.children.health(self.folder)
+        return [Process("", 0.0, None if self._liveness is None else report_of(self._liveness, self._clock))]
 
     # -- health ----------------------------------------------------------------------------------
 
     def ages(self) -> dict[str, float]:
         """Seconds, by loop of this process."""
-        if self._liveness is not None:
-            ages = self._liveness.ages()
-        else:
-            ages = {} if self._supervisor is None else {"loop": self._clock.monotonic() - self._seen}
+        ages = {} if self._liveness is None else self._liveness.ages()
+        if self._supervisor is not None:
+            ages = {"loop": self._clock.monotonic() - self._seen}
         return ages if self._scheduler is None else ages | {"cron": self._scheduler.busy}
 
     def trouble(self) -> list[str]:
         """Why the worker is not alive; empty: it is."""
-        now = self._clock.monotonic()
-        return stuck(self.ages(), self._bounds) + stuck_processes(self._processes(), self._bounds, now)
+        children = [] if self._supervisor is None else self._processes()
+        return stuck(self.ages(), self._bounds) + stuck_processes(children, self._bounds, self._clock.monotonic())
 
     def unready(self) -> list[str]:
         """Why the worker is not ready; empty: it is."""
-        supervisor = self._supervisor
-        found = (
-            ["it is stopping"] if self._draining or (supervisor is not None and supervisor.children.stopping) else []
-        )
-        found += self._starting() + self._refusals()
-        # The probe asks the store on the loop: while that is blocked, a missing answer says nothing about the store.
-        trouble = None if self._blocked() else self._probe.trouble()
-        reason = self._blocked() or trouble
-        return found if reason is None else [*found, reason]
-
-    def _blocked(self) -> str | None:
-        """Half a sentence about a loop that does not move."""
+        is_stopping = self._draining or (self._supervisor is not None and self._supervisor.children.stopping)
+        found = ["it is stopping"] if is_stopping else []
+        processes = self._processes()
+        found += starting(processes) + unready_processes(processes, self._clock.monotonic())
         age = self.ages().get("loop", 0.0)
-        return (
-            f"loop: nothing for {age:.0f} s; what runs on it blocks it" if age > self._timings.blocked_after else None
-        )
-
-    def _refusals(self) -> list[str]:
-        """Calls that the store refuses, and why nothing is claimed, of this worker and of the other processes."""
-        found = [] if self._liveness is None else refusals(self._liveness.refused())
-        if self._liveness is not None and (reason := self._liveness.unready()) is not None:
-            found.append(reason)
-        return found + unready_processes(self._processes(), self._clock.monotonic())
-
-    def _starting(self) -> list[str]:
-        """Processes whose first claim has not been answered."""
-        if self._supervisor is not None:
-            return starting(self._processes())
-        claims = self._liveness is not None and self._liveness.claimed
-        return [] if claims else ["it is starting: the store has answered no claim yet"]
+        if age > self._timings.blocked_after:
+            # The probe asks the store on the loop, so a missing answer says nothing about the store.
+            found.append(f"loop: nothing for {age:.0f} s; what runs on it blocks it")
+        elif (trouble := self._probe.trouble()) is not None:
+            found.append(trouble)
+        return found
 
     def _heard(self) -> float | None:
         """Seconds since the store last answered any process."""
-        moments = [self._probe.heard, None if self._liveness is None else self._liveness.heard]
-        moments += [one.report.heard for one in self._processes() if one.report is not None]
+        moments = [self._probe.heard, *(one.report.heard for one in self._processes() if one.report is not None)]
         known = [moment for moment in moments if moment is not None]
         return round(self._clock.monotonic() - max(known), 1) if known else None
 
@@ -253,7 +234,7 @@ class HealthReporter(ProcessObserver):
 
     def _notify(self, manager: Notifier) -> None:
         trouble = self.trouble()
-        if not self._ready_sent and not self._starting():
+        if not self._ready_sent and not starting(self._processes()):
             self._ready_sent = True
             manager.send(ready=1)
         status = "; ".join(trouble) or ("working" if self._ready_sent else "starting")

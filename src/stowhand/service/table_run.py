@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from stowhand.observe.safe_text import scrub
 from stowhand.service import child_reports, exit_codes
 from stowhand.service.children import Child, Children, Next, Slot, stop_with_parent
 from stowhand.service.exit_codes import exit_code
-from stowhand.service.health import Process, bounds, refusals, starting, stuck, stuck_processes, unready_processes
+from stowhand.service.health import Process, bounds, report_of, starting, stuck, stuck_processes, unready_processes
 from stowhand.service.run_all import Routine, is_routine, longest_end, run_all
 from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
 from stowhand.service.supervisor import RENEWED, SETTLED_CODES
@@ -98,7 +98,9 @@ async def _work(options: TableRunOptions) -> int:
         "/healthz": lambda: _health(
             [text for one in workers for text in stuck(one.internals.liveness.ages(), bounds(one.options))]
         ),
-        "/readyz": lambda: _ready([text for one in workers for text in _unready(one)]),
+        "/readyz": lambda: _ready(
+            _unready([Process("", 0.0, report_of(one.internals.liveness, clock)) for one in workers], clock)
+        ),
         "/metrics": partial(_metrics, None),
     }
     with _shown(options.http, pages), _reported(options.folder, workers, clock):
@@ -109,12 +111,8 @@ async def _work(options: TableRunOptions) -> int:
     return RENEWED if is_renewed else exit_codes.OK
 
 
-def _unready(worker: Worker) -> list[str]:
-    if not worker.internals.liveness.claimed:
-        return ["it is starting: the table has answered no claim yet"]
-    liveness = worker.internals.liveness
-    reason = liveness.unready()
-    return refusals(liveness.refused()) + ([reason] if reason else [])
+def _unready(processes: Sequence[Process], clock: Clock) -> list[str]:
+    return starting(processes, "table") + unready_processes(processes, clock.monotonic())
 
 
 @contextmanager
@@ -154,7 +152,9 @@ class _TableWorkers:
     async def run(self) -> int:
         pages: Pages = {
             "/healthz": lambda: _health(stuck_processes(self._processes(), self._bounds, self._clock.monotonic())),
-            "/readyz": lambda: _ready(self._unready()),
+            "/readyz": lambda: _ready(
+                (["it is stopping"] if self._children.stopping else []) + _unready(self._processes(), self._clock)
+            ),
             "/metrics": partial(_metrics, self._folder),
         }
         loop = asyncio.get_running_loop()
@@ -192,11 +192,6 @@ class _TableWorkers:
 
     def _processes(self) -> list[Process]:
         return self._children.health(self._folder)
-
-    def _unready(self) -> list[str]:
-        found = self._processes()
-        stopping = ["it is stopping"] if self._children.stopping else []
-        return stopping + starting(found, "table") + unready_processes(found, self._clock.monotonic())
 
 
 # -- pages -----------------------------------------------------------------------------------------
