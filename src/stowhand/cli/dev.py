@@ -74,7 +74,7 @@ class _Development:
         """A file has changed since the worker was started, or it was asked to stop."""
 
     async def run(self) -> None:
-        """Until Ctrl-C: the first lets running jobs end, the second hands them back, the third ends at once."""
+        """Until Ctrl-C: the first lets running jobs end, the second returns them, the third ends at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         watched = Watched(self._folder, look)
@@ -91,7 +91,7 @@ class _Development:
         return await Child.start("stowhand.cli", "worker", "--beside", environ=self._environ)
 
     async def _on_end(self, slot: Slot, code: int) -> Next:
-        if not self._must_end.is_set():  # it has said why
+        if not self._must_end.is_set():  # it has logged why
             core_logger().error(f"The worker {how_it_ended(code)}; waiting for a change of a file")
             await self._must_end.wait()
         return Next.AT_ONCE

@@ -194,7 +194,7 @@ class Children:
             self._send(word)
 
     def request_stop(self) -> None:
-        """First request: drain. Second: hand back at once. Third: kill."""
+        """First request: drain. Second: return the jobs at once. Third: kill."""
         if not self._stop_requests.add():
             return
         if self._stop_requests.count == 1:

@@ -1,4 +1,4 @@
-"""Files are looked at again and again: whoever watches them is called when they have changed.
+"""Watched files: they are looked at again and again, and a change of them is reported.
 
 No system reports every change (a folder that is moved away and made anew, network file systems), so none is asked.
 """

@@ -103,7 +103,7 @@ class Stopper:
         """The exit code, once the work is over: a forced exit after that does not change it."""
 
     def request_stop(self) -> None:
-        """First request: drain. Second: hand back at once. Third: exit now."""
+        """First request: drain. Second: return the jobs at once. Third: exit now."""
         if not self._stop_requests.add():
             return
         if self._stop_requests.count <= 2:

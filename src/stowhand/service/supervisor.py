@@ -86,7 +86,7 @@ class Supervisor:
         return exit_codes.FAILURE if self.children.were_killed else self._code
 
     def request_stop(self) -> None:
-        """First request: drain. Second: hand back at once. Third: exit now."""
+        """First request: drain. Second: return the jobs at once. Third: exit now."""
         self.children.request_stop()
 
     def toggle(self) -> None:
