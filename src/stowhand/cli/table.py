@@ -30,7 +30,7 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
-from stowhand.stores.table.record_view import LIVE, MOST, PAGE, ShownRecord
+from stowhand.stores.table.record_view import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, ShownRecord
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")
@@ -202,7 +202,9 @@ def run_workers(target: str, **given: Any) -> int:
     shell_complete=completing(State),
 )
 @click.option("--after", metavar="ID", help="Only ids above this one.")
-@click.option("--limit", type=click.IntRange(1, MOST), default=PAGE, show_default=True, help="How many at most.")
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_PAGE_SIZE), default=PAGE_SIZE, show_default=True, help="How many at most."
+)
 @target_options
 @json_option
 @connection_options

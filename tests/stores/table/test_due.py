@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from stowhand.errors import StoreError
-from stowhand.stores.table.due import DEAR, PLAIN, SHARE, Due
+from stowhand.stores.table.due import EXPENSIVE_SECONDS, PAUSE_PER_SECOND, PLAIN_POLL_SECONDS, Due
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import claimed, opened
@@ -37,14 +37,14 @@ class Table:
 
 def test_a_cheap_look_is_taken_at_every_poll_and_one_slow_moment_changes_nothing(run: Run) -> None:
     table = Table(found=None)
-    assert table.ask(run, 0.001, 10 * DEAR, 0.001, 0.001) == [None] * 4
+    assert table.ask(run, 0.001, 10 * EXPENSIVE_SECONDS, 0.001, 0.001) == [None] * 4
     assert table.looks == 4
 
 
 def test_a_dear_look_is_not_taken_again_until_its_share_of_the_time_has_passed(run: Run) -> None:
     table = Table(found=None)
     assert table.ask(run, 0.1, 0.1, 0.1, 0.1) == [None, None, 0.0, 0.0]
-    table.now += SHARE * 0.1 - 0.001
+    table.now += PAUSE_PER_SECOND * 0.1 - 0.001
     assert table.ask(run, 0.1) == [0.0]
     table.now += 0.002
     assert table.ask(run, 0.1) == [None]
@@ -54,13 +54,13 @@ def test_a_dear_look_is_not_taken_again_until_its_share_of_the_time_has_passed(r
 def test_what_was_known_to_fall_due_is_still_met_to_the_moment_and_nothing_waits_longer_than_a_plain_poll(
     run: Run,
 ) -> None:
-    table = Table(found=PLAIN + 1)
+    table = Table(found=PLAIN_POLL_SECONDS + 1)
     table.ask(run, 0.1, 0.1)
     assert table.ask(run, 0.1) == [0.0]
     table.now += 2
     (left,) = table.ask(run, 0.1)
     assert left is not None
-    assert abs(left - (PLAIN - 1)) < 0.001
+    assert abs(left - (PLAIN_POLL_SECONDS - 1)) < 0.001
     table.now += 1
     assert table.ask(run, 0.1) == [0.0]
 
@@ -68,8 +68,8 @@ def test_what_was_known_to_fall_due_is_still_met_to_the_moment_and_nothing_waits
 def test_who_asks_whether_the_store_answers_is_told_the_truth_between_two_looks(
     on_postgres: Place, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.table.due.DEAR", 0.0)
-    monkeypatch.setattr("stowhand.stores.table.due.SHARE", 1e9)
+    monkeypatch.setattr("stowhand.stores.table.due.EXPENSIVE_SECONDS", 0.0)
+    monkeypatch.setattr("stowhand.stores.table.due.PAUSE_PER_SECOND", 1e9)
 
     async def scenario() -> None:
         async with opened(on_postgres) as store:

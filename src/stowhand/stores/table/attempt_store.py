@@ -26,7 +26,7 @@ from stowhand.stores.table.records import Records
 from stowhand.stores.table.timed_calls import Calls
 
 R = TypeVar("R")
-_MOST = 2**31 - 1
+_MAX_NUMBER = 2**31 - 1
 """Elements of an array."""
 
 
@@ -104,7 +104,7 @@ class AttemptStore(Generic[R]):
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
         """Put this in the place of entry ``number``. Raises LogRefused when there is none, or the lease is gone."""
         # 0 would be an element before the first, which PostgreSQL would make.
-        if type(number) is not int or not 0 < number <= _MOST:
+        if type(number) is not int or not 0 < number <= _MAX_NUMBER:
             raise LogRefused(f"no entry {number!r}: they are numbered 1, 2, …")
         text = _as_json(entry)
         with self._calls.timed("update_log"):

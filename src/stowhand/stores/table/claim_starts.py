@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from stowhand.clock import stopwatch
 
-REMEMBERED = 10_000
+MAX_CLAIMS = 10_000
 """Claims; one is abandoned soon after it, if at all."""
 
 
-ABANDONED = 10_000
+MAX_TOKENS = 10_000
 """Tokens; a claim is asked for by this very process, and ends long before so many others."""
 
 
@@ -30,7 +30,7 @@ class Begun:
     def note(self, token: str) -> None:
         """A claim under this token begins."""
         self._at[token] = stopwatch()
-        if len(self._at) > REMEMBERED:
+        if len(self._at) > MAX_CLAIMS:
             del self._at[next(iter(self._at))]
 
     def may_hold(self, token: str) -> bool:
@@ -56,5 +56,5 @@ class Abandoned:
     def add(self, token: str) -> None:
         """From any thread."""
         self._tokens[token] = None
-        if len(self._tokens) > ABANDONED:
+        if len(self._tokens) > MAX_TOKENS:
             del self._tokens[next(iter(self._tokens))]

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 
 from stowhand.clock import stopwatch
 
-DEAR = 0.05
+EXPENSIVE_SECONDS = 0.05
 """Seconds. A look is expensive when two in a row took as long: one alone may have met a busy machine."""
-SHARE = 50.0
+PAUSE_PER_SECOND = 50.0
 """Seconds without another look for each second that an expensive one took."""
-PLAIN = 2.0
+PLAIN_POLL_SECONDS = 2.0
 """Seconds: what is due later than the next plain poll need not be known."""
 
 
@@ -38,11 +38,11 @@ class Due:
         if began < self._not_before:
             await touch()
             left = self._at - began
-            return left if 0 < left < PLAIN else 0.0
+            return left if 0 < left < PLAIN_POLL_SECONDS else 0.0
         found = await look()
         over = self._now()
         self._at = float("inf") if found is None else over + found
         price, self._took = min(over - began, self._took), over - began
-        if price >= DEAR:
-            self._not_before = over + SHARE * price
+        if price >= EXPENSIVE_SECONDS:
+            self._not_before = over + PAUSE_PER_SECOND * price
         return found

@@ -10,8 +10,8 @@ import msgspec
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 
-PAGE = 100
-MOST = 10_000
+PAGE_SIZE = 100
+MAX_PAGE_SIZE = 10_000
 """Records in one page."""
 LIVE = (State.QUEUED, State.ERRORED, State.PROCESSING, State.FAILED)
 """What is looked at where no state is named."""

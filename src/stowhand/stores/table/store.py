@@ -30,7 +30,7 @@ from stowhand.stores.table.due import Due
 from stowhand.stores.table.keys import ANY_KEY, read_key
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.place import Pinned, backend_of
-from stowhand.stores.table.record_view import LIVE, MOST, PAGE, ShownRecord
+from stowhand.stores.table.record_view import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, ShownRecord
 from stowhand.stores.table.records import Records, rows_of, shown_log
 from stowhand.stores.table.timed_calls import Calls, TimedHeartbeats
 
@@ -236,13 +236,15 @@ class TableStore(Generic[R]):
         with self._calls.timed("requeue"):
             return await self._backend.asking.requeue(key, due)
 
-    async def records(self, *states: State | str, after: JobId | None = None, limit: int = PAGE) -> list[ShownRecord]:
+    async def records(
+        self, *states: State | str, after: JobId | None = None, limit: int = PAGE_SIZE
+    ) -> list[ShownRecord]:
         """Records in these states by id, as the table's own columns tell them; none given: what is live, and failed.
 
         ``after``: only ids above this one. ``limit``: 1 to 10,000.
         """
-        if type(limit) is not int or not 1 <= limit <= MOST:
-            raise InvalidJob(f"limit: {limit!r}; give 1 to {MOST}")
+        if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
+            raise InvalidJob(f"limit: {limit!r}; give 1 to {MAX_PAGE_SIZE}")
         wanted = read_states(states or LIVE)
         await self.open()
         above = None if after is None else read_key(self._backend.key, after)

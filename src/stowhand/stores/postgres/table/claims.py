@@ -24,16 +24,16 @@ from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.bad_records import NOT_CHANGED, ViewFault
 
-ROUNDS = 6
+MAX_ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
-SWEEP_AFTER = 3
+ROUNDS_BEFORE_SWEEP = 3
 """After so many of them all records to be canceled are looked for at once, whatever that cost the last time."""
-CANCELED_AT_ONCE = 1000
-SHARE = 50.0
+CANCEL_PAGE_SIZE = 1000
+PAUSE_PER_SECOND = 50.0
 """Seconds without another look for suspects, or for what is to be canceled, for each second that one took: they may be
 sought among a million."""
 
-_ONLY_WALKING = (
+_ONLY_INDEX_SCANS = (
     b"select pg_catalog.set_config(name, 'off', true) from unnest(array['enable_sort', 'enable_seqscan',"
     b" 'enable_bitmapscan', 'enable_incremental_sort']) as name"
 )
@@ -74,7 +74,7 @@ class TableClaims:
             return []
         taken: list[Taken] = []
         with context.translated():
-            for number in range(1, ROUNDS + 1):
+            for number in range(1, MAX_ROUNDS + 1):
                 try:
                     more, again, canceled = await self._claim(request, request.limit - len(taken))
                 except _Abandoned:
@@ -84,7 +84,7 @@ class TableClaims:
                     break  # only the caller knows what is left of the bound
                 if not again or len(taken) >= request.limit:
                     break
-                if canceled and (number == SWEEP_AFTER or self._clock.monotonic() >= self._sweep_not_before):
+                if canceled and (number == ROUNDS_BEFORE_SWEEP or self._clock.monotonic() >= self._sweep_not_before):
                     await self._sweep()
         return taken
 
@@ -96,12 +96,12 @@ class TableClaims:
         began = stopwatch()
         try:
             await self._link.rows(
-                self._context.statement("cancel_waiting"), self._context.values(page=CANCELED_AT_ONCE, ids=None)
+                self._context.statement("cancel_waiting"), self._context.values(page=CANCEL_PAGE_SIZE, ids=None)
             )
         except psycopg.Error as error:
             if trouble.concerns_call(error):
                 raise
-        self._sweep_not_before = self._clock.monotonic() + SHARE * (stopwatch() - began)
+        self._sweep_not_before = self._clock.monotonic() + PAUSE_PER_SECOND * (stopwatch() - began)
 
     async def _claim(self, request: ClaimRequest, limit: int) -> Round:
         began = stopwatch()
@@ -126,7 +126,7 @@ class TableClaims:
                 raise StoreError(f"{self._context}: {fault}") from None
         if request.suspects and not taken:
             now = stopwatch()
-            self._suspects_not_before = self._clock.monotonic() + SHARE * (now - began)
+            self._suspects_not_before = self._clock.monotonic() + PAUSE_PER_SECOND * (now - began)
         return taken, again, canceled
 
     async def _take(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
@@ -240,7 +240,7 @@ class TableClaims:
                 for suspects in (False, True):
                     await self._explain(connection, suspects=suspects)
                 async with connection.transaction():
-                    await cursor.execute(_ONLY_WALKING)
+                    await cursor.execute(_ONLY_INDEX_SCANS)
                     plan = await self._explain(connection, suspects=False)
             self._walks = any(walks(plan, name) for name in context.composer.waiting_indexes)
 

@@ -14,7 +14,7 @@ from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.shared.leaser import PAGE, Leaser
 from stowhand.stores.postgres.table.context import TableContext
 
-SHARE = 99.0
+PAUSE_PER_SECOND = 99.0
 """Seconds between two looks for waiting records that were canceled, for each second that one took: no index helps."""
 
 
@@ -60,7 +60,7 @@ class TableHeartbeats(Leaser[TableContext]):
         with self._context.translated():
             more = len(await self._cancel_waiting()) == PAGE
         now = stopwatch()
-        self._look_at = now if more else now + SHARE * (now - began)
+        self._look_at = now if more else now + PAUSE_PER_SECOND * (now - began)
 
     async def _tidy(self) -> None:
         if stopwatch() >= self._look_at:
