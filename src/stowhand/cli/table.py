@@ -286,9 +286,10 @@ def _act(
 
 
 def _cells(record: ShownRecord) -> tuple[str, ...]:
+    is_canceled = record.cancel and record.state == State.PROCESSING
     return (
         str(record.id),
-        record.state + " (cancel asked)" * (record.cancel and record.state == State.PROCESSING),
+        f"{record.state} (cancel asked)" if is_canceled else record.state,
         str(record.num_failures),
         str(record.num_resets),
         say(record.process_after) if record.state in (State.QUEUED, State.ERRORED) else "-",

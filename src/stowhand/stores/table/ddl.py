@@ -152,13 +152,13 @@ def index_ddl(
     where = f" WHERE {found}" if (found := index.predicate(shape)) else ""
     names = [shape.columns[column] for column in index.columns] if own is None else own
     columns = ", ".join(map(quote, names))
-    return f"CREATE INDEX {'IF NOT EXISTS ' * if_not_exists}{name} ON {on} ({columns}){where};"
+    return f"CREATE INDEX {_unless_there(if_not_exists)}{name} ON {on} ({columns}){where};"
 
 
 def view_ddl(shape: Shape, dialect: str = "postgres", *, if_not_exists: bool = False) -> str:
     """A view of the table alone: a beginning, for its owner to join to."""
     sqlite = dialect == "sqlite"
-    name = f"{'IF NOT EXISTS ' * (sqlite and if_not_exists)}{shape.view.quoted}"
+    name = f"{_unless_there(sqlite and if_not_exists)}{shape.view.quoted}"
     made = f"CREATE VIEW {name} AS\n  SELECT job.*\n  FROM {shape.table.quoted} AS job;"
     if if_not_exists and not sqlite:  # to replace one would undo what its owner has joined
         tag = _tag(made)
@@ -217,12 +217,16 @@ def _table(plan: Plan) -> str:
     names = [name for name in (*COLUMNS, TOKEN) if shape.has(name)]
     widest = max(len(shape[name]) for name in names)
     lines = ",\n".join(f"  {shape[name]:<{widest}} {behind[name]}" for name in names)
-    return f"CREATE TABLE {'IF NOT EXISTS ' * plan.if_not_exists}{shape.table.quoted} (\n{lines}\n);"
+    return f"CREATE TABLE {_unless_there(plan.if_not_exists)}{shape.table.quoted} (\n{lines}\n);"
 
 
 def _indexes(plan: Plan) -> list[str]:
     found = [index_ddl(plan.shape, index, plan.dialect, if_not_exists=plan.if_not_exists) for index in RECOMMENDED]
     return ["\n".join(found)]
+
+
+def _unless_there(if_not_exists: bool) -> str:
+    return "IF NOT EXISTS " if if_not_exists else ""
 
 
 def _tag(text: str) -> str:

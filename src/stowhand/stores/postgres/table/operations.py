@@ -54,9 +54,9 @@ class PostgresOperations:
         async with self._session("requeue") as session:
             done = await self._rows(session, "cancel", id=str(record_id))
             if done:
-                running = done[0][0] == State.PROCESSING
-                why = "it is running, and asked to stop" * running
-                return Answer(record_id, Done.ASKED if running else Done.DONE, why)
+                if done[0][0] == State.PROCESSING:
+                    return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
+                return Answer(record_id, Done.DONE)
             state = await self._state(session, record_id)
         refusal = cancel_refusal(record_id, state, can_ask=self._context.shape.has("cancel"))
         if refusal is None:
