@@ -4,7 +4,7 @@ table.py         PostgresTable: opens everything below, and is what the facade s
 context.py       what the parts share: address, names, statements, clock
 statements.sql   every statement; composer.py fills in the user's names, quoted
 plan.py          statements for the parts that the queue has too (../shared)
-claims.py        claims; sifter.py: record by record, where one of them is bad
+claims.py        claims; row_validator.py: record by record, where one of them is bad
 operations.py    what people and handlers ask of records; logs.py: execution logs
 transaction.py   attempts in transactions (held_transaction, handler_connection)
 heartbeats.py    for the loop of the heartbeater's thread

@@ -19,7 +19,7 @@ from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Connection, Link, Row
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.postgres.table.sifter import NoneMarked, Sifter, mark_changed
+from stowhand.stores.postgres.table.row_validator import NoneMarked, RowValidator, mark_changed
 from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.bad_records import NOT_CHANGED, ViewFault
@@ -116,7 +116,7 @@ class TableClaims:
             if trouble.concerns_call(error) and not isinstance(error, _Unseen):
                 raise
             try:
-                taken, again, canceled = await by(self._sift)
+                taken, again, canceled = await by(self._take_each)
             except ViewFault as fault:
                 raise TableUnsuitable(f"{self._context}: nothing is claimed from {self._view}, for {fault}") from None
             except NoneMarked as fault:
@@ -157,22 +157,22 @@ class TableClaims:
         canceled = len(rows) + len(unchanged) < len(marked)
         return taken, canceled or bool(unchanged), canceled
 
-    async def _sift(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
+    async def _take_each(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """The slow way: one of them is bad, and is searched for."""
         pick, values = self._composed("pick", request)
         async with asyncio.timeout(DEADLINE), connection.transaction():
             await self._begin(connection, request)
             self._check_abandoned(request)
-            sifter = Sifter(self._context, connection, pick, values, self._marking(request))
+            validator = RowValidator(self._context, connection, pick, values, self._marking(request))
             await self._end_walk(connection, request)
             # One fits by itself; how much several are together is not summed here.
-            marked = await sifter.claim(1 if apart(request.conditions)[1] else limit)
+            marked = await validator.claim(1 if apart(request.conditions)[1] else limit)
             rows = [row for row in marked if not row[1]]
-            taken = self._taken(request, rows, sifter.rows, sifter.bad)
-        for key, why in sifter.unchanged.items():
+            taken = self._taken(request, rows, validator.rows, validator.bad)
+        for key, why in validator.unchanged.items():
             self._passed.refused(key, why)
         canceled = len(rows) < len(marked)
-        return taken, canceled or bool(sifter.unchanged), canceled
+        return taken, canceled or bool(validator.unchanged), canceled
 
     async def _begin(self, connection: Connection, request: ClaimRequest) -> None:
         # Whatever the database's default is: rows that other transactions have changed are read anew, and are no error.

@@ -36,7 +36,7 @@ class NoneMarked(Exception):
         self.reasons = reasons
 
 
-class Sifter:
+class RowValidator:
     """Claims on a connection, in a transaction that has begun. ``pick``: the statement that gives keys in order."""
 
     def __init__(
@@ -73,18 +73,18 @@ class Sifter:
         # More than are taken: a view may show the first one several times.
         found = await self._run(self._pick, {**self._picking, "limit": AT_ONCE})
         picked = list(dict.fromkeys(row[0] for row in found))[:limit]
-        answer, self.unchanged = await self._sift(picked, self._marked)
+        answer, self.unchanged = await self._apply_each(picked, self._marked)
         marked = {row[0]: row for row in answer}
         if not marked and len(self.unchanged) > 1:
             raise NoneMarked(self.unchanged)
         self.unchanged |= {key: NOT_CHANGED for key in picked if key not in marked and key not in self.unchanged}
         taken = [marked[key] for key in picked if key in marked]
         keys = [row[0] for row in taken if not row[1]]
-        answer, refused = await self._sift(keys, self._read)
+        answer, refused = await self._apply_each(keys, self._read)
         self.rows, self.bad = shown(keys, answer, refused)
         return taken
 
-    async def _sift(self, keys: Sequence[str], attempt: Try) -> tuple[list[Row], dict[str, str]]:
+    async def _apply_each(self, keys: Sequence[str], attempt: Try) -> tuple[list[Row], dict[str, str]]:
         """What comes of each, and why the others are refused. Each part is behind a savepoint."""
 
         async def behind_savepoint(part: Sequence[str]) -> list[Row]:
