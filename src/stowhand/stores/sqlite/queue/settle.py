@@ -1,6 +1,6 @@
 """Recording how jobs ended: the common case for a whole batch at once, everything else one by one.
 
-One settlement that cannot be written undoes its transaction: which one it is, ``sqlite/settling.py`` finds out.
+One settlement that cannot be written undoes its transaction: which one it is, ``sqlite/shared/settler.py`` finds out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.verdicts import recorded, recorded_before, untraced
 
 Batch = Sequence[tuple[Lease, Settlement]]
-
-AT_ONCE = 1000
-"""Settlements in one transaction; more are written in several, so that other writers get their turn."""
 
 RESULT_LIMIT = 1024 * 1024
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from stowhand.errors import ConfigurationError
@@ -22,20 +21,20 @@ from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign,
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.foreign_leases import ForeignLeases
 from stowhand.stores.passed_over import PassedOver
-from stowhand.stores.sqlite.queue import claim, settle
+from stowhand.stores.sqlite.queue import claim
 from stowhand.stores.sqlite.queue.acting import Administrator
 from stowhand.stores.sqlite.queue.connections import Connections, FileConnections
 from stowhand.stores.sqlite.queue.flow_tables import SqliteFlowTables
-from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats, find_foreign
+from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
 from stowhand.stores.sqlite.queue.inspecting import Inspector
 from stowhand.stores.sqlite.queue.installing import Installer
 from stowhand.stores.sqlite.queue.operations import Operator
+from stowhand.stores.sqlite.queue.plan import QueuePlan
 from stowhand.stores.sqlite.queue.producing import Producer
 from stowhand.stores.sqlite.queue.results import Results
 from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.stores.sqlite.queue.transaction import Transaction
-from stowhand.stores.sqlite.queue.trouble import reason
-from stowhand.stores.sqlite.settling import settle_each
+from stowhand.stores.sqlite.shared.settler import Settler
 
 SYNCHRONOUS = ("FULL", "NORMAL")
 DEFAULTS = StoreOptions()
@@ -68,6 +67,8 @@ class EmbeddedStore:
         self._connections = connections
         self._options = options
         self._foreign_leases = ForeignLeases()
+        self._plan = QueuePlan()
+        self._settler = Settler(connections, self._plan)
         self.jobs = Producer(connections, options)
         self.inspect = Inspector(connections)
         self.admin = Administrator(connections, self.jobs)
@@ -102,16 +103,7 @@ class EmbeddedStore:
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how attempts ended."""
-        replies: list[Reply] = []
-        batch = whole_batch(batch, self._options.max_attempts)
-
-        async def write(part: Sequence[tuple[Lease, Settlement]]) -> Sequence[Reply]:
-            return await self._connections.write(partial(settle.settle, batch=part, repeat=repeat))
-
-        for start in range(0, len(batch), settle.AT_ONCE):
-            part = batch[start : start + settle.AT_ONCE]
-            replies += await settle_each(part, write, reason, self._connections.retry_pauses)
-        return replies
+        return await self._settler.settle(whole_batch(batch, self._options.max_attempts), repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
@@ -119,7 +111,7 @@ class EmbeddedStore:
 
         def look(tx: Transaction) -> float | None:
             if question is not None:
-                self._foreign_leases.see(find_foreign(tx, question.ours, question.slack).ends_in)
+                self._foreign_leases.see(self._plan.find_foreign(tx, question.ours, question.slack).ends_in)
             return claim.next_due(tx, tasks)
 
         return await self._connections.read(look)

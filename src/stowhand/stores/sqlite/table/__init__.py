@@ -4,8 +4,8 @@ backend     what a worker asks of it, behind the protocol that both databases sh
 connections     the file's connections and threads
 reading     facts (the catalog) -> findings (catalog, refusals) -> statements (statements, selecting; sql/*.sql)
 claiming    due records, in order
-finish      settled, released, reset
-heartbeats  when leases are renewed and records reset
+plan        settled, renewed, released, reset: the work of each transaction
+heartbeats  when waiting records are canceled, and when a sweep gives way
 asking      counts, waits, due times, logs, requeue
 moments     how applications keep time in SQLite
 """

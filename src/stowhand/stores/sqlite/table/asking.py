@@ -12,9 +12,9 @@ import msgspec
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
-from stowhand.stores.sqlite.table import finish
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, after, to_micros
+from stowhand.stores.sqlite.table.plan import find, no_lease
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.arguments import cancel_refusal, retry_refusal
 from stowhand.stores.table.record_view import ShownRecord, shown
@@ -64,7 +64,7 @@ class SqliteAsking:
         """To queued; where ``cancel`` is set, to canceled. Terminal records are refused."""
 
         def requeue(tx: TableTransaction) -> Answer:
-            held = finish.find(tx, finish.no_lease(record_id))
+            held = find(tx, no_lease(record_id))
             if held is None:
                 return Answer(record_id, Done.MISSING, "there is no such record")
             if held.state not in (State.QUEUED, State.ERRORED, State.PROCESSING):
@@ -93,7 +93,7 @@ class SqliteAsking:
         """To queued, as if it had never been tried."""
 
         def retry(tx: TableTransaction) -> Answer:
-            held = finish.find(tx, finish.no_lease(record_id))
+            held = find(tx, no_lease(record_id))
             refusal = retry_refusal(record_id, None if held is None else held.state)
             if refusal is None:
                 tx.run("retry", id=record_id)
@@ -105,7 +105,7 @@ class SqliteAsking:
         """What waits is canceled, what runs is asked to end."""
 
         def cancel(tx: TableTransaction) -> Answer:
-            held = finish.find(tx, finish.no_lease(record_id))
+            held = find(tx, no_lease(record_id))
             state = None if held is None else held.state
             if (refusal := cancel_refusal(record_id, state, can_ask=tx.table.shape.has("cancel"))) is not None:
                 return refusal

@@ -21,12 +21,12 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import ClaimRequest, Reply
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.passed_over import PassedOver
-from stowhand.stores.sqlite.settling import settle_each
-from stowhand.stores.sqlite.table import finish
+from stowhand.stores.sqlite.shared.settler import Settler
 from stowhand.stores.sqlite.table.asking import SqliteAsking
 from stowhand.stores.sqlite.table.claiming import Claiming, RolledBack, is_due
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
+from stowhand.stores.sqlite.table.plan import TablePlan, mark
 from stowhand.stores.sqlite.table.reading import check, read_table
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.backend import Finding, Notices, Taken
@@ -35,9 +35,6 @@ from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
-
-AT_ONCE = 500
-"""Settlements in one transaction; more are written in several, so that the application gets its turn."""
 
 
 class SqliteTable:
@@ -62,6 +59,8 @@ class SqliteTable:
         self._shape = shape
         self._abandoned = Abandoned(options.stalled)
         self._passed = PassedOver("record", notices.say)
+        self._plan = TablePlan(self._abandoned)
+        self._settler = Settler(self._connections, self._plan)
         self._clock = SystemClock()
         self.asking = SqliteAsking(self._connections)
         self.description = f"sqlite:///{self._connections.path}"
@@ -135,14 +134,7 @@ class SqliteTable:
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how attempts ended."""
-        replies = list[Reply]()
-
-        async def write(part: Sequence[tuple[Lease, Settlement]]) -> Sequence[Reply]:
-            return await self._connections.write(partial(finish.settle, batch=part, repeat=repeat))
-
-        for start in range(0, len(batch), AT_ONCE):
-            replies += await settle_each(batch[start : start + AT_ONCE], write)
-        return replies
+        return await self._settler.settle(batch, repeat=repeat)
 
     async def wait(self, timeout: float) -> bool:
         """Until a commit by anyone, if something is due then: most commits to the file may concern other tables."""
@@ -155,7 +147,7 @@ class SqliteTable:
     def heartbeats(self) -> TableHeartbeats:
         """With a connection of its own, and one that only tries whether the file can be written."""
         probe = WriteProbe(self._connections.connect(patience=0.0))
-        return TableHeartbeats(self._connections.connect(), probe, lambda: self._connections.table, self._abandoned)
+        return TableHeartbeats(self._connections.connect(), probe, self._plan)
 
     # -- a running handler's ---------------------------------------------------------------------
 
@@ -170,7 +162,7 @@ class SqliteTable:
         """Append an entry; its number."""
 
         def add(tx: TableTransaction) -> Any:
-            return tx.run("add_log", **finish.mark(lease), entry=entry, most=ENTRIES_LIMIT).fetchone()
+            return tx.run("add_log", **mark(lease), entry=entry, most=ENTRIES_LIMIT).fetchone()
 
         row = await self._connections.write(add)
         if row is None:
@@ -181,7 +173,7 @@ class SqliteTable:
         """Put it in the place of entry ``number``."""
 
         def update(tx: TableTransaction) -> Any:
-            return tx.run("update_log", **finish.mark(lease), entry=entry, number=number).fetchone()
+            return tx.run("update_log", **mark(lease), entry=entry, number=number).fetchone()
 
         if await self._connections.write(update) is None:
             raise LogRefused(f"record {lease.job_id!r}: there is no entry {number}, or the attempt is over")

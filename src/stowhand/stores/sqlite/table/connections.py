@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from stowhand.errors import StoreError, StoreUnreachable, TableUnsuitable
 from stowhand.stores.database import sqlite_file, sqlite_trouble
+from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
@@ -24,6 +25,8 @@ Work = Callable[[TableTransaction], T]
 
 class TableConnections:
     """The file of one table, and the ways to work on it."""
+
+    retry_pauses = PAUSES_SECONDS
 
     def __init__(
         self, path: Path, pinned: Callable[[], datetime] | None, on_replaced: Callable[[str, str], None]

@@ -1,0 +1,60 @@
+"""The work of the queue's transactions about leases and settlements, for the parts that a user's table has too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.protocols.store import Foreign, Reply
+from stowhand.stores.sqlite.queue import finish, settle, trouble
+from stowhand.stores.sqlite.queue.moment import micros
+from stowhand.stores.sqlite.queue.rows import as_json
+from stowhand.stores.sqlite.queue.transaction import Transaction
+from stowhand.stores.sqlite.shared.leaser import PAGE
+from stowhand.stores.sqlite.shared.plan import Renewal
+from stowhand.stores.verdicts import Entry
+
+
+class QueuePlan:
+    """A row is known by (id, token): an epoch proves nothing more here."""
+
+    def settle(self, tx: Transaction, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+        return settle.settle(tx, batch, repeat=repeat)
+
+    def reason(self, error: Exception) -> str:
+        return trouble.reason(error)
+
+    def renew(self, tx: Transaction, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        pairs = as_json([lease.pair for lease in leases])
+        rows = tx.rows("beat", lease_until=tx.now.ticks + micros(seconds), leases=pairs)
+        return [Renewal((job_id, token), bool(cancel_requested)) for job_id, token, cancel_requested in rows]
+
+    def release(self, tx: Transaction, lease: Lease) -> None:
+        held = finish.find_held(tx, lease.job_id, lease.token)
+        if held is not None:
+            finish.give_back(tx, held)
+
+    def abandon(self, tx: Transaction, token: str) -> Sequence[Lease]:
+        tx.run("abandon", token=token)
+        return _leases(tx.rows("held_by_token", token=token))
+
+    def find_foreign(self, tx: Transaction, ours: Sequence[Lease], slack: float) -> Foreign:
+        """All leases but these; those of another boot are over."""
+        now = tx.now.ticks
+        late, first = tx.row("foreign", late=now - micros(slack), ours=as_json([one.job_id for one in ours]))
+        return Foreign(late=bool(late), ends_in=None if first is None else (first - now) / 1_000_000 + slack)
+
+    def find_stalled(self, tx: Transaction, slack: float) -> Sequence[Lease]:
+        """By the ticks of this boot; those of another boot are over."""
+        return _leases(tx.rows("stalled", late=tx.now.ticks - micros(slack), limit=PAGE))
+
+    def find_held_by(self, tx: Transaction, worker: str) -> Sequence[Lease]:
+        return _leases(tx.rows("held_by_worker", worker=worker, limit=PAGE))
+
+    def reset(self, tx: Transaction, lease: Lease) -> ResetJob | None:
+        held = finish.find_held(tx, lease.job_id, lease.token)
+        return None if held is None else finish.reset(tx, held)
+
+
+def _leases(rows: Sequence[tuple[int, str]]) -> list[Lease]:
+    return [Lease(job_id, token, 0) for job_id, token in rows]

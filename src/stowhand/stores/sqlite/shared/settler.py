@@ -1,0 +1,67 @@
+"""Settlements of the queue and of a user's table: all in one transaction; where the file refuses some, the others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from stowhand.clock import SystemClock
+from stowhand.errors import StoreError
+from stowhand.jobs.text import clean
+from stowhand.protocols.store import Reply, Unwritten
+from stowhand.stores.database.refused_rows import write_each
+from stowhand.stores.database.sqlite_trouble import concerns_call
+from stowhand.stores.sqlite.shared.plan import SettlePlan
+from stowhand.stores.verdicts import Entry
+
+MAX_SETTLEMENTS = 500
+"""In one transaction; more are written in several, so that other writers get their turn."""
+T = TypeVar("T")
+X = TypeVar("X")
+X_co = TypeVar("X_co", covariant=True)
+_CLOCK = SystemClock()
+
+
+class Writer(Protocol[X_co]):
+    """The connections of a store."""
+
+    @property
+    def retry_pauses(self) -> Sequence[float]:
+        """Seconds before each further try of a settlement that is refused."""
+
+    def write(self, work: Callable[[X_co], T]) -> Awaitable[T]:
+        """Do ``work`` in one transaction."""
+
+
+class Settler(Generic[X]):
+    """Records how attempts ended."""
+
+    def __init__(self, writer: Writer[X], plan: SettlePlan[X]) -> None:
+        self._writer = writer
+        self._plan = plan
+
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> list[Reply]:
+        """Replies in the order of the batch.
+
+        Raises StoreError where all of several are refused: the store is at fault, and the caller repeats the call.
+        """
+        replies: list[Reply] = []
+        for start in range(0, len(batch), MAX_SETTLEMENTS):
+            replies += await self._settle(batch[start : start + MAX_SETTLEMENTS], repeat=repeat)
+        return replies
+
+    async def _settle(self, batch: Sequence[Entry], *, repeat: bool) -> list[Reply]:
+        async def write(part: Sequence[tuple[int, Entry]]) -> list[tuple[int, Reply]]:
+            entries = [entry for _, entry in part]
+            replies = await self._writer.write(lambda tx: self._plan.settle(tx, entries, repeat=repeat))
+            return [(number, reply) for (number, _), reply in zip(part, replies, strict=True)]
+
+        pauses = self._writer.retry_pauses
+        written = await write_each(list(enumerate(batch)), write, _CLOCK, concerns_call, pauses)
+        if len(written.refused) == len(batch) > 1:
+            _, error = written.refused[0]
+            raise error if isinstance(error, StoreError) else StoreError(self._plan.reason(error))
+        replies = dict(written.rows)
+        for (number, _), error in written.refused:
+            replies[number] = Unwritten(clean(self._plan.reason(error)))
+        return [replies[number] for number in range(len(batch))]

@@ -1,0 +1,166 @@
+"""The work of a table's transactions about leases and settlements, for the parts that the queue has too.
+
+Every write is guarded by id, token and epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stowhand.jobs import lifecycle
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId, Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement, turned
+from stowhand.protocols.store import Foreign, Reply, Unwritten, Verdict
+from stowhand.stores.database.sqlite_savepoint import check_written
+from stowhand.stores.database.sqlite_trouble import said
+from stowhand.stores.sqlite.shared.leaser import PAGE
+from stowhand.stores.sqlite.shared.plan import Renewal
+from stowhand.stores.sqlite.table.moments import SECOND, after
+from stowhand.stores.sqlite.table.table import TableTransaction
+from stowhand.stores.table.check import CHANGES_CLAIM
+from stowhand.stores.table.claim_starts import Abandoned
+from stowhand.stores.verdicts import Entry, recorded, untraced
+
+WITH_MESSAGE = (State.ERRORED, State.FAILED)
+"""States that have a message."""
+NO_JOBS = "a user's table cannot enqueue further jobs: ctx.then must stay empty; insert them with SQL of your own"
+
+
+class CurrentRecord(msgspec.Struct, frozen=True):
+    """A record as it is now."""
+
+    state: str
+    matches: int
+    """It has the token and the epoch of the given lease."""
+    cancel: int
+    message: str | None
+    resets: int
+    worker: str | None
+    beaten: int | None
+    """When it had its last heartbeat; microseconds since 1970."""
+
+    @property
+    def valid(self) -> bool:
+        """The lease holds."""
+        return bool(self.matches) and self.state == State.PROCESSING
+
+
+def mark(lease: Lease) -> dict[str, Any]:
+    """What a write is guarded by, as parameters."""
+    return {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
+
+
+def find(tx: TableTransaction, lease: Lease) -> CurrentRecord | None:
+    """The record, if there is one."""
+    row = tx.look("held", **mark(lease)).fetchone()
+    return None if row is None else CurrentRecord(*row)
+
+
+def no_lease(key: JobId) -> Lease:
+    """To find a record whether it is held or not."""
+    return Lease(key, "", 0)
+
+
+class TablePlan:
+    """Of one table. ``abandoned``: tokens that this process has given up."""
+
+    def __init__(self, abandoned: Abandoned) -> None:
+        self._abandoned = abandoned
+
+    def settle(self, tx: TableTransaction, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+        if not batch:
+            tx.run(State.COMPLETED.value, **mark(no_lease("")), error=None)
+        return [_settle(tx, lease, settlement, repeat=repeat) for lease, settlement in batch]
+
+    def reason(self, error: Exception) -> str:
+        return said(error)
+
+    def renew(self, tx: TableTransaction, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """How long they last is the table's option, not ``seconds``."""
+        if not leases:
+            tx.run("beat", **mark(no_lease("")))
+        renewals = [_renew(tx, lease) for lease in leases]
+        return [renewal for renewal in renewals if renewal is not None]
+
+    def release(self, tx: TableTransaction, lease: Lease) -> None:
+        record = find(tx, lease)
+        if record is not None and record.valid:
+            check_written(tx.run("given_back_canceled" if record.cancel else "given_back", **mark(lease)))
+
+    def abandon(self, tx: TableTransaction, token: str) -> Sequence[Lease]:
+        self._abandoned.add(token)
+        held = tx.look("held_by_token", token=token) if self._abandoned.begun.may_hold(token) else ()
+        return [Lease(key, token, epoch) for key, epoch in held]
+
+    def find_foreign(self, tx: TableTransaction, ours: Sequence[Lease], slack: float) -> Foreign:
+        late = _late(tx, slack)
+        ids = msgspec.json.encode([lease.job_id for lease in ours]).decode()
+        found, first = tx.look("foreign", late=late, ours=ids).fetchone()
+        return Foreign(late=bool(found), ends_in=None if first is None else (first - late) / SECOND)
+
+    def find_stalled(self, tx: TableTransaction, slack: float) -> Sequence[Lease]:
+        """Whoever holds them: another program's records have no token."""
+        return [no_lease(key) for (key,) in tx.look("stalled", late=_late(tx, slack), limit=PAGE)]
+
+    def find_held_by(self, tx: TableTransaction, worker: str) -> Sequence[Lease]:
+        """Another program's marks are not ours to judge."""
+        return [no_lease(key) for (key,) in tx.look("held_by_worker", worker=worker, limit=PAGE)]
+
+    def reset(self, tx: TableTransaction, lease: Lease) -> ResetJob | None:
+        """Of ``no_lease``, whoever holds it; ``lifecycle.reset`` decides whether it may run again."""
+        record = find(tx, lease)
+        if record is None or record.state != State.PROCESSING or (lease.token and not record.matches):
+            return None
+        options = tx.table.options
+        state = lifecycle.reset(
+            resets=record.resets, max_resets=options.max_resets, max_attempts=options.max_num_retries + 1
+        ).state
+        state = State.CANCELED if record.cancel else state
+        name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
+        check_written(tx.run(name, id=lease.job_id, error=options.reset_failure_message))
+        age = None if record.beaten is None else (tx.now - record.beaten) / SECOND
+        return ResetJob(lease.job_id, options.name, state, record.worker or None, age)
+
+
+def _settle(tx: TableTransaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
+    record = find(tx, lease)
+    if record is None or not record.valid:
+        return _trace(record, settlement, repeat=repeat)
+    if settlement.then:
+        return Unwritten(NO_JOBS)
+    is_canceled = record.cancel and settlement.state is not State.COMPLETED
+    state = State.CANCELED if is_canceled else settlement.state
+    due = after(tx.now, settlement.delay)
+    check_written(tx.run(state.value, due=due, **mark(lease), error=settlement.error))
+    return recorded(settlement, state)
+
+
+def _trace(record: CurrentRecord | None, asked: Settlement, *, repeat: bool) -> Reply:
+    """Why a lease holds nothing: settled by this very settlement, lost, or without a trace."""
+    if record is None:
+        return untraced(repeat=repeat)
+    if not record.matches or asked.state is State.QUEUED:
+        return Verdict.LOST
+    if record.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
+        return turned(asked, State.CANCELED)
+    is_written = record.state == asked.state and (asked.state not in WITH_MESSAGE or record.message == asked.error)
+    return Verdict.ALREADY_SETTLED if is_written else Verdict.LOST
+
+
+def _renew(tx: TableTransaction, lease: Lease) -> Renewal | None:
+    row = tx.run("beat", **mark(lease)).fetchone()
+    if row is None:
+        return None
+    record = find(tx, lease)
+    is_moved = record is not None and not record.matches
+    refusal = CHANGES_CLAIM.format(column=tx.table.shape.columns["started_at"]) if is_moved else ""
+    return Renewal(lease.pair, bool(row[0]), refusal)
+
+
+def _late(tx: TableTransaction, slack: float) -> int:
+    """The last heartbeat of a lease that ended so many seconds ago."""
+    return after(tx.now, -tx.table.options.stalled - slack)
