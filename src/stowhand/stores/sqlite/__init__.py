@@ -1,1 +1,1 @@
-"""SQLite: the queue that we own, and any table of a user's."""
+"""SQLite: the queue that we own, any table of a user's, and what both share."""

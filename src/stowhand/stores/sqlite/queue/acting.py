@@ -21,7 +21,6 @@ from stowhand.protocols.validation import (
     validate_reschedule,
     validate_workers,
 )
-from stowhand.stores.refusals import refusal
 from stowhand.stores.sqlite.queue import finish
 from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.connections import Connections
@@ -36,6 +35,16 @@ AT_ONCE = 200
 """Jobs in one transaction: more are acted on in several, so that other writers get their turn."""
 Pair = tuple[int, str | None]
 """A job and its token, if it is held."""
+_REFUSALS = {
+    ("retry", State.PROCESSING): "it is running; cancel it first, or wait until it has ended",
+    ("retry", State.COMPLETED): "it completed; enqueue it again instead",
+    ("cancel", State.CANCELED): "it is canceled already",
+    ("cancel", State.FAILED): "it has failed already; remove it, or retry it",
+    ("cancel", State.COMPLETED): "it has completed already",
+    ("remove", State.PROCESSING): "it is running; cancel it instead",
+    ("remove", State.COMPLETED): "it completed; the history is pruned by its age",
+}
+"""Why a job in that state is left as it is."""
 
 
 class Administrator:
@@ -106,7 +115,7 @@ class Administrator:
 def retry(tx: Transaction, job_id: int) -> Answer:
     """Due now, with all its attempts; a canceled job comes back out of the history."""
     state = _state(tx, job_id)
-    if (refused := refusal("retry", job_id, state)) is not None:
+    if (refused := _refusal("retry", job_id, state)) is not None:
         return refused
     if state is not State.CANCELED:
         tx.run("retry", id=job_id)
@@ -120,7 +129,7 @@ def retry(tx: Transaction, job_id: int) -> Answer:
 def cancel(tx: Transaction, job_id: int) -> Answer:
     """At once if it waits; a running one is canceled by its worker."""
     state = _state(tx, job_id)
-    if (refused := refusal("cancel", job_id, state)) is not None:
+    if (refused := _refusal("cancel", job_id, state)) is not None:
         return refused
     if state is State.PROCESSING:
         tx.run("ask_to_cancel", id=job_id)
@@ -132,7 +141,7 @@ def cancel(tx: Transaction, job_id: int) -> Answer:
 def remove(tx: Transaction, job_id: int) -> Answer:
     """Delete a job that is not running."""
     state = _state(tx, job_id)
-    if (refused := refusal("remove", job_id, state)) is not None:
+    if (refused := _refusal("remove", job_id, state)) is not None:
         return refused
     tx.run("forget" if state is State.CANCELED else "delete_one", id=job_id)
     return Answer(job_id, Done.DONE)
@@ -220,3 +229,12 @@ def _ended(tx: Transaction, job: Job, state: State) -> Job:
 def _state(tx: Transaction, job_id: int) -> State | None:
     row = tx.row("state", id=validate_id(job_id))
     return None if row is None else State(row[0])
+
+
+def _refusal(doing: str, job_id: int, state: State | None) -> Answer | None:
+    """Why a job in this state (``None``: there is no such job) is left as it is; ``None``: it may be acted on."""
+    if state is None:
+        return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+    why = _REFUSALS.get((doing, state))
+    done = Done.UNCHANGED if state is State.CANCELED else Done.REFUSED
+    return None if why is None else Answer(job_id, done, why)

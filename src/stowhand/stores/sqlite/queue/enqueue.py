@@ -9,7 +9,6 @@ from typing import Any
 from stowhand.jobs import limits
 from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import EXPIRED, MAX_ATTEMPTS, Job, KeyMode, NewJob, State
-from stowhand.stores.appending import appended
 from stowhand.stores.sqlite.queue.canceling import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.rows import INSERTED, LATEST, check_size, to_job, to_row
@@ -124,6 +123,17 @@ def _replace(
         given["expires_at"] += run_at - given["run_at"]
     given |= {"id": job_id, "run_at": run_at, "repeats": repeats}
     if old is not None:
-        both = given["payload"] = appended(old, str(given["payload"]))
+        both = given["payload"] = _appended(old, str(given["payload"]))
         check_size(both)
     tx.run("replace", **given)
+
+
+def _appended(old: str, new: str) -> str:
+    """Both arrays, one after the other, when both are arrays; else the new one. As text: no number is rounded.
+
+    In SQL: functions/enqueue.sql of PostgreSQL.
+    """
+    first, second = old.strip(), new.strip()
+    if not (first.startswith("[") and second.startswith("[")):
+        return new
+    return "[" + ",".join(filter(None, (first[1:-1].strip(), second[1:-1].strip()))) + "]"
