@@ -13,13 +13,13 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.sqlite.table.connections import TableConnections
-from stowhand.stores.sqlite.table.moments import DAY, SECOND, after, to_micros
+from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import find, no_lease
 from stowhand.stores.sqlite.table.table import TableTransaction
 from stowhand.stores.table.arguments import cancel_refusal, retry_refusal
 from stowhand.stores.table.record_view import ShownRecord, shown
 
-AT_ONCE = 1000
+LOOKED_AT = 200
 """Waiting records looked at for the next due time; what is beyond is a poll's to find."""
 
 _entries = msgspec.json.Decoder(list[msgspec.Raw])
@@ -129,27 +129,8 @@ class SqliteAsking:
 
 
 def _next_due(tx: TableTransaction) -> float | None:
-    """Records are walked in the order of the column as stored, an index's. Texts of different spellings may be up to
-    some days apart from their moments, so the walk goes on for two days behind the best one."""
-    if tx.look("is_queued_at_once").fetchone():
-        return 0.0
-    found = [_first(tx, State.QUEUED)]
-    if tx.table.options.max_num_retries:
-        found += [_first(tx, State.ERRORED), tx.look("first_errored_elsewhere").fetchone()[0]]
-    known = [due for due in found if due is not None]
-    return max(min(known) - tx.now, 0) / SECOND if known else None
-
-
-def _first(tx: TableTransaction, state: State) -> int | None:
-    best: int | None = None
-    for after_, retried in tx.look("waiting_in_order", state=state.value, limit=AT_ONCE):
-        if after_ is None:
-            continue
-        if best is not None and after_ > best + 2 * DAY:
-            break
-        due = max(after_, retried or after_) if state is State.ERRORED else after_
-        best = due if best is None else min(best, due)
-    return best
+    (due,) = tx.look("next_due", limit=LOOKED_AT).fetchone()
+    return None if due is None else max(due - tx.now, 0) / SECOND
 
 
 def _since(tx: TableTransaction, name: str) -> float:

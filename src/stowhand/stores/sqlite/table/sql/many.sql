@@ -31,19 +31,32 @@ SELECT {shown} FROM {table}
 WHERE {row}.{state} IN (SELECT value FROM json_each(:states)) AND (:after IS NULL OR {row}.{id} > :after){identified}
 ORDER BY {row}.{id} LIMIT :limit
 
--- name: waiting_in_order
--- In the order of the column as it is stored, which an index gives: within a day of the order of the moments.
-SELECT stowhand_micros({row}.{process_after}), {retried}
-FROM {table}
-WHERE {row}.{state} = :state AND {row}.{process_after} IS NOT NULL{identified}{seen}
-ORDER BY {row}.{process_after} LIMIT :limit
-
--- name: is_queued_at_once
-SELECT 1 FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL{identified}{seen} LIMIT 1
-
--- name: first_errored_elsewhere
--- Another program's, which knows no process_after for a retry.
-SELECT min(coalesce({retried}, 0)) FROM {table} WHERE {row}.{state} = 'errored' AND {row}.{process_after} IS NULL{identified}{seen}
+-- name: next_due
+-- When the first record is due that waits. Those with a process_after are in the order of the column as it is stored,
+-- which an index gives and which is within days of the order of the moments: of the first `:limit`, the earliest counts.
+-- Another program's retries have none.
+SELECT min(due) FROM (
+    SELECT * FROM (
+        SELECT 0 AS due FROM {table}
+        WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL{identified}{seen} LIMIT 1
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT stowhand_micros({row}.{process_after}) FROM {table}
+        WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NOT NULL{identified}{seen}
+        ORDER BY {row}.{process_after} LIMIT :limit
+    )
+    UNION ALL
+    SELECT * FROM (
+        SELECT max(stowhand_micros({row}.{process_after}), coalesce({retried}, stowhand_micros({row}.{process_after})))
+        FROM {table}
+        WHERE {retries} AND {row}.{state} = 'errored' AND {row}.{process_after} IS NOT NULL{identified}{seen}
+        ORDER BY {row}.{process_after} LIMIT :limit
+    )
+    UNION ALL
+    SELECT coalesce({retried}, 0) FROM {table}
+    WHERE {retries} AND {row}.{state} = 'errored' AND {row}.{process_after} IS NULL{identified}{seen}
+)
 
 -- name: longest_wait
 -- Since when the one that has been due longest is due; where that is unknown, the record is left out.
