@@ -20,7 +20,7 @@ from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.propagation import load, unload, without
 from stowhand.retry import constant
-from stowhand.stores.sqlite.queue.producing import Producer
+from stowhand.stores.sqlite.queue.producer import Producer
 from stowhand.tasks.context import Context
 from stowhand.tasks.executable import define_executable
 from stowhand.testing import MemoryStore

@@ -6,7 +6,7 @@ import asyncio
 
 from stowhand.protocols.figures import COUNTED, Figures
 from stowhand.service.store_probe import StoreProbe
-from stowhand.stores.sqlite.queue.inspecting import Inspector
+from stowhand.stores.sqlite.queue.inspector import Inspector
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.timings import USUAL
 from tests.conftest import Run

@@ -15,7 +15,7 @@ from stowhand.stores.postgres.queue.schema import Installer as PostgresInstaller
 from stowhand.stores.postgres.queue.texts import MIGRATIONS as POSTGRES
 from stowhand.stores.sqlite.queue import schema as sqlite_schema
 from stowhand.stores.sqlite.queue.connections import FileConnections
-from stowhand.stores.sqlite.queue.installing import Installer as SqliteInstaller
+from stowhand.stores.sqlite.queue.installer import Installer as SqliteInstaller
 from tests.support.sources import PACKAGE
 
 NUMBER = 101

@@ -20,7 +20,7 @@ from stowhand.app.app import App
 from stowhand.errors import InvalidJob, PayloadMismatch
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.protocols.queue_store import JobFilter
-from stowhand.stores.sqlite.queue.producing import Producer
+from stowhand.stores.sqlite.queue.producer import Producer
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.jobs.test_strict_json import TEXTS, VALUES

@@ -9,8 +9,8 @@ import pytest
 
 from stowhand.jobs.conditions import Sql, sql
 from stowhand.stores.sqlite.table import moments
-from stowhand.stores.sqlite.table.reading import read_table
-from stowhand.stores.sqlite.table.table import Table
+from stowhand.stores.sqlite.table.checks import read_table
+from stowhand.stores.sqlite.table.transaction import Table
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
 from tests.conftest import Run
@@ -58,8 +58,8 @@ ORDERS: list[dict[str, Any]] = [
 def test_a_claim_looks_only_at_what_is_due(indexed: Application, options: dict[str, Any]) -> None:
     table = facts(indexed, **options)
     for statement in (
-        table.selecting.due(),
-        table.selecting.candidates((), suspects=False, in_order=False).text,
+        table.queries.due(),
+        table.queries.candidates((), suspects=False, in_order=False).text,
     ):
         steps = plan(indexed, statement)
         assert not [step for step in steps if step.startswith("SCAN") and "subquery" not in step], steps
@@ -71,7 +71,7 @@ def test_a_claim_looks_only_at_what_is_due(indexed: Application, options: dict[s
 def test_of_many_the_first_are_found_by_an_index_of_their_order(indexed: Application, options: dict[str, Any]) -> None:
     table = facts(indexed, **options)
     assert table.walks
-    steps = plan(indexed, table.selecting.candidates((), suspects=False, in_order=True).text)
+    steps = plan(indexed, table.queries.candidates((), suspects=False, in_order=True).text)
     index = "uploads_order" if "order_by_expression" in options else "uploads_next"
     assert steps[0].startswith("SCAN"), steps
     assert steps[0].endswith(f"USING INDEX {index}"), steps

@@ -20,7 +20,7 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.passed_over import PassedOver
-from stowhand.stores.sqlite.queue.canceling import cancel_waiting
+from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction

@@ -9,7 +9,7 @@ from typing import Any
 from stowhand.jobs import limits
 from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import EXPIRED, MAX_ATTEMPTS, Job, KeyMode, NewJob, State
-from stowhand.stores.sqlite.queue.canceling import cancel_waiting
+from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.rows import INSERTED, LATEST, check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction

@@ -21,7 +21,7 @@ from stowhand.protocols.flow_tables import (
 )
 from stowhand.stores.kernel.steps import FlowSteps
 from stowhand.stores.sqlite.queue import enqueue, trouble
-from stowhand.stores.sqlite.queue.acting import remove_key
+from stowhand.stores.sqlite.queue.administrator import remove_key
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.reader import Reader

@@ -18,9 +18,9 @@ from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.queue import flow_tables, schema, throughput
 from stowhand.stores.sqlite.queue.claim import expire
 from stowhand.stores.sqlite.queue.moment import micros
+from stowhand.stores.sqlite.queue.on_failure import tell
 from stowhand.stores.sqlite.queue.plan import QueuePlan
 from stowhand.stores.sqlite.queue.rows import as_json
-from stowhand.stores.sqlite.queue.telling import tell
 from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.sqlite.shared.leaser import Leaser
 

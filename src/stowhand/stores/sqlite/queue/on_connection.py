@@ -16,7 +16,7 @@ from stowhand.stores.callers.sqlite import plain_rows
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue import claim, moment, schema, settle
 from stowhand.stores.sqlite.queue.in_transaction import enqueue_in
-from stowhand.stores.sqlite.queue.producing import get
+from stowhand.stores.sqlite.queue.producer import get
 from stowhand.stores.sqlite.queue.rows import to_try
 from stowhand.stores.sqlite.queue.transaction import Transaction
 

@@ -22,15 +22,15 @@ from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.foreign_leases import ForeignLeases
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue import claim
-from stowhand.stores.sqlite.queue.acting import Administrator
+from stowhand.stores.sqlite.queue.administrator import Administrator
 from stowhand.stores.sqlite.queue.connections import Connections, FileConnections
 from stowhand.stores.sqlite.queue.flow_tables import SqliteFlowTables
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
-from stowhand.stores.sqlite.queue.inspecting import Inspector
-from stowhand.stores.sqlite.queue.installing import Installer
+from stowhand.stores.sqlite.queue.inspector import Inspector
+from stowhand.stores.sqlite.queue.installer import Installer
 from stowhand.stores.sqlite.queue.operations import Operator
 from stowhand.stores.sqlite.queue.plan import QueuePlan
-from stowhand.stores.sqlite.queue.producing import Producer
+from stowhand.stores.sqlite.queue.producer import Producer
 from stowhand.stores.sqlite.queue.results import Results
 from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.stores.sqlite.queue.transaction import Transaction

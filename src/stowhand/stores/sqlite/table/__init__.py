@@ -1,15 +1,16 @@
 """A user's table in an SQLite file.
 
-backend     what a worker asks of it, behind the protocol that both databases share
-connections     the file's connections and threads
-reading     facts (the catalog) -> findings (catalog, refusals) -> statements (statements, selecting; sql/*.sql)
-claiming    due records, in order
-plan        settled, renewed, released, reset: the work of each transaction
-heartbeats  when waiting records are canceled, and when a sweep gives way
-asking      counts, waits, due times, logs, requeue
-moments     how applications keep time in SQLite
+table        what a worker asks of it, behind the protocol that both databases share
+transaction  what all work on the file is passed: the connection, the time, and what is known of the table
+connections  the file's connections and threads
+checks       facts (catalog) -> findings (dialect) -> statements (statements, queries; sql/*.sql)
+claim        due records, in order
+plan         the work of each transaction that settles, renews, releases or resets
+heartbeats   when waiting records are canceled, and when a sweep gives way
+records      counts, waits, due times, logs, requeue
+moments      how applications keep time in SQLite
 """
 
-from stowhand.stores.sqlite.table.backend import SqliteTable
+from stowhand.stores.sqlite.table.table import SqliteTable
 
 __all__ = ["SqliteTable"]

@@ -17,7 +17,7 @@ from stowhand.stores.database.sqlite_replacement import Replacement
 from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.table import moments
-from stowhand.stores.sqlite.table.table import Table, TableTransaction
+from stowhand.stores.sqlite.table.transaction import Table, TableTransaction
 
 T = TypeVar("T")
 Work = Callable[[TableTransaction], T]

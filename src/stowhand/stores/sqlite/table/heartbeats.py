@@ -20,7 +20,7 @@ from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.shared.leaser import PAGE, Leaser
 from stowhand.stores.sqlite.table.plan import TablePlan, no_lease
-from stowhand.stores.sqlite.table.table import TableTransaction
+from stowhand.stores.sqlite.table.transaction import TableTransaction
 
 SHORT = 0.5
 """Seconds: one that waited longer than that for the write lock lets the others' beats go first."""

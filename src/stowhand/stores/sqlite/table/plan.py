@@ -20,7 +20,7 @@ from stowhand.stores.database.sqlite_trouble import said
 from stowhand.stores.sqlite.shared.leaser import PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal
 from stowhand.stores.sqlite.table.moments import SECOND, after
-from stowhand.stores.sqlite.table.table import TableTransaction
+from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.check import CHANGES_CLAIM
 from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.verdicts import Entry, recorded, untraced

@@ -2,7 +2,7 @@
 
 What is the same for every table is in ``sql/*.sql``, with places for names and for what depends on the table: which
 columns it has, how it keeps moments, where the claim's token is. What the user's own expressions and conditions are
-part of is composed in ``selecting``.
+part of is composed in ``queries``.
 """
 
 from __future__ import annotations

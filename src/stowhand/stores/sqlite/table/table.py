@@ -1,64 +1,179 @@
-"""What is known of one table once its catalog has been read, and what its claims and heartbeats share."""
+"""A user's table in an SQLite file of the application's: one writer at a time, short writes, no lock on any row.
+
+The file stays as it is: its journal mode and whatever else is kept in it are its owner's. Written is in transactions
+that take the write lock at once (BEGIN IMMEDIATE), and only where a look without it has found something to write.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
-import msgspec
-
-from stowhand.stores.sqlite.table.moments import parameters
-from stowhand.stores.sqlite.table.selecting import Query, Selecting
-from stowhand.stores.sqlite.table.statements import Kinds
+from stowhand.clock import SystemClock
+from stowhand.errors import ConfigurationError, LogRefused, StoreError
+from stowhand.jobs.execution_log import ENTRIES_LIMIT
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.handler import Attempt
+from stowhand.protocols.store import ClaimRequest, Reply
+from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.passed_over import PassedOver
+from stowhand.stores.sqlite.shared.settler import Settler
+from stowhand.stores.sqlite.table.checks import check, read_table
+from stowhand.stores.sqlite.table.claim import RolledBack, TableClaim, is_due
+from stowhand.stores.sqlite.table.connections import TableConnections
+from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
+from stowhand.stores.sqlite.table.plan import TablePlan, mark
+from stowhand.stores.sqlite.table.records import SqliteRecords
+from stowhand.stores.sqlite.table.transaction import TableTransaction
+from stowhand.stores.table.backend import Finding, Notices, Taken
+from stowhand.stores.table.bad_records import NOT_CHANGED, Reasons
+from stowhand.stores.table.claim_starts import Abandoned
 from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
 
-class Table(msgspec.Struct, frozen=True):
-    """Options, and the statements that they and the catalog lead to."""
+class SqliteTable:
+    """The backend for ``sqlite:///file``."""
 
-    options: TableOptions[Any]
-    shape: Shape
-    kinds: Kinds
-    key: Key
-    names: tuple[str, ...]
-    """Of a record's columns."""
-    statements: Mapping[str, str]
-    selecting: Selecting
-    walks: bool = False
-    """There is an index of the very order in which records are claimed, of what waits alone."""
+    is_listening = True
+    """Always: commits are counted in the file itself."""
 
-
-class TableTransaction:
-    """What all work on the file is passed: the connection, the time (microseconds since 1970), and the table."""
-
-    __slots__ = ("_known", "now", "raw")
-
-    def __init__(self, raw: sqlite3.Connection, now: int, known: Callable[[], Table]) -> None:
-        self.raw = raw
-        self.now = now
-        self._known = known
+    def __init__(
+        self,
+        place: str | Path,
+        options: TableOptions[Any],
+        shape: Shape,
+        *,
+        pinned: Callable[[], datetime] | None = None,
+        notices: Notices | None = None,
+    ) -> None:
+        notices = notices or Notices(options.name)
+        # As SQLite names its -wal: by the file itself, wherever a link to it is.
+        self._connections = TableConnections(Path(place).resolve(), pinned, notices.say)
+        self._options = options
+        self._shape = shape
+        self._abandoned = Abandoned(options.stalled)
+        self._passed = PassedOver("record", notices.say)
+        self._plan = TablePlan(self._abandoned)
+        self._settler = Settler(self._connections, self._plan)
+        self._clock = SystemClock()
+        self.asking = SqliteRecords(self._connections)
+        self.description = f"sqlite:///{self._connections.path}"
+        self.warnings: Sequence[Finding] = ()
 
     @property
-    def table(self) -> Table:
-        """Raises StoreError before the catalog has been read."""
-        return self._known()
+    def key(self) -> Key:
+        """What the id column holds."""
+        return self._connections.table.key
 
-    def run(self, name: str, /, *, due: int | None = None, **values: Any) -> sqlite3.Cursor:
-        """Change one record. ``due``: when it is to be due again; ``None``: at once."""
-        bound = {**parameters("now", self.now), **values}
-        if due is not None:
-            bound |= parameters("due", due, not_before=True)
-        else:
-            bound |= dict.fromkeys(("due_text", "due_real", "due_integer"))
-        return self.raw.execute(self.table.statements[name], bound)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of a record's columns."""
+        return self._connections.table.names
 
-    def look(self, name: str, /, **values: Any) -> sqlite3.Cursor:
-        """Run a statement that asks for no time but what it is given."""
-        return self.raw.execute(self.table.statements[name], values)
+    async def open(self) -> None:
+        """Connect and look at the catalog."""
+        path = self._connections.path
+        table, self.warnings = await self._connections.read(
+            lambda tx: read_table(tx.raw, path, self._options, self._shape)
+        )
+        self._connections.learn(table)
 
-    def select(self, query: Query, **values: Any) -> sqlite3.Cursor:
-        """Run one that the user's own expressions or conditions are part of."""
-        return self.raw.execute(query.text, {**query.values, **values})
+    async def close(self) -> None:
+        """Close every connection. Harmless when repeated; the next use opens them again."""
+        await self._connections.close()
+
+    async def check(self) -> Sequence[Finding]:
+        """Compare table and view with the options."""
+        path = self._connections.path
+        return await self._connections.read(lambda tx: check(tx.raw, path, self._options, self._shape))
+
+    # -- a worker's ------------------------------------------------------------------------------
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
+        """Due records in order, now processing under the token."""
+        self._abandoned.begun.note(request.token)
+        passed = self._passed.current()
+        if request.limit < 1 or not await self._connections.read(
+            lambda tx: TableClaim(tx, request, passed).is_worth_it()
+        ):
+            return ()
+        taken, refused = await self._claim(request)
+        wrong = {key: why for key, why in refused.items() if why != NOT_CHANGED}
+        none_passes = len(wrong) > 1 and not taken
+        for key, why in refused.items():
+            self._passed.refused(str(key), why, report=not none_passes)
+        if none_passes:
+            # The store may be at fault; if not, the next claim finds what comes after them.
+            key, why = next(iter(wrong.items()))
+            raise StoreError(f"{self.description}: none of {len(wrong)} records can be claimed: record {key!r}: {why}")
+        return taken
+
+    async def _claim(self, request: ClaimRequest) -> tuple[Sequence[Taken], Reasons]:
+        while True:
+            passed = self._passed.current()
+            claim = partial(self._claim_within, request=request, passed=passed)
+            try:
+                return await self._connections.write(claim)
+            except RolledBack as error:  # by the trigger of one record, with all that was claimed before it
+                if str(error.key) in passed:
+                    raise StoreError(f"{self.description}: record {error.key!r} undoes every claim: {error}") from None
+                self._passed.refused(str(error.key), str(error))
+
+    def _claim_within(
+        self, tx: TableTransaction, request: ClaimRequest, passed: Sequence[str]
+    ) -> tuple[Sequence[Taken], Reasons]:
+        if request.token in self._abandoned:
+            return (), {}
+        return TableClaim(tx, request, passed).claim()
+
+    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
+        """Record how attempts ended."""
+        return await self._settler.settle(batch, repeat=repeat)
+
+    async def wait(self, timeout: float) -> bool:
+        """Until a commit by anyone, if something is due then: most commits to the file may concern other tables."""
+        deadline = self._clock.monotonic() + timeout
+        while await self._connections.wake.wait(max(deadline - self._clock.monotonic(), 0.0)):
+            if await self._connections.read(is_due):
+                return True
+        return False
+
+    def heartbeats(self) -> TableHeartbeats:
+        """With a connection of its own, and one that only tries whether the file can be written."""
+        probe = WriteProbe(self._connections.connect(patience=0.0))
+        return TableHeartbeats(self._connections.connect(), probe, self._plan)
+
+    # -- a running handler's ---------------------------------------------------------------------
+
+    async def begin(self, attempt: Attempt[Any]) -> NoReturn:
+        """Raises ConfigurationError."""
+        raise ConfigurationError(
+            "transactional handlers need PostgreSQL: an SQLite file has one writer at a time, and a handler would keep"
+            " everybody else from writing, the heartbeats of its own worker too"
+        )
+
+    async def add_log(self, lease: Lease, entry: str) -> int:
+        """Append an entry; its number."""
+
+        def add(tx: TableTransaction) -> Any:
+            return tx.run("add_log", **mark(lease), entry=entry, most=ENTRIES_LIMIT).fetchone()
+
+        row = await self._connections.write(add)
+        if row is None:
+            raise LogRefused(f"record {lease.job_id!r}: the attempt is over, or its log has {ENTRIES_LIMIT} entries")
+        return int(row[0])
+
+    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
+        """Put it in the place of entry ``number``."""
+
+        def update(tx: TableTransaction) -> Any:
+            return tx.run("update_log", **mark(lease), entry=entry, number=number).fetchone()
+
+        if await self._connections.write(update) is None:
+            raise LogRefused(f"record {lease.job_id!r}: there is no entry {number}, or the attempt is over")

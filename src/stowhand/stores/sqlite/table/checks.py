@@ -13,9 +13,9 @@ from stowhand.stores.database.sqlite_trouble import is_busy
 from stowhand.stores.sqlite.table.catalog import is_strict, survey
 from stowhand.stores.sqlite.table.dialect import SqliteDialect
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
-from stowhand.stores.sqlite.table.selecting import Selecting
+from stowhand.stores.sqlite.table.queries import Queries
 from stowhand.stores.sqlite.table.statements import compose, kinds_of
-from stowhand.stores.sqlite.table.table import Table
+from stowhand.stores.sqlite.table.transaction import Table
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.expressions import order_of, selected
@@ -69,7 +69,7 @@ def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
         key=Key.INTEGER if kind_of(key.type) is Kind.INTEGER else Key.TEXT,
         names=(),
         statements=compose(shape, options, kinds, may_lack_id=facts.may_lack_id(shape)),
-        selecting=Selecting(
+        queries=Queries(
             shape,
             kinds,
             retries=options.max_num_retries > 0,
@@ -83,10 +83,10 @@ def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
 
 def _probe(connection: sqlite3.Connection, table: Table) -> Table:
     """Let SQLite compile what will be run; gives the table with the names of a record's columns."""
-    selecting = table.selecting
+    queries = table.queries
     try:
         walks = _walks(connection, table)
-        records = selecting.records()
+        records = queries.records()
         cursor = connection.execute(records.text, {**records.values, "ids": "[]"})
         names = tuple(column[0] for column in cursor.description[1:])
         cursor.close()
@@ -95,7 +95,7 @@ def _probe(connection: sqlite3.Connection, table: Table) -> Table:
             error, table.shape.view, "column_expressions or order_by_expression cannot be selected from it"
         ) from error
     try:
-        for statement in (selecting.due(), *table.statements.values()):
+        for statement in (queries.due(), *table.statements.values()):
             connection.execute(f"EXPLAIN {statement}", _Anything()).close()
     except sqlite3.Error as error:
         # A CHECK or a trigger, say, that calls a function of the application's own.
@@ -111,7 +111,7 @@ def _unsuitable(error: Exception, relation: Relation, trouble: str) -> Exception
 
 def _walks(connection: sqlite3.Connection, table: Table) -> bool:
     """Would SQLite walk an index of what waits, in the order of claims? Anything else would be worse than to sort."""
-    query = table.selecting.candidates((), suspects=False, in_order=True)
+    query = table.queries.candidates((), suspects=False, in_order=True)
     steps = connection.execute(f"EXPLAIN QUERY PLAN {query.text}", _Anything(query.values)).fetchall()
     partial = {name for name, kind in _indexes(connection, table) if kind}
     first = str(steps[0][3])

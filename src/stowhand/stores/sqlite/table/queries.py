@@ -35,7 +35,7 @@ class Query(msgspec.Struct, frozen=True):
     values: Mapping[str, Any]
 
 
-class Selecting:
+class Queries:
     """For one table; ``order`` and ``columns`` as expressions.py reads them from the options.
 
     ``shows_state``: there is a view, and it has the table's column for the state.
@@ -73,7 +73,7 @@ class Selecting:
         ``passing``: those whose keys, as texts, are in ``:passed`` (JSON) are passed over.
         """
         conditions, together = apart(conditions)
-        query = _Composing(self._shape, (*self._order, *conditions))
+        query = _Composer(self._shape, (*self._order, *conditions))
         at = query.at
         order = ", ".join(query.expression(one) for one in self._order)
         costs = "".join(f", {query.expression(self._shape.column(one.column))}" for one in together)
@@ -92,7 +92,7 @@ class Selecting:
     def records(self) -> Query:
         """Key and columns of those whose keys are in ``:ids`` (JSON)."""
         given = tuple(one.expression for one in self._columns)
-        query = _Composing(self._shape, given, beside=False)
+        query = _Composer(self._shape, given, beside=False)
         key = f"{quote(self._shape.view_label)}.{self._shape['id']}"
         listed = "".join(
             f", {query.expression(one.expression)}" + ("" if one.name is None else f" AS {quote(one.name)}")
@@ -102,16 +102,16 @@ class Selecting:
 
     def counts(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
         """State and number."""
-        query = _Composing(self._shape, conditions)
+        query = _Composer(self._shape, conditions)
         state = query.at["state"]
         return query.whole(f"SELECT {state}, count(*)", self._among(query, states), conditions, f"GROUP BY {state}")
 
     def exists(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
         """One row, or none."""
-        query = _Composing(self._shape, conditions)
+        query = _Composer(self._shape, conditions)
         return query.whole("SELECT 1", self._among(query, states), conditions, "LIMIT 1")
 
-    def _among(self, query: _Composing, states: Sequence[State]) -> list[str]:
+    def _among(self, query: _Composer, states: Sequence[State]) -> list[str]:
         named = f"{query.at['state']} IN ({', '.join(repr(State(one).value) for one in states)})"
         return [named, f"{query.at['id']} IS NOT NULL"] if self._may_lack_id else [named]
 
@@ -156,7 +156,7 @@ def _retried(finished_at: str) -> str:
     return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
 
 
-class _Composing:
+class _Composer:
     """One statement: what it is FROM, what the user's parts become, and the values among them."""
 
     def __init__(self, shape: Shape, parts: Iterable[Any], *, beside: bool = True) -> None:

@@ -22,12 +22,12 @@ from stowhand.protocols.validation import (
     validate_workers,
 )
 from stowhand.stores.sqlite.queue import finish
-from stowhand.stores.sqlite.queue.canceling import cancel_waiting
+from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
-from stowhand.stores.sqlite.queue.producing import Producer, get
+from stowhand.stores.sqlite.queue.on_failure import tell
+from stowhand.stores.sqlite.queue.producer import Producer, get
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
-from stowhand.stores.sqlite.queue.telling import tell
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import find, no_lease
-from stowhand.stores.sqlite.table.table import TableTransaction
+from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.arguments import cancel_refusal, retry_refusal
 from stowhand.stores.table.record_view import ShownRecord, shown
 
@@ -25,7 +25,7 @@ LOOKED_AT = 200
 _entries = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class SqliteAsking:
+class SqliteRecords:
     """Each call is one look, or one transaction."""
 
     def __init__(self, connections: TableConnections) -> None:
@@ -34,14 +34,14 @@ class SqliteAsking:
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
         """Of each state asked for."""
         found = dict(
-            await self._connections.read(lambda tx: tx.select(tx.table.selecting.counts(states, conditions)).fetchall())
+            await self._connections.read(lambda tx: tx.select(tx.table.queries.counts(states, conditions)).fetchall())
         )
         return {state: found.get(state.value, 0) for state in states}
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
         """At least one."""
         return await self._connections.read(
-            lambda tx: tx.select(tx.table.selecting.exists(states, conditions)).fetchone() is not None
+            lambda tx: tx.select(tx.table.queries.exists(states, conditions)).fetchone() is not None
         )
 
     async def next_due(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Claiming records, in a write transaction: no other program writes meanwhile, so no row is locked or read twice."""
+"""TableClaim records, in a write transaction: no other program writes meanwhile, so no row is locked or read twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.sqlite_savepoint import attempt
 from stowhand.stores.database.sqlite_trouble import concerns_call
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
-from stowhand.stores.sqlite.table.table import TableTransaction
+from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.bad_records import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
 from stowhand.stores.table.check import CHANGES_CLAIM
@@ -44,7 +44,7 @@ class RolledBack(Exception):
         self.key = key
 
 
-class Claiming:
+class TableClaim:
     """One claim. ``passed``: keys that are passed over."""
 
     def __init__(self, tx: TableTransaction, request: ClaimRequest, passed: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ class Claiming:
         passed = [*self._passed, *map(str, self._refused)]
         # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
         in_order = tx.table.walks and _due(tx, MANY, now) == MANY
-        query = tx.table.selecting.candidates(
+        query = tx.table.queries.candidates(
             request.conditions, suspects=request.suspects, in_order=in_order, passing=bool(passed)
         )
         given = {**_bounds(tx, now), "limit": room, "passed": msgspec.json.encode(passed).decode()}
@@ -156,7 +156,7 @@ class Claiming:
         return self._taken(names, rows, {})
 
     def _shown(self, keys: Sequence[JobId]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        query = self._tx.table.selecting.records()
+        query = self._tx.table.queries.records()
         cursor = self._tx.select(query, ids=msgspec.json.encode(keys).decode())
         return tuple(column[0] for column in cursor.description[1:]), cursor.fetchall()
 
@@ -226,7 +226,7 @@ def _is_key(value: object) -> bool:
 
 def _due(tx: TableTransaction, limit: int, now: int | None = None) -> int:
     bounds = _bounds(tx, tx.now if now is None else now)
-    number: int = tx.raw.execute(tx.table.selecting.due(), {**bounds, "limit": limit}).fetchone()[0]
+    number: int = tx.raw.execute(tx.table.queries.due(), {**bounds, "limit": limit}).fetchone()[0]
     return number
 
 
