@@ -51,8 +51,8 @@ class TableClaim:
         self._tx = tx
         self._request = request
         self._passed = passed
-        self._counts: dict[JobId, tuple[int, int]] = {}
-        """Of each record that was taken: failures and resets."""
+        self._marks: dict[JobId, tuple[int, int, int]] = {}
+        """Of each record that was taken: epoch, failures and resets."""
         self._refused: Reasons = {}
         """Why the table would not let them be changed."""
 
@@ -72,7 +72,7 @@ class TableClaim:
         try:
             raw.execute("SAVEPOINT stowhand_claim")
             self._take_in_order(self._request.limit)
-            taken = self._read() if self._counts else []
+            taken = self._read() if self._marks else []
             raw.execute("RELEASE stowhand_claim")
             return taken, self._refused
         except (_Unseen, sqlite3.Error) as error:
@@ -84,33 +84,32 @@ class TableClaim:
     # -- taking ----------------------------------------------------------------------------------
 
     def _take_in_order(self, limit: int) -> None:
-        self._counts, self._refused = {}, {}
+        self._marks, self._refused = {}, {}
         canceled, full = 0, True
-        while full and len(self._counts) < limit and canceled < CANCELED_AT_ONCE:
-            room = limit - len(self._counts) + CANCELED_AT_ONCE // 10
+        while full and len(self._marks) < limit and canceled < CANCELED_AT_ONCE:
+            room = limit - len(self._marks) + CANCELED_AT_ONCE // 10
             found = within(self._candidates(room), self._request.conditions)
             canceled += self._change(found, limit)
             full = len(found) == room and len(self._refused) < MOST_REFUSED
-            if self._counts and apart(self._request.conditions)[1]:
+            if self._marks and apart(self._request.conditions)[1]:
                 break  # the rest of the bound is known to the caller that set it
 
     def _candidates(self, room: int) -> list[tuple[Any, ...]]:
         tx, request = self._tx, self._request
-        now = tx.now
         passed = [*self._passed, *map(str, self._refused)]
         # Few are sorted; of many, the first ones are found by an index of their order, if there is one.
-        in_order = tx.table.walks and _due(tx, MANY, now) == MANY
+        in_order = tx.table.walks and _due(tx, MANY) == MANY
         query = tx.table.queries.candidates(
             request.conditions, suspects=request.suspects, in_order=in_order, passing=bool(passed)
         )
-        given = {**_bounds(tx, now), "limit": room, "passed": msgspec.json.encode(passed).decode()}
-        return tx.select(query, **given).fetchall()
+        values = {**_bounds(tx), "limit": room, "passed": msgspec.json.encode(passed).decode()}
+        return tx.select(query, **values).fetchall()
 
     def _change(self, found: Sequence[tuple[Any, ...]], limit: int) -> int:
         """Take them, or put them away; how many were put away."""
         canceled = 0
         for key, cancel, *_ in found:
-            if not _is_key(key) or key in self._counts or (not cancel and len(self._counts) >= limit):
+            if not _is_key(key) or key in self._marks or (not cancel and len(self._marks) >= limit):
                 continue
             done = False
 
@@ -135,23 +134,24 @@ class TableClaim:
 
     def _take(self, key: JobId) -> bool:
         token = self._request.token
-        taken = self._tx.run("take", id=key, worker=self._request.worker, token=token).fetchone()
-        if taken is not None:
-            (epoch,) = self._tx.look("epoch", id=key).fetchone()
-            if not self._tx.look("held", id=key, token=token, epoch=epoch).fetchone()[1]:
-                shape = self._tx.table.shape
-                own = shape.columns[TOKEN if TOKEN in shape.columns else MARK]
-                raise sqlite3.IntegrityError(CHANGES_CLAIM.format(column=own))
-            self._counts[key] = taken
-        return taken is not None
+        counts = self._tx.run("take", id=key, worker=self._request.worker, token=token).fetchone()
+        if counts is None:
+            return False
+        epoch, has_token = self._tx.look("taken", id=key, token=token).fetchone()
+        if not has_token:
+            shape = self._tx.table.shape
+            own = shape.columns[TOKEN if TOKEN in shape.columns else MARK]
+            raise sqlite3.IntegrityError(CHANGES_CLAIM.format(column=own))
+        self._marks[key] = (epoch, *counts)
+        return True
 
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self) -> list[Taken]:
         """The view's columns, as they are after the update. Raises _Unseen."""
-        names, found = self._shown(list(self._counts))
+        names, found = self._shown(list(self._marks))
         rows = {row[0]: row for row in found}
-        if len(rows) != len(found) or any(key not in rows for key in self._counts):
+        if len(rows) != len(found) or any(key not in rows for key in self._marks):
             raise _Unseen
         return self._taken(names, rows, {})
 
@@ -161,15 +161,13 @@ class TableClaim:
         return tuple(column[0] for column in cursor.description[1:]), cursor.fetchall()
 
     def _taken(self, names: tuple[str, ...], rows: Rows, bad: Reasons) -> list[Taken]:
-        view, found = f"the view {'.'.join(self._tx.table.shape.view.parts)}", []
-        for key, counts in self._counts.items():
-            (epoch,) = self._tx.look("epoch", id=key).fetchone()
+        view, taken = f"the view {'.'.join(self._tx.table.shape.view.parts)}", []
+        for key, (epoch, failures, resets) in self._marks.items():
+            fault = f"{view}: record {key!r}: {bad[key]}" if key in bad else ""
+            values = () if fault else rows[key][1:]
             lease = Lease(key, self._request.token, epoch)
-            if key in bad:
-                found.append(Taken(lease, (), names, *counts, fault=f"{view}: record {key!r}: {bad[key]}"))
-            else:
-                found.append(Taken(lease, rows[key][1:], names, *counts))
-        return found
+            taken.append(Taken(lease, values, names, failures, resets, fault=fault))
+        return taken
 
     # -- the slow way: one of them is bad, and is searched ---------------------------------------
 
@@ -191,7 +189,7 @@ class TableClaim:
 
     def _sifted(self, limit: int) -> list[Taken]:
         self._take_in_order(limit)
-        keys = list(self._counts)
+        keys = list(self._marks)
         found: list[tuple[Any, ...]] = []
         unread: Reasons = {}
         for key in keys:
@@ -224,9 +222,8 @@ def _is_key(value: object) -> bool:
     return not isinstance(value, str) or clean(value, len(value) * 4 + 1) == value
 
 
-def _due(tx: TableTransaction, limit: int, now: int | None = None) -> int:
-    bounds = _bounds(tx, tx.now if now is None else now)
-    number: int = tx.raw.execute(tx.table.queries.due(), {**bounds, "limit": limit}).fetchone()[0]
+def _due(tx: TableTransaction, limit: int) -> int:
+    number: int = tx.raw.execute(tx.table.queries.due(), {**_bounds(tx), "limit": limit}).fetchone()[0]
     return number
 
 
@@ -234,6 +231,6 @@ class _Unseen(Exception):
     """The view does not show, or shows twice, what was claimed."""
 
 
-def _bounds(tx: TableTransaction, now: int) -> Mapping[str, Any]:
-    late, soon = now - round(tx.table.options.retry_delay * SECOND), now + 2 * DAY
-    return {**parameters("now", now), **parameters("late", late), **parameters("soon", soon)}
+def _bounds(tx: TableTransaction) -> Mapping[str, Any]:
+    late, soon = tx.now - round(tx.table.options.retry_delay * SECOND), tx.now + 2 * DAY
+    return {**tx.times, **parameters("late", late), **parameters("soon", soon)}

@@ -127,6 +127,7 @@ class TablePlan:
 
 
 def _settle(tx: TableTransaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
+    # A look first also makes SQLite read a schema again that was changed: an update with a broken trigger would not.
     record = find(tx, lease)
     if record is None or not record.valid:
         return _trace(record, settlement, repeat=repeat)

@@ -128,7 +128,7 @@ def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dic
         }
     running, matches = f"{of['state']} = 'processing'", f"({token} AND {epoch} = :epoch)"
     held = {"held": f"{running} AND {matches}", "held_by_token": f"{running} AND {token}"}
-    return {"matches": matches, "epoch": epoch, **held, **places}
+    return {"has_token": token, "matches": matches, "epoch": epoch, **held, **places}
 
 
 def _beaten(of: Mapping[str, str], kinds: Kinds) -> str:

@@ -34,11 +34,12 @@ class Table(msgspec.Struct, frozen=True):
 class TableTransaction:
     """What all work on the file is passed: the connection, the time (microseconds since 1970), and the table."""
 
-    __slots__ = ("_known", "now", "raw")
+    __slots__ = ("_known", "now", "raw", "times")
 
     def __init__(self, raw: sqlite3.Connection, now: int, known: Callable[[], Table]) -> None:
         self.raw = raw
         self.now = now
+        self.times = parameters("now", now)
         self._known = known
 
     @property
@@ -48,12 +49,8 @@ class TableTransaction:
 
     def run(self, name: str, /, *, due: int | None = None, **values: Any) -> sqlite3.Cursor:
         """Change one record. ``due``: when it is to be due again; ``None``: at once."""
-        bound = {**parameters("now", self.now), **values}
-        if due is not None:
-            bound |= parameters("due", due, not_before=True)
-        else:
-            bound |= dict.fromkeys(("due_text", "due_real", "due_integer"))
-        return self.raw.execute(self.table.statements[name], bound)
+        when = _AT_ONCE if due is None else parameters("due", due, not_before=True)
+        return self.raw.execute(self.table.statements[name], {**self.times, **when, **values})
 
     def look(self, name: str, /, **values: Any) -> sqlite3.Cursor:
         """Run a statement that asks for no time but what it is given."""
@@ -62,3 +59,6 @@ class TableTransaction:
     def select(self, query: Query, **values: Any) -> sqlite3.Cursor:
         """Run one that the user's own expressions or conditions are part of."""
         return self.raw.execute(query.text, {**query.values, **values})
+
+
+_AT_ONCE = dict.fromkeys(parameters("due", 0))

@@ -13,9 +13,9 @@ UPDATE {table} SET {state} = 'processing', {started_at} = {now_started_at}, {las
 WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored')
 RETURNING coalesce({row}.{num_failures}, 0), coalesce({row}.{num_resets}, 0)
 
--- name: epoch
--- Of what was just taken, once the application's triggers have had their say: what later writes are guarded by.
-SELECT {epoch} FROM {table} WHERE {row}.{id} = :id
+-- name: taken
+-- The epoch, by which later writes are guarded, and whether the token is there: once the application's triggers have run.
+SELECT {epoch}, {has_token} FROM {table} WHERE {row}.{id} = :id
 
 -- name: cancel_waiting
 UPDATE {table} SET {state} = 'canceled', {finished_at} = {now_finished_at}
