@@ -52,7 +52,7 @@ import resource, sqlite3
 from types import SimpleNamespace
 from pathlib import Path
 from stowhand.stores.database.sqlite_connection import SqliteConnection
-from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.database.sqlite_connection import WriteProbe
 from stowhand.errors import StoreUnreachable
 
 path = Path({str(tmp_path / "own.db")!r})

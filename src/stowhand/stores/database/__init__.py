@@ -11,8 +11,7 @@ pool_places  how many connections of a pool are in use
 borrowed    a pool of the application's in the shape of ours
 
 sqlite_file        where an SQLite file may lie, and a connection to it
-sqlite_connection  one connection with its lock: transactions that wait their turn
-sqlite_threads     each connection on a thread of its own
+sqlite_connection  a connection with its lock: transactions that wait for it, savepoints, threads, forks
 sqlite_wake        noticing that another connection committed
 sqlite_trouble     what an error of SQLite means
 """

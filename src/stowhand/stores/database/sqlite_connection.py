@@ -1,4 +1,4 @@
-"""One connection with its lock: transactions that wait their turn, and survive a fork.
+"""Connections to an SQLite file: transactions that wait for their lock, threads, and forks.
 
 write   BEGIN IMMEDIATE … COMMIT. Never a deferred transaction that upgrades: SQLite refuses that at once, whatever
         its busy timeout. A write waits for the lock, a minute at most.
@@ -7,16 +7,18 @@ read    plain statements.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from stowhand.clock import stopwatch
-from stowhand.errors import StoreError
+from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.stores.database import sqlite_trouble as trouble
 from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_replacement import Identity, check_replacement, identity, note_opened
@@ -202,6 +204,97 @@ class SqliteConnection(Generic[X]):
             _never_closed.append(self._raw)
         self._raw, self._lock, self._cut_off = None, threading.RLock(), True
 
+
+class OwnThreads:
+    """Each connection on a thread of its own, so that no loop waits for a file: in the order of the calls."""
+
+    def __init__(self) -> None:
+        self._threads: dict[SqliteConnection[Any], ThreadPoolExecutor] = {}
+        self._pid = os.getpid()
+
+    async def run(self, connection: SqliteConnection[Any], call: Callable[[], T]) -> T:
+        """Do it on the thread of this connection."""
+        if self._pid != os.getpid():
+            # Threads do not survive a fork.
+            self._threads, self._pid = {}, os.getpid()
+        thread = self._threads.get(connection)
+        if thread is None:
+            thread = self._threads[connection] = ThreadPoolExecutor(1, thread_name_prefix="stowhand-sqlite")
+        return await asyncio.get_running_loop().run_in_executor(thread, call)
+
+    async def close(self, *connections: SqliteConnection[Any]) -> None:
+        """Close these connections, and let every thread go."""
+        for connection in connections:
+            await self.run(connection, connection.close)
+        for thread in self._threads.values():
+            thread.shutdown(wait=False)
+        self._threads.clear()
+
+
+class WriteProbe:
+    """The connection is its own: it keeps hardly a page in memory."""
+
+    def __init__(self, connection: SqliteConnection[Any]) -> None:
+        self._connection = connection
+
+    def look(self) -> None:
+        """Raises StoreUnreachable as a commit would: the disk is full, or the file may not be written any more.
+
+        Costs 0.1 to 0.3 ms and no fsync. It does not wait for the lock: its owner writes, and where that fails, the
+        next look reports it.
+        """
+        try:
+            self._connection.write(_write_in_vain)
+        except _Undone:
+            pass
+        except StoreUnreachable as error:
+            if not (isinstance(error.__cause__, sqlite3.Error) and trouble.is_busy(error.__cause__)):
+                raise
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._connection.close()
+
+
+class _Undone(Exception):
+    """All of it was written."""
+
+
+def _write_in_vain(on: OnConnection) -> None:
+    # Pages wait in memory for the commit, and an empty transaction, or one that is rolled back, meets no disk. Without
+    # memory they go to the -wal file at once, behind its last commit, where the next commit writes over them.
+    # A rollback journal meets the disk by itself; pages written beside it would shut the application's readers out.
+    if on.raw.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        on.raw.execute("PRAGMA cache_size = 1")
+        on.raw.execute("PRAGMA cache_spill = 1")
+    # About as much as a claim and a settlement write. The name is never visible outside.
+    on.raw.execute("CREATE TABLE stowhand_write_probe AS SELECT zeroblob(32768) AS pages")
+    raise _Undone
+
+
+def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
+    """Write under a savepoint; gives why the file refuses it, and then nothing was written."""
+    connection.execute("SAVEPOINT stowhand_one")
+    try:
+        write()
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        # After a full disk, or a trigger's RAISE(ROLLBACK), the whole transaction is gone; the caller gets that error.
+        if trouble.concerns_call(error) or not connection.in_transaction:
+            raise
+        connection.execute("ROLLBACK TO stowhand_one")
+        connection.execute("RELEASE stowhand_one")
+        return error
+    connection.execute("RELEASE stowhand_one")
+    return None
+
+
+def check_written(cursor: sqlite3.Cursor, wanted: int = 1) -> None:
+    """An application's trigger can keep a row unchanged without an error (RAISE(IGNORE)): SQLite does not report it."""
+    if cursor.rowcount < wanted:
+        raise sqlite3.IntegrityError(f"a trigger keeps {wanted - cursor.rowcount} of {wanted} rows as they are")
+
+
+# -- forks of all connections -------------------------------------------------------------------
 
 FORK_PATIENCE = 2.0
 _all: WeakSet[SqliteConnection[Any]] = WeakSet()

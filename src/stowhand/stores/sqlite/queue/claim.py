@@ -14,13 +14,13 @@ from functools import partial
 from heapq import merge
 from typing import Any
 
-from stowhand.jobs.job import EXPIRED, Job
+from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.database.sqlite_connection import attempt
 from stowhand.stores.passed_over import PassedOver
-from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
+from stowhand.stores.sqlite.queue.cancellation import expire
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -32,8 +32,6 @@ BELOW_ALL = -(2**31) - 1
 """A priority that comes before any."""
 
 ABANDONED = 1
-AT_ONCE = 500
-"""Jobs that are canceled in one transaction, so that other writers get their turn."""
 RECHECKS = 500
 """Heads looked at again in one transaction: a few milliseconds, so that other writers wait no longer."""
 MAX_ROUNDS = 60
@@ -82,15 +80,6 @@ def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tupl
             if (error := attempt(tx.raw, partial(take, job_id))) is not None:
                 refused[job_id] = error
     return [rows[job_id] for job_id in chosen if job_id in rows], refused
-
-
-def expire(tx: Transaction) -> int:
-    """Cancel what nobody has claimed in time, a page of it; how many."""
-    tx.run("claimed_in_time")
-    expired = tx.column("expired", limit=AT_ONCE)
-    for job_id in expired:
-        cancel_waiting(tx, job_id, EXPIRED)
-    return len(expired)
 
 
 def choose(tx: Transaction, request: ClaimRequest, passed: Container[int]) -> list[int]:

@@ -24,12 +24,10 @@ from stowhand.errors import SchemaMissing, StoreTooSlow
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.refused_rows import PAUSES_SECONDS
-from stowhand.stores.database.sqlite_connection import SqliteConnection
+from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection, WriteProbe
 from stowhand.stores.database.sqlite_replacement import Replacement
-from stowhand.stores.database.sqlite_threads import OwnThreads
 from stowhand.stores.database.sqlite_trouble import is_interrupted
 from stowhand.stores.database.sqlite_wake import DirectWake, Wake
-from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.queue import moment, schema, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
 

@@ -11,7 +11,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, WAITING, Settlement
 from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, WORKER_DIED, TryEnd, end_of_try, last_frames
-from stowhand.stores.database.sqlite_savepoint import check_written
+from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.sqlite.queue.on_failure import tell
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction

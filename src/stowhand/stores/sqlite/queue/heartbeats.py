@@ -13,10 +13,9 @@ from stowhand.protocols.progress import Progress
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY
 from stowhand.protocols.throughput import HOURS_FOR, TaskMinute
-from stowhand.stores.database.sqlite_connection import SqliteConnection
-from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
 from stowhand.stores.sqlite.queue import flow_tables, schema, throughput
-from stowhand.stores.sqlite.queue.claim import expire
+from stowhand.stores.sqlite.queue.cancellation import expire
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.on_failure import tell
 from stowhand.stores.sqlite.queue.plan import QueuePlan

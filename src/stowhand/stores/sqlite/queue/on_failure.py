@@ -9,7 +9,7 @@ import msgspec
 from stowhand.jobs.failure import UNTOLD, job_of
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.text import clean
-from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.database.sqlite_connection import attempt
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
 

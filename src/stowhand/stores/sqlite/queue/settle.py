@@ -12,7 +12,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.limits import check_left
 from stowhand.protocols.store import Reply, Verdict
-from stowhand.stores.database.sqlite_savepoint import check_written
+from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.sqlite.queue import enqueue, finish
 from stowhand.stores.sqlite.queue.rows import as_json, check_text
 from stowhand.stores.sqlite.queue.transaction import Transaction

@@ -14,9 +14,8 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.database.refused_rows import write_each
-from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection
+from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection, WriteProbe
 from stowhand.stores.database.sqlite_trouble import concerns_call, said
-from stowhand.stores.database.sqlite_writable import WriteProbe
 from stowhand.stores.sqlite.shared.plan import LeasePlan
 
 PAGE = 1000

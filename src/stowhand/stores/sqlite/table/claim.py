@@ -13,7 +13,7 @@ from stowhand.jobs.conditions import apart
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
-from stowhand.stores.database.sqlite_savepoint import attempt
+from stowhand.stores.database.sqlite_connection import attempt
 from stowhand.stores.database.sqlite_trouble import concerns_call
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
 from stowhand.stores.sqlite.table.transaction import TableTransaction

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign
-from stowhand.stores.database.sqlite_connection import SqliteConnection
-from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
 from stowhand.stores.sqlite.shared.leaser import PAGE, Leaser
 from stowhand.stores.sqlite.table.plan import TablePlan, no_lease
 from stowhand.stores.sqlite.table.transaction import TableTransaction

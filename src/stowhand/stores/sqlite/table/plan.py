@@ -15,7 +15,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement, turned
 from stowhand.protocols.store import Foreign, Reply, Unwritten, Verdict
-from stowhand.stores.database.sqlite_savepoint import check_written
+from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.database.sqlite_trouble import said
 from stowhand.stores.sqlite.shared.leaser import PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal

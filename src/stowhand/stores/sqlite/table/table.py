@@ -19,7 +19,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import ClaimRequest, Reply
-from stowhand.stores.database.sqlite_writable import WriteProbe
+from stowhand.stores.database.sqlite_connection import WriteProbe
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.shared.settler import Settler
 from stowhand.stores.sqlite.table.checks import check, read_table
