@@ -4,10 +4,10 @@ table        what a worker asks of it, behind the protocol that both databases s
 transaction  what all work on the file is passed: the connection, the time, and what is known of the table
 connections  the file's connections and threads
 checks       facts (catalog) -> findings (dialect) -> statements (statements, queries; sql/*.sql)
-claim        due records, in order
+claims       due records, in order
 plan         the work of each transaction that settles, renews, releases or resets
 heartbeats   when waiting records are canceled, and when a sweep gives way
-records      counts, waits, due times, logs, requeue
+operations   counts, waits, due times, logs, requeue
 moments      how applications keep time in SQLite
 """
 

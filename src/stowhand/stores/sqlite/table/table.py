@@ -23,11 +23,11 @@ from stowhand.stores.database.sqlite_connection import WriteProbe
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.shared.settler import Settler
 from stowhand.stores.sqlite.table.checks import check, read_table
-from stowhand.stores.sqlite.table.claim import RolledBack, TableClaim, is_due
+from stowhand.stores.sqlite.table.claims import RolledBack, TableClaim, is_due
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
+from stowhand.stores.sqlite.table.operations import SqliteOperations
 from stowhand.stores.sqlite.table.plan import TablePlan, mark
-from stowhand.stores.sqlite.table.records import SqliteRecords
 from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.backend import Finding, Notices, Taken
 from stowhand.stores.table.bad_records import NOT_CHANGED, Reasons
@@ -62,7 +62,7 @@ class SqliteTable:
         self._plan = TablePlan(self._abandoned)
         self._settler = Settler(self._connections, self._plan)
         self._clock = SystemClock()
-        self.asking = SqliteRecords(self._connections)
+        self.asking = SqliteOperations(self._connections)
         self.description = f"sqlite:///{self._connections.path}"
         self.warnings: Sequence[Finding] = ()
 

@@ -25,7 +25,7 @@ LOOKED_AT = 200
 _entries = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class SqliteRecords:
+class SqliteOperations:
     """Each call is one look, or one transaction."""
 
     def __init__(self, connections: TableConnections) -> None:
