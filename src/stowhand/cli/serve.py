@@ -37,8 +37,8 @@ from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
+    from stowhand.observe.exposition import LendingMetrics
     from stowhand.remote.server.health import Health
-    from stowhand.remote.server.http_app import ServerMetrics
     from stowhand.remote.server.http_server import ServerOptions, Serving
 
 PORT = 8470
@@ -181,7 +181,7 @@ def _health_shown(address: str | None, health: Health) -> Iterator[None]:
         server.close()
 
 
-def _metrics() -> ServerMetrics | None:
+def _metrics() -> LendingMetrics | None:
     try:
         from stowhand.observe.exposition import LendingMetrics
     except ConfigurationError:

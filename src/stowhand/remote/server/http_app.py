@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 from starlette.datastructures import Headers
@@ -52,6 +52,9 @@ from stowhand.remote.wire import (
     Verb,
 )
 
+if TYPE_CHECKING:
+    from stowhand.observe.exposition import LendingMetrics
+
 RETRY_AFTER = 1
 """Seconds after which a store that did not answer may be asked again."""
 ID_WIDTH = 64
@@ -79,24 +82,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """Given the grant, the message or the id in the path, and where it ``waits`` what ends the wait."""
     reply: Callable[[Any, Any], Any] = lambda _, found: found
     audit: Callable[[Any, Any], Audited | None] = lambda *_: None
-    count: Callable[[ServerMetrics, Any], None] = lambda *_: None
+    count: Callable[[LendingMetrics, Any], None] = lambda *_: None
     waits: bool = False
-
-
-class ServerMetrics(Protocol):
-    """What is counted, and shown on ``/metrics``."""
-
-    def answered(self, call: str, status: int) -> None:
-        """A request was answered."""
-
-    def lent(self, number: int) -> None:
-        """This many records were lent."""
-
-    def settled(self, found: Sequence[Recorded]) -> None:
-        """This was recorded for a batch of settlements."""
-
-    def text(self) -> bytes:
-        """In the Prometheus text format."""
 
 
 class HttpApp:
@@ -108,7 +95,7 @@ class HttpApp:
         authenticator: Authenticator,
         health: Health,
         events: Events,
-        metrics: ServerMetrics | None = None,
+        metrics: LendingMetrics | None = None,
         proxies: Proxies | None = None,
     ) -> None:
         self._store_server = store_server
@@ -311,11 +298,11 @@ def _claimed(_: ClaimAsked, sent: Sequence[Sent]) -> Claimed:
     return Claimed(claims=cast("tuple[Lent, ...]", tuple(msgspec.Raw(one.body) for one in sent)))
 
 
-def _count_lent(metrics: ServerMetrics, sent: Sequence[Sent]) -> None:
+def _count_lent(metrics: LendingMetrics, sent: Sequence[Sent]) -> None:
     metrics.lent(len(sent))
 
 
-def _count_settled(metrics: ServerMetrics, found: Sequence[Recorded]) -> None:
+def _count_settled(metrics: LendingMetrics, found: Sequence[Recorded]) -> None:
     metrics.settled(found)
 
 

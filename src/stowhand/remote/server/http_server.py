@@ -16,7 +16,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvicorn
@@ -30,13 +30,16 @@ from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator, Proxies
 from stowhand.remote.server.bodies import HEADER_BYTES
 from stowhand.remote.server.health import Health
-from stowhand.remote.server.http_app import HttpApp, ServerMetrics
+from stowhand.remote.server.http_app import HttpApp
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
 from stowhand.remote.server.tokens import DEFAULT, TokenFile
 from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
 from stowhand.worker.resetter import Resetter, ResetterOptions
+
+if TYPE_CHECKING:
+    from stowhand.observe.exposition import LendingMetrics
 
 KEEP_ALIVE = 75
 """Seconds between two requests; workers beat more often."""
@@ -127,7 +130,7 @@ async def running(
     store: AnyStore[Any],
     options: ServerOptions,
     events: Events,
-    metrics: ServerMetrics | None = None,
+    metrics: LendingMetrics | None = None,
     show: Callable[[Health], AbstractContextManager[object]] = nullcontext,
 ) -> AsyncIterator[Serving]:
     """Lend an open store for the length of the block. ``show``: shows the server's health meanwhile.
