@@ -81,6 +81,25 @@ def test_the_newer_migrations_own_word_decides(store: PostgresStore, sql: Sql, r
         run(opened())
 
 
+def test_the_default_of_a_newer_schema_is_not_set_by_an_older_version(store: PostgresStore, sql: Sql, run: Any) -> None:
+    """It would replace the newer functions with its own."""
+    sql("insert into stowhand.applied_migrations (id, breaking, fingerprint) values (999, false, '')")
+    sql("create or replace function stowhand.wake() returns void language sql as 'select'")
+    settings = store.settings
+    assert settings is not None
+
+    async def story() -> None:
+        try:
+            with pytest.raises(SchemaTooNew, match="999: let the version that knows it set the default"):
+                await settings.set_default_max_attempts(7)
+            assert await settings.default_max_attempts() == 25
+        finally:
+            await store.close()
+
+    run(story())
+    assert sql("select prosrc from pg_proc where oid = 'stowhand.wake()'::regprocedure") == [("select",)]
+
+
 @pytest.mark.parametrize("breaking", ["", ", breaking boolean not null default false"])
 def test_a_schema_of_something_else_is_named_and_left_alone(empty_url: str, run: Any, breaking: str) -> None:
     """Whoever comes from graphile-worker has one, with a table of migrations in it."""

@@ -108,6 +108,9 @@ class Installer:
         await self.check()
         table = f"alter table {self._context.fillings['schema']}.live"
         async with self._locked() as connection:
+            status = await self.status_on(connection)
+            if status.installed != status.expected:  # its functions are not those of this version
+                raise self._too_new(status, "set the default")
             await _run(connection, await self._act_as_owner(connection))
             await self._ask(connection, "be_patient")
             await self._ask(connection, "set_max_attempts", attempts)
@@ -144,8 +147,7 @@ class Installer:
         self._migrations.refuse_newer(status, self._context.place)
         if status.installed is not None and status.installed > status.expected:
             if roles:
-                place, number = self._context.place, status.installed
-                raise SchemaTooNew(f"{place} has number {number}: let the version that knows it grant its roles")
+                raise self._too_new(status, "grant its roles")
             return []
         missing = self._migrations.missing(status)
         if not (missing or roles or anyway):
@@ -159,6 +161,11 @@ class Installer:
             texts += [text, self._note(migration)]
         functions = await self._functions(connection, is_installed=status.installed is not None)
         return [*texts, *functions, self._drop_strays(functions)]
+
+    def _too_new(self, status: SchemaStatus, what: str) -> SchemaTooNew:
+        return SchemaTooNew(
+            f"{self._context.place} has number {status.installed}: let the version that knows it {what}"
+        )
 
     def _texts(self, migrations: Iterable[Migration]) -> list[str]:
         return [filled(migration.text, self._context.fillings) for migration in migrations]
