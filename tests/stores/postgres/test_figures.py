@@ -12,7 +12,8 @@ from stowhand.jobs.job import State
 from stowhand.protocols.figures import Amount
 from stowhand.protocols.queue_store import Inspector
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.kernel import counts
+from stowhand.stores.kernel import counts, due, workers
+from stowhand.stores.kernel.question import Engine, Question
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.reader import Reader
@@ -67,6 +68,18 @@ def inspect(postgres_url: str, run: Run) -> Ask:
     return lambda question: run(ask(question))
 
 
+def reads_of_live(sql: Sql, connection: psycopg.Connection[Any]) -> tuple[int, int, int]:
+    """Scans of the whole table; rows and entries of indexes that were read."""
+    wait_until_closed(connection)
+    sql("select pg_stat_force_next_flush()")
+    ((scans, rows, entries),) = sql(
+        "select t.seq_scan, t.idx_tup_fetch,"
+        " (select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relid = t.relid)"
+        " from pg_stat_user_tables t where t.relid = 'stowhand.live'::regclass"
+    )
+    return scans, rows, int(entries)
+
+
 def test_counts_are_the_same_after_a_vacuum(large: Sql, inspect: Ask) -> None:
     """A vacuum in the midst of a burst said how many rows it had seen."""
     before = inspect(lambda store: store.figures())
@@ -81,25 +94,63 @@ def test_counting_reads_indexes_and_no_more_than_the_limit(
 ) -> None:
     """Whatever statistics say: of 40,000 rows some hundred entries are read."""
 
-    def reads() -> tuple[int, int]:
-        wait_until_closed(connection)
-        large("select pg_stat_force_next_flush()")
-        ((scans, rows),) = large(
-            "select seq_scan, idx_tup_fetch from pg_stat_user_tables where relid = 'stowhand.live'::regclass"
-        )
-        return scans, rows
-
     async def count() -> None:
         context = PostgresContext(postgres_url, StoreOptions())
         await Reader(context).answer(lambda: counts.count_states(50))
         await context.pool.close()
 
     large("vacuum stowhand.live")
-    before = reads()
+    before = reads_of_live(large, connection)
     run(count())
-    scans, rows = (now - then for now, then in zip(reads(), before, strict=True))
+    scans, rows, _ = (now - then for now, then in zip(reads_of_live(large, connection), before, strict=True))
     assert scans == 0
     assert rows < 10_000
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        due.oldest_due,
+        lambda engine: due.find_overdue(engine, ["t0"], 60.0),
+        lambda engine: workers.list_held(engine, 3),
+    ],
+    ids=["oldest", "overdue", "held"],
+)
+def test_a_table_that_is_believed_empty_is_not_walked_for_due_and_held_jobs(
+    question: Callable[[Engine], Question[object]],
+    sql: Sql,
+    connection: psycopg.Connection[Any],
+    postgres_url: str,
+    run: Run,
+) -> None:
+    """Analyzed when a burst had just been worked off, it says: pages, but no rows. Then the next burst comes."""
+    burst = (
+        "insert into stowhand.live (task, run_at, priority, serial, scout)"
+        " select 't' || (n % 4), now() - interval '1 hour', n % 3,"
+        " case when n % 2 = 0 then 'q' || (n % 10) end, n % 2 = 0"
+        " from generate_series(1, 20000) n"
+    )
+    sql(burst)
+    sql("delete from stowhand.live")
+    sql("vacuum (analyze, truncate off) stowhand.live")
+    sql(burst)
+    sql(
+        "insert into stowhand.live (task, state, token, worker, lease_until, started_at)"
+        " select 't0', 'processing', gen_random_uuid(), 'w' || (n % 2), now() + interval '1 hour', now()"
+        " from generate_series(1, 20) n"
+    )
+
+    async def ask() -> None:
+        context = PostgresContext(postgres_url, StoreOptions())
+        reader = Reader(context)
+        assert await reader.answer(lambda: question(reader))
+        await context.pool.close()
+
+    before = reads_of_live(sql, connection)
+    run(ask())
+    scans, _, entries = (now - then for now, then in zip(reads_of_live(sql, connection), before, strict=True))
+    assert scans == 0
+    assert entries < 500, "there are 32 tasks, serial keys and priorities"
 
 
 def test_every_day_can_be_asked_for_a_time(sql: Sql) -> None:

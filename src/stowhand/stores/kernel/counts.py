@@ -22,17 +22,12 @@ _DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
 _READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
 NEAR = 20
 """Times ``most``: of more jobs the first of each level are counted, of fewer all of them."""
-# Tasks and priorities are visited one by one: what is not due, and of other tasks, costs one step. Each step compares
-# one column: of (a, b) > (x, y) SQLite's search uses the first alone, and reads all that has the same one.
+# Tasks and priorities are visited one by one: what is not due, and of other tasks, costs one step.
 _READY_LEVELS = """
 WITH RECURSIVE levels (task, priority) AS (
     SELECT * FROM (SELECT task, priority FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
     UNION ALL
-    SELECT job.task, job.priority FROM levels JOIN {live} AS job ON job.id = coalesce((
-        SELECT id FROM {ready} AND task = levels.task AND priority > levels.priority ORDER BY priority, run_at LIMIT 1
-    ), (
-        SELECT id FROM {ready} AND task > levels.task ORDER BY task, priority, run_at LIMIT 1
-    ))
+    SELECT job.task, job.priority FROM levels AS here {next_ready}
 )
 SELECT task, (
     SELECT count(*) FROM (

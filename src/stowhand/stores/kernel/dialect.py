@@ -5,7 +5,9 @@ task IN :tasks  the value is a list
 {live_jobs}     what the engine has under this name: a table, a view, an expression
 
 ``FROM {running}`` reads what an index holds: the engine's filling is a table with the condition of the index, so that
-further conditions follow with AND. Names that the fillings must have: ``FILLINGS``.
+further conditions follow with AND. ``FROM some AS here {next_ready}`` joins each row with a ``job``: the first of the
+next priority or task, by a step in an index; ``{next_serial}``: of the next priority, task or serial key.
+Names that the fillings must have: ``FILLINGS``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from functools import lru_cache
 FILLINGS = (
     *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions", "throughput"),
     *("pauses", "paused_serials"),
+    *("next_ready", "next_serial"),
     *("ready", "ready_by_place", "serial", "suspects", "running", "failed", "troubled", "canceled"),
     *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task", "byte_order"),
 )

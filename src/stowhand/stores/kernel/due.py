@@ -9,33 +9,18 @@ from stowhand.protocols.operating import MAX_OVERDUE_JOBS
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 
 # The first job of each task and priority (of each serial key, too) is the oldest of it, so that a backlog costs a few
-# steps; beyond two thousand of them it is what those say. Each step compares one column: of (a, b) > (x, y) SQLite's
-# search uses the first alone, and reads all that has the same one.
+# steps; beyond two thousand of them it is what those say.
 HEADS = """
 WITH RECURSIVE free (task, priority, run_at, id, number) AS (
     SELECT * FROM (SELECT task, priority, run_at, id, 1 FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
     UNION ALL
-    SELECT job.task, job.priority, job.run_at, job.id, number + 1 FROM free JOIN {live} AS job ON job.id = coalesce((
-        SELECT id FROM {ready} AND task = free.task AND priority > free.priority ORDER BY priority, run_at LIMIT 1
-    ), (
-        SELECT id FROM {ready} AND task > free.task ORDER BY task, priority, run_at LIMIT 1
-    ))
-    WHERE number < 2000
+    SELECT job.task, job.priority, job.run_at, job.id, number + 1 FROM free AS here {next_ready} WHERE number < 2000
 ), serial (serial, task, priority, run_at, id, number) AS (
     SELECT * FROM (
         SELECT serial, task, priority, run_at, id, 1 FROM {serial} ORDER BY serial, task, priority, run_at LIMIT 1
     ) AS first
     UNION ALL
-    SELECT job.serial, job.task, job.priority, job.run_at, job.id, number + 1
-    FROM serial JOIN {live} AS job ON job.id = coalesce((
-        SELECT id FROM {serial} AND serial = serial.serial AND task = serial.task AND priority > serial.priority
-        ORDER BY priority, run_at LIMIT 1
-    ), (
-        SELECT id FROM {serial} AND serial = serial.serial AND task > serial.task ORDER BY task, priority, run_at LIMIT
-        1
-    ), (
-        SELECT id FROM {serial} AND serial > serial.serial ORDER BY serial, task, priority, run_at LIMIT 1
-    ))
+    SELECT job.serial, job.task, job.priority, job.run_at, job.id, number + 1 FROM serial AS here {next_serial}
     WHERE number < 2000
 )
 SELECT id, run_at FROM (

@@ -27,7 +27,8 @@ def group_failures(engine: Engine) -> Question[Sequence[Failures]]:
     rows = yield Query(_GROUPS, {"most": FAILURES_MOST})
     text = "SELECT id, last_error FROM {live_jobs} WHERE id IN :ids"
     errors: dict[int, str | None] = dict((yield Query(text, {"ids": [row[3] for row in rows]})))
-    is_cut = (yield from count_some("{failed}", FAILURES_MOST)) > FAILURES_MOST
+    is_full = sum(row[2] for row in rows) == FAILURES_MOST
+    is_cut = is_full and (yield from count_some("{failed}", FAILURES_MOST)) > FAILURES_MOST
     found = [
         Failures(
             *(task, error_class, jobs, latest, engine.read_moment(at), errors.get(latest)),

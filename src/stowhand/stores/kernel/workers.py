@@ -17,13 +17,12 @@ SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, 
 FROM {workers}
 """
 # Of each worker what it has held longest, of some thousand jobs that run.
-_HELD = f"""
-SELECT place, jobs, {HEAD} FROM (
-    SELECT id AS held_id, count(*) OVER (PARTITION BY worker) AS jobs,
+_HELD = """
+SELECT id, worker, jobs FROM (
+    SELECT id, worker, count(*) OVER (PARTITION BY worker) AS jobs,
         row_number() OVER (PARTITION BY worker ORDER BY started_at, id) AS place
-    FROM (SELECT id, worker, started_at FROM {{running}} LIMIT :most) AS counted
-) AS held JOIN {{live_jobs}} AS job ON id = held_id
-WHERE place <= :each
+    FROM (SELECT id, worker, started_at FROM {running} LIMIT :most) AS counted
+) AS held WHERE place <= :each ORDER BY place
 """
 
 
@@ -42,11 +41,14 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
 
 def list_held(engine: Engine, each: int) -> Question[Sequence[Held]]:
     """By worker."""
-    rows = yield Query(_HELD, {"each": each, "most": COUNTED})
+    held = yield Query(_HELD, {"each": each, "most": COUNTED})
+    # Not joined: without statistics, a planner may read all live jobs for each of these.
+    rows = yield Query(f"SELECT {HEAD} FROM {{live_jobs}} WHERE id IN :ids", {"ids": [job_id for job_id, *_ in held]})
+    jobs = {row[0]: read_head(engine, row) for row in rows}
     found: dict[str, tuple[int, list[Job]]] = {}
-    for _, number, *columns in sorted(rows, key=lambda row: row[0]):
-        job = read_head(engine, tuple(columns))
-        found.setdefault(job.worker or "", (number, []))[1].append(job)
+    for job_id, worker, number in held:
+        if job_id in jobs:  # else it has ended meanwhile
+            found.setdefault(worker or "", (number, []))[1].append(jobs[job_id])
     least = sum(number for number, _ in found.values()) >= COUNTED
     return [
         Held(worker=worker, jobs=Amount(number, least), longest=jobs)

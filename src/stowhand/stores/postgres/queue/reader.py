@@ -18,6 +18,10 @@ T = TypeVar("T")
 SETTINGS = b"""
     select pg_catalog.set_config('enable_seqscan', 'off', true),
            pg_catalog.set_config('enable_bitmapscan', 'off', true),
+           pg_catalog.set_config('enable_sort', 'off', true),
+           pg_catalog.set_config('enable_hashjoin', 'off', true),
+           pg_catalog.set_config('enable_mergejoin', 'off', true),
+           pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true),
            pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
            pg_catalog.set_config('jit', 'off', true)
 """
@@ -30,6 +34,19 @@ _TYPES = {
     "ids": "bigint[]",
 }
 _NOW = "coalesce(%(now)s::timestamptz, now())"
+# As in the index live_by_task.
+_READY = "{schema}.live where state <> 'processing' and state <> 'failed' and serial is null and resets < 2"
+_SERIAL = "{schema}.live where state in ('queued', 'errored') and serial is not null and resets < 2"
+
+
+def _next(columns: str, jobs: str) -> str:
+    """A limit in a lateral subquery leaves the planner no choice: a join with ``live`` by id would, without statistics,
+    read all of it in each step."""
+    here = ", ".join(f"here.{column}" for column in columns.split(", "))
+    order = f"{columns}, run_at, id"
+    return f"cross join lateral (select {order} from {jobs} and ({columns}) > ({here}) order by {order} limit 1) as job"
+
+
 _FILLINGS = {
     "live": "{schema}.live",
     "past": "{schema}.history",
@@ -41,10 +58,11 @@ _FILLINGS = {
     "tries": "{schema}.tries",
     "pauses": "{schema}.pauses",
     "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",
-    # As in the index live_by_task.
-    "ready": "{schema}.live where state <> 'processing' and state <> 'failed' and serial is null and resets < 2",
+    "next_ready": _next("task, priority", _READY),
+    "next_serial": _next("serial, task, priority", _SERIAL),
+    "ready": _READY,
     "ready_by_place": "{schema}.live where state in ('queued', 'errored') and serial is null and resets < 2",
-    "serial": "{schema}.live where state in ('queued', 'errored') and serial is not null and resets < 2",
+    "serial": _SERIAL,
     "suspects": "{schema}.live where state in ('queued', 'errored') and resets >= 2",
     "running": "{schema}.live where state = 'processing'",
     "failed": "{schema}.live where state = 'failed'",

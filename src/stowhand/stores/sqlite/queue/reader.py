@@ -21,8 +21,31 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 _JOBS = "stowhand_jobs INDEXED BY stowhand_jobs"
 _FLAGS = "json_each(CASE WHEN json_valid(flags) THEN flags END)"
 _WAITS = "state IN ('queued', 'errored')"
+_READY = f"{_JOBS}_ready WHERE {_WAITS} AND serial IS NULL AND resets < 2"
+_SERIAL = f"{_JOBS}_serial WHERE {_WAITS} AND serial IS NOT NULL AND resets < 2"
+# Each step compares one column: of (a, b) > (x, y) a search of SQLite's uses the first alone, and reads all that has
+# the same one.
+_NEXT_READY = f"""
+JOIN stowhand_jobs AS job ON job.id = coalesce((
+    SELECT id FROM {_READY} AND task = here.task AND priority > here.priority ORDER BY priority, run_at LIMIT 1
+), (
+    SELECT id FROM {_READY} AND task > here.task ORDER BY task, priority, run_at LIMIT 1
+))
+"""
+_NEXT_SERIAL = f"""
+JOIN stowhand_jobs AS job ON job.id = coalesce((
+    SELECT id FROM {_SERIAL} AND serial = here.serial AND task = here.task AND priority > here.priority
+    ORDER BY priority, run_at LIMIT 1
+), (
+    SELECT id FROM {_SERIAL} AND serial = here.serial AND task > here.task ORDER BY task, priority, run_at LIMIT 1
+), (
+    SELECT id FROM {_SERIAL} AND serial > here.serial ORDER BY serial, task, priority, run_at LIMIT 1
+))
+"""
 DIALECT = Dialect(
     {
+        "next_ready": _NEXT_READY,
+        "next_serial": _NEXT_SERIAL,
         "live": "stowhand_jobs",
         "past": "stowhand_history",
         "live_jobs": "stowhand_live",
@@ -33,9 +56,9 @@ DIALECT = Dialect(
         "tries": "stowhand_tries",
         "pauses": "stowhand_pauses",
         "paused_serials": "stowhand_paused",
-        "ready": f"{_JOBS}_ready WHERE {_WAITS} AND serial IS NULL AND resets < 2",
-        "ready_by_place": f"{_JOBS}_ready WHERE {_WAITS} AND serial IS NULL AND resets < 2",
-        "serial": f"{_JOBS}_serial WHERE {_WAITS} AND serial IS NOT NULL AND resets < 2",
+        "ready": _READY,
+        "ready_by_place": _READY,
+        "serial": _SERIAL,
         "suspects": f"{_JOBS}_suspect WHERE {_WAITS} AND resets >= 2",
         "running": f"{_JOBS}_running WHERE state = 'processing'",
         "failed": f"{_JOBS}_failed WHERE state = 'failed'",
