@@ -6,7 +6,8 @@ import asyncio
 
 from stowhand.protocols.figures import COUNTED, Figures
 from stowhand.service.store_probe import StoreProbe
-from stowhand.stores.sqlite.queue.inspector import Inspector
+from stowhand.stores.kernel.inspector import Inspector
+from stowhand.stores.sqlite.queue.reader import Reader
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.timings import USUAL
 from tests.conftest import Run
@@ -23,7 +24,7 @@ class Slow(MemoryStore):
 
 class SlowInspector(Inspector):
     def __init__(self, store: Slow) -> None:
-        super().__init__(store._connections)
+        super().__init__(Reader(store._connections))
         self.store = store
 
     async def figures(self, most: int = COUNTED) -> Figures:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 FILLINGS = (
-    *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions", "throughput"),
+    *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions"),
+    *("throughput", "total_throughput"),
     *("pauses", "paused_serials"),
     *("next_ready", "next_serial"),
     *("ready", "ready_by_place", "serial", "suspects", "running", "failed", "troubled", "canceled"),

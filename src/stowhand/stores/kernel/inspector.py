@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
@@ -18,7 +19,8 @@ from stowhand.protocols.operating import (
 )
 from stowhand.protocols.queue_store import NEWEST, Failures, JobFilter
 from stowhand.protocols.searching import ANY, NOTHING, Found, Search
-from stowhand.protocols.validation import validate_filter, validate_id, validate_search
+from stowhand.protocols.throughput import Period
+from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
 from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_tasks, read_figures
 from stowhand.stores.kernel.due import find_overdue, oldest_due
 from stowhand.stores.kernel.explanation import explain_job
@@ -27,7 +29,9 @@ from stowhand.stores.kernel.lists import list_jobs
 from stowhand.stores.kernel.question import Engine
 from stowhand.stores.kernel.search import search
 from stowhand.stores.kernel.serials import list_serials
+from stowhand.stores.kernel.throughput import read_throughput
 from stowhand.stores.kernel.workers import list_app_versions, list_held, list_workers
+from stowhand.stores.periods import periods
 
 
 class Inspector:
@@ -76,6 +80,16 @@ class Inspector:
     async def figures(self, most: int = COUNTED) -> Figures:
         """By indexes."""
         return await self._engine.answer(lambda: read_figures(self._engine, most), is_long=True)
+
+    async def throughput(
+        self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
+    ) -> Sequence[Period]:
+        """What ended in that time, by time and task."""
+        length = validate_step(since, until, step)
+        rows = await self._engine.answer(
+            lambda: read_throughput(self._engine, since, until, task, by_task=by_task), is_long=True
+        )
+        return periods(rows, length, by_task=by_task)
 
     async def pauses(self) -> Pauses:
         """By name."""

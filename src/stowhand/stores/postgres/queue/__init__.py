@@ -6,7 +6,7 @@ reader        asks what ../../kernel asks of both engines
 statements.sql   how they are called
 store.py      PostgresStore: opens everything below, is what a worker sees, and has the parts as attributes
 context.py    what the parts share: address, schema, statements, clock
-claiming, settling, producing, inspecting, administering, operations, timetable, flow_tables, schema      on the loop
+claiming, settling, producing, administering, operations, timetable, flow_tables, schema      on the loop
 plan          statements for the parts that tables have too (../shared)
 idle_announcement      whether this worker needs a notification, on the listening connection; idle_announcer decides
 heartbeats    for the loop of the heartbeater's thread

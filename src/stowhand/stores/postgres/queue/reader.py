@@ -30,7 +30,7 @@ _TYPES = {
     **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "most", "each"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
     **dict.fromkeys(("states", "tasks", "serials"), "text[]"),
-    "priority": "int",
+    **dict.fromkeys(("priority", "seconds"), "int"),
     "ids": "bigint[]",
 }
 _NOW = "coalesce(%(now)s::timestamptz, now())"
@@ -47,6 +47,15 @@ def _next(columns: str, jobs: str) -> str:
     return f"cross join lateral (select {order} from {jobs} and ({columns}) > ({here}) order by {order} limit 1) as job"
 
 
+# Of all tasks together: a row for each minute or hour that was added up, and every row of the newest minutes.
+_TOTAL_THROUGHPUT = """(
+    select 60 as seconds, begins, '' as task, tally from {schema}.throughput where seconds = -60
+    union all
+    select 3600, begins, '', tally from {schema}.throughput where seconds = -3600
+    union all
+    select 60, begins, '', tally from {schema}.throughput where seconds = 60 and begins > (
+        select coalesce(max(begins), '-infinity') from {schema}.throughput where seconds = -60)
+) as total"""
 _FILLINGS = {
     "live": "{schema}.live",
     "past": "{schema}.history",
@@ -55,6 +64,7 @@ _FILLINGS = {
     "workers": "{schema}.workers",
     "app_versions": "{schema}.app_versions",
     "throughput": "{schema}.throughput",
+    "total_throughput": _TOTAL_THROUGHPUT,
     "tries": "{schema}.tries",
     "pauses": "{schema}.pauses",
     "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",

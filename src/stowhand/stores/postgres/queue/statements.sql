@@ -349,24 +349,6 @@ select {schema}.worker_gone(%(name)s)
 -- name: write_throughput
 select minute, task from {schema}.write_throughput(%(writer)s, %(rows)s::jsonb, %(now)s::timestamptz)
 
--- name: throughput
-select seconds, extract(epoch from begins)::bigint, task, tally::text from {schema}.throughput
-where (seconds = 60 and begins > %(since)s::timestamptz - interval '1 minute'
-    or seconds = 3600 and begins > %(since)s::timestamptz - interval '1 hour')
-  and begins < %(until)s::timestamptz and task = coalesce(%(task)s::text, task)
-
--- Of all tasks together: a row for each minute or hour that was added up, and every row of the newest minutes.
--- name: total_throughput
-select -seconds, extract(epoch from begins)::bigint, '', tally::text from {schema}.throughput
-where (seconds = -60 and begins > %(since)s::timestamptz - interval '1 minute'
-    or seconds = -3600 and begins > %(since)s::timestamptz - interval '1 hour')
-  and begins < %(until)s::timestamptz
-union all
-select seconds, extract(epoch from begins)::bigint, '', tally::text from {schema}.throughput
-where seconds = 60 and begins < %(until)s::timestamptz
-  and begins > greatest(%(since)s::timestamptz - interval '1 minute', (
-    select coalesce(max(t.begins), '-infinity') from {schema}.throughput t where t.seconds = -60))
-
 -- name: purge_history
 select completed, canceled, _next
 from {schema}.purge_history(%s::float8, %s::float8, %s::bigint, %s::int, %s::timestamptz)

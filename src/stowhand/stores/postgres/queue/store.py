@@ -10,6 +10,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, StoreOptions
+from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.administering import Administrator
 from stowhand.stores.postgres.queue.claiming import Claims
@@ -19,9 +20,9 @@ from stowhand.stores.postgres.queue.from_graphile import GraphileImport
 from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.in_transaction import InTransaction
-from stowhand.stores.postgres.queue.inspecting import Inspector
 from stowhand.stores.postgres.queue.operations import Operator
 from stowhand.stores.postgres.queue.producing import Producer
+from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.results import Results
 from stowhand.stores.postgres.queue.schema import Installer
 from stowhand.stores.postgres.queue.settling import Settlements
@@ -58,7 +59,7 @@ class PostgresStore:
         self._claims = Claims(context, self._listener, announcement, passed)
         self.jobs = Producer(context)
         self.transactions = InTransaction(context)
-        self.inspect = Inspector(context)
+        self.inspect = Inspector(Reader(context))
         self.admin = Administrator(context, self.jobs)
         self.operate = Operator(context)
         self.timetable = Timetable(context, self.jobs)

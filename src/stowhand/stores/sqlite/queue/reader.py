@@ -53,6 +53,7 @@ DIALECT = Dialect(
         "workers": "stowhand_workers",
         "app_versions": "stowhand_app_versions",
         "throughput": "stowhand_throughput",
+        "total_throughput": "stowhand_throughput",
         "tries": "stowhand_tries",
         "pauses": "stowhand_pauses",
         "paused_serials": "stowhand_paused",

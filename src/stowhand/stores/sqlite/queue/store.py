@@ -20,17 +20,18 @@ from stowhand.protocols.queue_store import Transactions
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms, whole_batch
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.foreign_leases import ForeignLeases
+from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue import claim
 from stowhand.stores.sqlite.queue.administrator import Administrator
 from stowhand.stores.sqlite.queue.connections import Connections, FileConnections
 from stowhand.stores.sqlite.queue.flow_tables import SqliteFlowTables
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats
-from stowhand.stores.sqlite.queue.inspector import Inspector
 from stowhand.stores.sqlite.queue.installer import Installer
 from stowhand.stores.sqlite.queue.operations import Operator
 from stowhand.stores.sqlite.queue.plan import QueuePlan
 from stowhand.stores.sqlite.queue.producer import Producer
+from stowhand.stores.sqlite.queue.reader import Reader
 from stowhand.stores.sqlite.queue.results import Results
 from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -70,7 +71,7 @@ class EmbeddedStore:
         self._plan = QueuePlan()
         self._settler = Settler(connections, self._plan)
         self.jobs = Producer(connections, options)
-        self.inspect = Inspector(connections)
+        self.inspect = Inspector(Reader(connections))
         self.admin = Administrator(connections, self.jobs)
         self.operate = Operator(connections)
         self.timetable = Timetable(connections, options)

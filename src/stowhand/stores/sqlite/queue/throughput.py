@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import msgspec
 
 from stowhand.protocols.throughput import HOUR, MINUTE, TaskMinute
-from stowhand.stores.periods import Row, is_open, newest_closed, newest_old_hour, regrouped
-from stowhand.stores.sqlite.queue.moment import micros, to_micros
+from stowhand.stores.periods import is_open, newest_closed, newest_old_hour, regrouped
+from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -27,13 +26,6 @@ def write(tx: Transaction, writer: str, minutes: Sequence[TaskMinute]) -> list[t
         if not written or not written.rowcount:
             closed.append((one.minute, one.task))
     return closed
-
-
-def read(tx: Transaction, since: datetime, until: datetime, task: str | None) -> list[Row]:
-    """Rows that lie in that time, in whole or in part; ``None``: of any task."""
-    asked = {"since": to_micros(since), "until": to_micros(until), "task": task}
-    found = (row for seconds in (HOUR, MINUTE) for row in tx.run("throughput", seconds=seconds, **asked))
-    return [(seconds, begins, name, _numbers.decode(tally)) for seconds, begins, name, tally in found]
 
 
 def is_foldable(tx: Transaction) -> bool:

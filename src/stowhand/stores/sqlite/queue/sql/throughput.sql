@@ -9,10 +9,6 @@ WHERE NOT EXISTS (
 )
 ON CONFLICT (seconds, begins, task, writer) DO UPDATE SET tally = excluded.tally
 
--- name: throughput
-SELECT seconds, begins / 1000000, task, tally FROM stowhand_throughput
-WHERE seconds = :seconds AND begins > :since - :seconds * 1000000 AND begins < :until AND task = coalesce(:task, task)
-
 -- name: closed_minutes
 SELECT DISTINCT begins FROM stowhand_throughput
 WHERE seconds = 60 AND begins <= :newest AND writer <> '' ORDER BY begins LIMIT :limit

@@ -1,0 +1,34 @@
+"""What ended, by time and task."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from stowhand.protocols.throughput import HOUR, MINUTE
+from stowhand.stores.kernel.question import Engine, Query, Question
+from stowhand.stores.periods import Row
+
+_ROWS = """
+SELECT begins, task, CAST(tally AS text) FROM {%s}
+WHERE seconds = :seconds AND begins > :since AND begins < :until
+"""
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+"""Nothing ended before."""
+_numbers = msgspec.json.Decoder(dict[str, int])
+
+
+def read_throughput(
+    engine: Engine, since: datetime, until: datetime, task: str | None, *, by_task: bool
+) -> Question[list[Row]]:
+    """Rows that lie in that time, in whole or in part; ``None``: of any task."""
+    source = "throughput" if by_task or task is not None else "total_throughput"
+    text = _ROWS % source + ("" if task is None else "AND task = :task")
+    rows: list[Row] = []
+    for seconds in (HOUR, MINUTE):
+        begin = max(since, _EARLIEST) - timedelta(seconds=seconds)
+        values = {"seconds": seconds, "since": begin, "until": until, "task": task}
+        for begins, name, tally in (yield Query(text, values)):
+            rows.append((seconds, int(engine.read_moment(begins).timestamp()), name, _numbers.decode(tally)))
+    return rows
