@@ -219,14 +219,14 @@ CREATE VIEW stowhand.jobs AS
     worker AS locked_by,
     revision,
     flags,
+    lease_until,
     state,
     resets,
     max_resets,
     started_at,
     finished_at,
-    lease_until,
-    cancel_requested,
     COALESCE(worker, last_worker) AS last_worker,
+    cancel_requested,
     progress,
     progress_text
    FROM stowhand.live;
@@ -263,8 +263,7 @@ begin
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
-      cancel_requested
+      null::timestamptz, worker, revision, flags, lease_until, state, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
@@ -307,8 +306,7 @@ begin
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
-      cancel_requested
+      null::timestamptz, worker, revision, flags, lease_until, state, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
@@ -351,8 +349,7 @@ begin
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
-      cancel_requested
+      null::timestamptz, worker, revision, flags, lease_until, state, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
@@ -1604,13 +1601,13 @@ CREATE VIEW stowhand.everything AS
     live.payload,
     live.state,
     live.serial,
+    live.key,
     live.priority,
     live.run_at,
     live.attempts,
     live.max_attempts,
     live.resets,
     live.max_resets,
-    live.key,
     live.flags,
     live.last_error,
     live.revision,
@@ -1619,9 +1616,9 @@ CREATE VIEW stowhand.everything AS
     live.started_at,
     live.finished_at,
     live.worker,
+    COALESCE(live.worker, live.last_worker) AS last_worker,
     live.cancel_requested,
     NULL::json AS result,
-    COALESCE(live.worker, live.last_worker) AS last_worker,
     live.progress,
     live.progress_text
    FROM stowhand.live
@@ -1631,13 +1628,13 @@ UNION ALL
     history.payload,
     history.state,
     history.serial,
+    history.key,
     history.priority,
     history.run_at,
     history.attempts,
     history.max_attempts,
     history.resets,
     history.max_resets,
-    history.key,
     history.flags,
     history.last_error,
     history.revision,
@@ -1646,9 +1643,9 @@ UNION ALL
     history.started_at,
     history.finished_at,
     NULL::text AS worker,
+    history.worker AS last_worker,
     history.cancel_requested,
     history.result,
-    history.worker AS last_worker,
     NULL::double precision AS progress,
     NULL::text AS progress_text
    FROM stowhand.history;
@@ -3405,9 +3402,7 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
   select row(_job.id, _job.serial, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
     _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
-    _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
-    _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,
-    _job.progress_text)::"stowhand".jobs
+    _job.lease_until, _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, coalesce(_job.worker, _job.last_worker), _job.cancel_requested, _job.progress, _job.progress_text)::"stowhand".jobs
 $$;
 
 CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]

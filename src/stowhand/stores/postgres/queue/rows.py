@@ -22,6 +22,12 @@ CLAIMED = (
     *Job.__struct_encode_fields__[Job.__struct_encode_fields__.index("progress_text") + 1 :],
 )
 """The columns of a claim, besides ``epoch``: those that ``read_claims`` names, and all that are declared later."""
+_OF_GRAPHILE = (
+    *("id", "serial", "task", "payload", "priority", "run_at", "attempts", "max_attempts", "last_error", "created_at"),
+    *("updated_at", "key", "worker", "revision", "flags"),
+)
+_SHOWN = [name for name in COLUMNS if name not in (*_OF_GRAPHILE, "result")]
+"""The columns of the view ``jobs`` besides those that graphile-worker has, too."""
 _TYPES = {
     Kind.TEXT: "text",
     Kind.JSON: "text",
@@ -53,14 +59,20 @@ def column_fillings() -> dict[str, str]:
 
 def function_fillings() -> dict[str, str]:
     """The lists of columns in the texts of functions and views."""
-    payload = {"payload": "payload::text"}
-    live = payload | {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
-    past = payload | {"result": "result::text", "worker": "null::text", "last_worker": "worker"}
+    text = {"payload": "payload::text"}
+    live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"}
+    past = {"worker": "null::text", "last_worker": "worker"}
     past |= {"progress": "null::float8", "progress_text": "null::text"}
     types = {"id": "bigint"} | {name: _TYPES[_KINDS[name]] for name in CLAIMED if name != "id"}
     return {
-        "live_job": select(live),
-        "past_job": select(past),
+        "live_row": select(live),
+        "past_row": select(past),
+        "live_job": select(live | text | {"result": "null::text"}),
+        "past_job": select(past | text | {"result": "result::text"}),
+        "shown": _columns({"last_worker": "coalesce(worker, last_worker) as last_worker"}, _SHOWN),
+        "job_shown": ", ".join(
+            "coalesce(_job.worker, _job.last_worker)" if name == "last_worker" else f"_job.{name}" for name in _SHOWN
+        ),
         "claimed": ", ".join("j.payload::text" if name == "payload" else f"j.{name}" for name in CLAIMED),
         "claimed_types": ", ".join(f"{name} {types[name]}" for name in CLAIMED),
         "kept": named(KEPT),

@@ -1,6 +1,6 @@
 -- How this package calls the schema's functions. Ids and tokens travel as array literals: one text, whatever the
 -- width of the numbers in it, so that one prepared statement serves all batches. What is given of a job is said by rows.py:
--- {live_job} of what may still run, {past_job} of the history, {any_job} of both, {claimed_job} of what a claim takes.
+-- {live_job} of what may still run, {any_job} of both, {claimed_job} of what a claim takes.
 
 -- name: claim
 select {claimed_job}

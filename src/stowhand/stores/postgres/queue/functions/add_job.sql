@@ -37,8 +37,7 @@ begin
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, state, resets, max_resets, started_at, finished_at, lease_until,
-      cancel_requested
+      null::timestamptz, worker, revision, flags, lease_until, {shown}
     into _job;
   else
     _keyed := {schema}.enqueue_keyed(

@@ -6,9 +6,7 @@ language sql immutable as $$
   select row(_job.id, _job.serial, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
     _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
-    _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, _job.lease_until,
-    _job.cancel_requested, coalesce(_job.worker, _job.last_worker), _job.progress,
-    _job.progress_text)::{schema}.jobs
+    _job.lease_until, {job_shown})::{schema}.jobs
 $$;
 
 -- Many at once, or none; the jobs in the order of the specs.

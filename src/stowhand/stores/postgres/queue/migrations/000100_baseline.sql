@@ -311,29 +311,6 @@ create index history_ended on {schema}.history using brin (finished_at) with (pa
 create table {schema}.history_default partition of {schema}.history default;
 create index history_default_finished on {schema}.history_default (finished_at);
 
--- Live jobs, for people; also what add_job returns. The first sixteen columns are graphile-worker's.
-create view {schema}.jobs as
-select
-  id, serial as queue_name, task as task_identifier, payload, priority, run_at, attempts, max_attempts, last_error,
-  created_at, updated_at, key,
-  case when state = 'processing' then started_at end as locked_at,
-  worker as locked_by, revision, flags,
-  state, resets, max_resets, started_at, finished_at, lease_until, cancel_requested,
-  coalesce(worker, last_worker) as last_worker, progress, progress_text
-from {schema}.live;
-
--- Live jobs and the history, with the same columns.
-create view {schema}.everything as
-select id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, null::json as result,
-  coalesce(worker, last_worker) as last_worker, progress, progress_text
-from {schema}.live
-union all
-select id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-  last_error, revision, created_at, updated_at, started_at, finished_at, null, cancel_requested, result, worker,
-  null, null
-from {schema}.history;
-
 -- Recurring jobs. `crontab` has every item that any worker ever had: the scheduler that last reported that it schedules the
 -- item, and when; and since when the item has its spec.
 create table {schema}.crontab (
