@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import ClaimRequest
@@ -30,6 +31,16 @@ Act = Callable[[MemoryStore], Coroutine[Any, Any, object]]
 
 def request(*, token: str = "t") -> ClaimRequest:
     return ClaimRequest(worker="w", token=token, limit=5, lease=30.0)
+
+
+def test_a_full_store_names_its_limit_and_keeps_what_is_committed(run: Run) -> None:
+    """SQLite's limit of 1 GiB gives the same error as this smaller one."""
+    store = MemoryStore()
+    run(store.jobs.enqueue(NewJob(task="t")))
+    raw_of(store).execute("PRAGMA max_page_count = 200")
+    with pytest.raises(StoreUnreachable, match=r"memory store is full.* 1 GiB .*sqlite:///"):
+        run(store.jobs.enqueue(NewJob(task="t", payload=f'"{"x" * 900_000}"')))
+    assert [job.task for job in run(store.inspect.list())] == ["t"]
 
 
 def test_a_new_store_runs_no_migrations(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,11 @@ from typing import TypeVar
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
+from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.protocols.notices import Notices
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database.sqlite_connection import SqliteConnection
+from stowhand.stores.database.sqlite_trouble import code
 from stowhand.stores.database.sqlite_wake import DirectWake
 from stowhand.stores.sqlite.queue import moment, schema, trouble
 from stowhand.stores.sqlite.queue.after_commit import AfterCommit
@@ -130,7 +132,7 @@ class PrivateConnection(SqliteConnection[Transaction]):
     retry_pauses = ()
 
     def __init__(self, begun: Callable[[sqlite3.Connection], Transaction], wake: DirectWake) -> None:
-        super().__init__(Path(NAME), self._made, begun, explain=trouble.explain)
+        super().__init__(Path(NAME), self._made, begun, explain=_explain)
         self._wake = wake
         self._is_news = threading.Event()
         """The transaction has made jobs claimable."""
@@ -163,6 +165,15 @@ class PrivateConnection(SqliteConnection[Transaction]):
         raw.create_function("stowhand_claimable", 0, self._is_news.set)
         _create_triggers(raw)
         return raw
+
+
+def _explain(error: sqlite3.Error, path: Path) -> StoreError:
+    if code(error) == sqlite3.SQLITE_FULL:
+        return StoreUnreachable(
+            "the memory store is full: SQLite keeps at most 1 GiB of a database in memory. Purge jobs that have ended,"
+            " or keep jobs in a file (sqlite:///jobs.db); everything committed is still there"
+        )
+    return trouble.explain(error, path)
 
 
 @cache
