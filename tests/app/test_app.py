@@ -18,7 +18,7 @@ import pytest
 
 from stowhand.app.app import App, adopt_store
 from stowhand.app.portal import Portal
-from stowhand.errors import ConfigurationError, InvalidJob, Misuse, SchemaMissing
+from stowhand.errors import ConfigurationError, InvalidJob, Misuse, SchemaMissing, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.operating import PURGE, Ages
@@ -529,3 +529,15 @@ def test_a_job_enqueued_in_a_transaction_commits_and_rolls_back_with_it(app: App
         send.enqueue_in(connection, "y")
         connection.commit()
     assert app.sync.counts()[State.QUEUED] == 1
+
+
+def test_an_app_that_only_reads_opens_its_store_read_only(url: str, run: Run) -> None:
+    async def enqueue() -> None:
+        app = App(url)
+        await app.open(install=True)
+        await app.close()
+        async with App(url, read_only=True) as app:
+            with pytest.raises(StoreError, match="readonly"):
+                await app.enqueue(NewJob(task="t"))
+
+    run(enqueue())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.app.settings.reading import read_settings, resolve_store_url, unknown_variables
+from stowhand.app.settings.resolver import read_settings, resolve_store_url, unknown_variables
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import parse_duration, say_duration

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from stowhand import App, TableOptions, WorkerOptions
-from stowhand.app.settings.reading import read_settings, resolve_store_url, unknown_variables
+from stowhand.app.settings.resolver import read_settings, resolve_store_url, unknown_variables
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.program import root, run
 from stowhand.cron.item import CronItem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.resolver import read_settings
 from stowhand.cli.doctor import Mark, Server, examine_overdue, examine_settings, examine_work, judge_server
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.jobs.job import State

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, Counter
 
-from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.observe import vocabulary
 from stowhand.observe.queue_metrics import QueueMetrics

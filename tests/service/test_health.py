@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.resolver import read_settings
 from stowhand.cli.health import asked
 from stowhand.events import Events
 from stowhand.service.children import Child

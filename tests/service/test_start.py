@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stowhand.app.long_tasks import cut_short
-from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stowhand.app.app import App
-from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.resolver import read_settings
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.options import WorkerOptions
 from stowhand.retry import natural

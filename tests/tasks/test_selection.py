@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stowhand.app.app import App
-from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.protocols.operating import PURGE

@@ -12,7 +12,7 @@ import msgspec
 from stowhand.app.opening import store_at
 from stowhand.app.options import StoreKeywords, store_options
 from stowhand.app.own_store import OBJECT, OwnStore, same_store
-from stowhand.app.settings.reading import read_preset, read_store
+from stowhand.app.settings.resolver import read_setting, read_store
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.offered import check_store, whole
@@ -50,7 +50,8 @@ class AppStore:
     @property
     def preset(self) -> str:
         """Its argument's, else that of the environment or the file. Raises ConfigurationError."""
-        return read_preset(self.own)
+        preset: str = read_setting("preset", own=self.own)
+        return preset
 
     def adopt(self, url: str, options: StoreOptions) -> bool:
         """Use the store of this process's worker, unless the App names another. Gives whether it is used."""

@@ -18,7 +18,7 @@ import msgspec
 
 from stowhand import __version__
 from stowhand.app.settings.file import read_settings_file
-from stowhand.app.settings.reading import unknown_variables
+from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.program import as_called

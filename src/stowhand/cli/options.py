@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from stowhand.app.own_store import OwnStore
-from stowhand.app.settings.reading import read_settings
+from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.observe.logs import configure_logging
 from stowhand.protocols.option import Names, Option, Switch

@@ -13,7 +13,7 @@ import click
 
 from stowhand.app.embedding import traced
 from stowhand.app.own_store import ResolvedStore
-from stowhand.app.settings.reading import unknown_variables
+from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from stowhand.app.settings.reading import read_setting
+from stowhand.app.settings.resolver import read_setting
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from stowhand.app.settings.reading import unknown_variables
+from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.migrate import migrate
 from stowhand.cli.options import settings_of, worker_options

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from stowhand.app.own_store import ResolvedStore
-from stowhand.app.settings.reading import resolve_store_url
+from stowhand.app.settings.resolver import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.measure import Bench
 from stowhand.cli.bench.plan import MEASURES, Plan, Row

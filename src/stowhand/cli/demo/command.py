@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from stowhand.app.own_store import UNNAMED, ResolvedStore
-from stowhand.app.settings.reading import resolve_store_url
+from stowhand.app.settings.resolver import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.cli.demo.files import describe, name_of, walk
 from stowhand.cli.demo.report import KindTotal, Report
