@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.protocols.offered import lent_connection
+from stowhand.protocols.queue_store import lent_connection
 from stowhand.protocols.store import StoreOptions
 from tests.contract.backends import Backend
 

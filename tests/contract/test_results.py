@@ -14,8 +14,7 @@ from stowhand.errors import StoreError
 from stowhand.jobs.job import DROPPED, Job, KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.offered import there
-from stowhand.protocols.queue_store import QueueStore, Reschedule
+from stowhand.protocols.queue_store import QueueStore, Reschedule, there
 from stowhand.protocols.results import Results, Standing
 from stowhand.stores.kernel.results import ResultPoll
 from tests.contract.needs import needs

@@ -17,7 +17,6 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
 from stowhand.protocols.isolation import ChildCrashed, ChildUnable
-from stowhand.protocols.offered import whole
 from stowhand.protocols.store import Claim
 from stowhand.remote.client import HttpStore
 from stowhand.service import process
@@ -180,7 +179,7 @@ def test_who_listens_to_the_store_is_told_as_ever(spans: Spans) -> None:
 
 def test_a_traced_store_encloses_attempts_as_its_store_does(spans: Spans) -> None:
     traces, inner = spans.traces(), HttpStore("http://127.0.0.1:1")
-    lent, own = traces.store(whole(inner)), traces.store(MemoryStore())
+    lent, own = traces.store(inner), traces.store(MemoryStore())
     assert lent.enclosing is inner
     assert own.enclosing is None
     assert traces.store(lent) is lent

@@ -9,9 +9,10 @@ import pytest
 
 import stowhand
 from stowhand import App, Capabilities, ConfigurationError, Heartbeats, Lease, Pulse, Resetter, Worker, open_store
-from stowhand.protocols.offered import heartbeats_of, whole
+from stowhand.protocols.queue_store import there
 from stowhand.protocols.store import PARTS
 from stowhand.testing import MemoryStore
+from stowhand.worker.store_check import heartbeats_of
 from tests.conftest import Run
 
 
@@ -73,8 +74,9 @@ def test_parts_that_an_app_asks_for_are_named_at_once() -> None:
 
 
 def test_a_part_that_is_absent_for_no_declared_reason_is_refused_all_the_same() -> None:
+    store: Any = Partly()
     with pytest.raises(ConfigurationError, match="looking at jobs: this store does not offer it"):
-        _ = whole(Partly()).inspect  # type: ignore[arg-type]
+        there(store, "inspect", store.inspect)
 
 
 def test_heartbeats_that_block_are_refused_before_the_worker_runs(run: Run) -> None:
@@ -89,16 +91,6 @@ def test_what_a_store_is_written_with_can_be_imported() -> None:
     names = "Capabilities Claim ClaimRequest Foreign Heartbeats Pulse Refusal ResetJob Settlement Store Terms Unwritten"
     for name in (*names.split(), "Verdict"):
         assert name in stowhand.__all__
-
-
-def test_a_store_that_offers_a_part_is_asked_for_what_may_change_when_it_is_asked() -> None:
-    store: Any = Partly()
-    wrapped = whole(store)
-    assert whole(wrapped) is wrapped
-    assert wrapped.notices is wrapped.notices
-    for name in ("capabilities", "enclosing", "description", "transactions", "settings", "connections"):
-        setattr(store, name, changed := object())
-        assert getattr(wrapped, name) is changed
 
 
 def test_an_app_takes_a_store_that_is_lent() -> None:

@@ -41,9 +41,8 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.handler import Middleware
 from stowhand.protocols.inside import refuse_inside
-from stowhand.protocols.offered import lent_connection, there
 from stowhand.protocols.policy import Policy
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.queue_store import QueueStore, lent_connection, there
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import MEMORY
 from stowhand.tasks.around import AroundThread, OnEnqueue, read_around

@@ -16,11 +16,10 @@ from typing import Any
 import msgspec
 
 from stowhand.events import Events
-from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.policy import Policy
-from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.queue_store import QueueStore, lent_connection
 from stowhand.protocols.store import DAY, LONGEST_HISTORY
 from stowhand.tasks.around import EnqueuerOfApp
 from stowhand.tasks.context import LoggerFactory

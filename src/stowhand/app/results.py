@@ -15,8 +15,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.tries import Try
-from stowhand.protocols.offered import there
-from stowhand.protocols.queue_store import Answer, QueueStore
+from stowhand.protocols.queue_store import Answer, QueueStore, there
 from stowhand.stores.kernel.results import ResultPoll
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.registry import Registry, TaskDefinition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -15,11 +15,11 @@ from stowhand.app.own_store import OBJECT, OwnStore, same_store
 from stowhand.app.settings.resolver import read_setting, read_store
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.protocols.offered import check_store, whole
 from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
 from stowhand.stores.url import MEMORY, store_url
+from stowhand.worker.store_check import check_store
 
 
 class AppStore:
@@ -101,7 +101,7 @@ def checked_store(whose: str, store: Any) -> QueueStore:
         raise ConfigurationError(
             f"{whose}: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
         )
-    return whole(store)
+    return cast("QueueStore", store)
 
 
 def _place_of_store(store: QueueStore) -> str:

@@ -13,9 +13,17 @@ from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import Connection
-from stowhand.protocols.offered import there
 from stowhand.protocols.operating import Operator
-from stowhand.protocols.queue_store import Administrator, Answer, Inspector, Producer, QueueStore, Schema, Timetable
+from stowhand.protocols.queue_store import (
+    Administrator,
+    Answer,
+    Inspector,
+    Producer,
+    QueueStore,
+    Schema,
+    Timetable,
+    there,
+)
 from stowhand.stores.callers.connection_types import is_asynchronous
 from stowhand.tasks.job_handle import JobFields, JobHandle
 from stowhand.tasks.options import EnqueueOptions

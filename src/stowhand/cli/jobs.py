@@ -26,9 +26,8 @@ from stowhand.jobs.moments import When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import Amount
-from stowhand.protocols.offered import failure_groups
 from stowhand.protocols.operating import PURGE_COUNTED, Ages, Explanation
-from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule
+from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 
@@ -120,7 +119,7 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 @store_options
 def list_failures(as_json: bool, **typed: Any) -> None:
     """Group the newest 10,000 failed jobs by task and by the class of their last error, with when it began."""
-    found = with_store(settings_of(typed).store, lambda store: failure_groups(store).failures())
+    found = with_store(settings_of(typed).store, lambda store: _failure_groups(store).failures())
     show_all(found, "No failed jobs.", failures_table, failures_json, as_json=as_json)
 
 
@@ -401,3 +400,8 @@ def _reasons(found: Explanation) -> str:
         if reason.todo:
             lines.append(f"    -> {escape(as_called(reason.todo))}")
     return "\n".join(lines)
+
+
+def _failure_groups(store: QueueStore) -> FailureGroups:
+    """What groups failed jobs. Raises ConfigurationError where the store has nothing for it."""
+    return store.jobs if isinstance(store.jobs, FailureGroups) else store.inspect

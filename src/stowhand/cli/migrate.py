@@ -14,7 +14,7 @@ from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.observe.safe_text import escape, scrub
-from stowhand.protocols.offered import there
+from stowhand.protocols.queue_store import there
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.service.exit_codes import FAILURE, OK
 

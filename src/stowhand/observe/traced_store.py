@@ -12,17 +12,21 @@ from opentelemetry.trace import Tracer
 
 from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
-from stowhand.protocols.offered import WholeStore
+from stowhand.protocols.flow_tables import FlowTables
+from stowhand.protocols.operating import Operator
 from stowhand.protocols.propagation import CORRELATION, load
 from stowhand.protocols.queue_store import (
     Administrator,
     Entered,
+    Inspector,
     Producer,
     QueueStore,
+    Schema,
     Tick,
     Timetable,
     Transactions,
 )
+from stowhand.protocols.store import Terms
 
 Carry = Callable[[NewJob], NewJob]
 
@@ -32,13 +36,17 @@ def traced_store(store: QueueStore, tracer: Tracer) -> TracedStore:
     return store if isinstance(store, TracedStore) else TracedStore(store, tracer)
 
 
-class TracedStore(WholeStore):
+class TracedStore:
     """Everything but enqueueing is the store's own."""
 
     def __init__(self, store: QueueStore, tracer: Tracer) -> None:
-        super().__init__(store)
         self._inner = store
         self._tracer = tracer
+        self.open, self.close, self.claim, self.settle = store.open, store.close, store.claim, store.settle
+        self.next_due, self.foreign, self.wait = store.next_due, store.foreign, store.wait
+        self.heartbeats, self.notices, self.capabilities = store.heartbeats, store.notices, store.capabilities
+        self.settings, self.connections, self.results = store.settings, store.connections, store.results
+        self.description, self.enclosing = store.description, store.enclosing
 
     @property
     def jobs(self) -> TracedProducer:
@@ -56,6 +64,30 @@ class TracedStore(WholeStore):
     @property
     def timetable(self) -> TracedTimetable:
         return TracedTimetable(self._inner.timetable, self._tracer)
+
+    @property
+    def terms(self) -> Terms | None:
+        return self._inner.terms
+
+    @property
+    def is_listening(self) -> bool:
+        return self._inner.is_listening
+
+    @property
+    def inspect(self) -> Inspector:
+        return self._inner.inspect
+
+    @property
+    def operate(self) -> Operator:
+        return self._inner.operate
+
+    @property
+    def schema(self) -> Schema:
+        return self._inner.schema
+
+    @property
+    def flows(self) -> FlowTables:
+        return self._inner.flows
 
 
 class TracedProducer:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
 from typing import Annotated, Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, a_type
+from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.jobs.struct import Suggesting
-from stowhand.protocols.offered import check_store
 from stowhand.protocols.option import Names, Seconds, Size, Switch, Text, Wait, Whole, read_fields
-from stowhand.protocols.store import Store, Terms
+from stowhand.protocols.store import Terms
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import AnyBackoff, exponential, natural
 
@@ -223,17 +221,6 @@ def _app_version(text: str) -> str:
 def one_line(name: str) -> str:
     """A worker's name. Raises ValueError."""
     return limits.check_name("name", name, NAME_LIMIT)
-
-
-def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> None:
-    """Check the arguments of a worker or a resetter. Raises ConfigurationError."""
-    if isinstance(store, type) or not callable(getattr(store, "claim", None)):
-        raise ConfigurationError(
-            f"store: {reprlib.repr(store)} given; give a store: open_store(url), or a TableStore(url, TableOptions(…))"
-        )
-    check_store(store, Store, "store")
-    if options is not None and not isinstance(options, kind):
-        raise ConfigurationError(f"options: {a_type(options)} given; give {kind.__qualname__}(…)")
 
 
 def too_rare(beat: float, lease: float, name: str) -> str | None:

@@ -13,7 +13,7 @@ flows          FlowTables     what flows keep (flow_tables.py)
 notices        Notices        what the store reports beside its replies (notices.py)
 results        Results        wait for the end of jobs (results.py)
 
-AnyStore       a worker's Store, with some of them; ``offered.py`` makes an absent one a clear error
+AnyStore       a worker's Store, with some of them; ``there`` makes an absent one a clear error
 QueueStore     one whose tables are Stowhand's own
 """
 
@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.tries import Try
@@ -46,9 +47,10 @@ from stowhand.protocols.operating import (
 )
 from stowhand.protocols.results import Results
 from stowhand.protocols.searching import ANY, Found, Search
-from stowhand.protocols.store import Store
+from stowhand.protocols.store import DOING, Store
 from stowhand.protocols.throughput import Period
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 
@@ -471,7 +473,8 @@ class AnyStore(Store[R], Protocol[R]):
 
 
 class QueueStore(AnyStore[Job], Protocol):
-    """A store whose tables are Stowhand's own."""
+    """A store whose tables are Stowhand's own. A part that is not offered where a store is lent raises
+    ConfigurationError when it is asked for."""
 
     @property
     def jobs(self) -> Producer: ...
@@ -489,3 +492,17 @@ class QueueStore(AnyStore[Job], Protocol):
     def flows(self) -> FlowTables: ...
     @property
     def notices(self) -> Notices: ...
+
+
+def there(store: AnyStore[R], name: str, part: P | None) -> P:
+    """The part of this name. Raises ConfigurationError where it is ``None``."""
+    if part is None:
+        raise ConfigurationError(
+            f"{DOING[name]}: {store.capabilities.absent.get(name, 'this store does not offer it')}"
+        )
+    return part
+
+
+def lent_connection(store: AnyStore[R]) -> AbstractAsyncContextManager[Any]:
+    """A connection for statements of a task's own. Raises ConfigurationError where the store lends none."""
+    return there(store, "connections", store.connections).connection()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stowhand.errors import ConfigurationError
-from stowhand.protocols.offered import whole
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 
@@ -37,6 +36,6 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
         given = HttpOptions(
             token=options.token, ca_file=options.ca_file, insecure=options.insecure, max_attempts=options.max_attempts
         )
-        return whole(HttpStore(url, given))
+        return HttpStore(url, given)
     scheme = url.partition(":")[0]
     raise ConfigurationError(f"no store for {scheme!r}; a store's URL begins with one of: {', '.join(SCHEMES)}")

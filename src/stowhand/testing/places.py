@@ -20,8 +20,7 @@ import msgspec
 from stowhand.app.embedding import events_that_log
 from stowhand.events import StoreWarned
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.offered import lent_connection
-from stowhand.protocols.queue_store import JobFilter, QueueStore
+from stowhand.protocols.queue_store import JobFilter, QueueStore, lent_connection
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.opening import open_store
 from stowhand.stores.sqlite.queue.memory import MemoryStore

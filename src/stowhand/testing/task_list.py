@@ -14,9 +14,8 @@ from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.offered import lent_connection
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.queue_store import QueueStore, Reschedule
+from stowhand.protocols.queue_store import QueueStore, Reschedule, lent_connection
 from stowhand.stores.opening import open_store
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry

@@ -16,11 +16,11 @@ from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.jobs.struct import Suggesting
-from stowhand.protocols.offered import heartbeats_of
 from stowhand.protocols.option import Seconds, Switch, Text, read_fields
-from stowhand.protocols.options import check_made, one_line
+from stowhand.protocols.options import one_line
 from stowhand.protocols.store import Store
 from stowhand.worker.host import log_by_default
+from stowhand.worker.store_check import check_made, heartbeats_of
 from stowhand.worker.sweeper import Sweeper
 
 STOP_PATIENCE = 5.0

@@ -31,8 +31,7 @@ from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, W
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Function, Handler, Stop, handler_of
 from stowhand.protocols.inside import inside_a_worker
-from stowhand.protocols.offered import heartbeats_of
-from stowhand.protocols.options import WorkerOptions, check_made
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Store
 from stowhand.protocols.throughput import ThroughputKeeper
@@ -50,6 +49,7 @@ from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.state import WorkerState
+from stowhand.worker.store_check import check_made, heartbeats_of
 from stowhand.worker.suspects import Suspects
 from stowhand.worker.throughput import ThroughputCounter, uncounted
 from stowhand.worker.watchdog import LoopWatchdog

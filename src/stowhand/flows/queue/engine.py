@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -38,10 +38,9 @@ from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import NewFlow, Spending, StepState
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.offered import whole
 from stowhand.protocols.options import LEASE, WorkerOptions
 from stowhand.protocols.propagation import load
-from stowhand.protocols.queue_store import Answer, AnyStore, Done, QueueStore
+from stowhand.protocols.queue_store import Answer, AnyStore, Done, QueueStore, there
 from stowhand.protocols.store import DAY, Store, StoreOptions, Terms
 from stowhand.protocols.validation import is_storable
 from stowhand.stores.opening import open_store
@@ -432,7 +431,8 @@ def _lookup_value(value: str) -> str:
 def _queue_store(store: AnyStore[Job]) -> QueueStore:
     if not hasattr(store, "flows"):
         raise ConfigurationError(f"a flow needs Redis or a queue of ours; {a_type(store)} given")
-    return whole(store)
+    there(store, "flows", store.flows)
+    return cast("QueueStore", store)
 
 
 def _step_job(job: FlowJob) -> StepJob:

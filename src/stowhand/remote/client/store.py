@@ -13,9 +13,12 @@ from typing import Any, Self
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.events import Events
+from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.handler import Attempt, EnclosingStore, control_of
 from stowhand.protocols.notices import Notices
+from stowhand.protocols.operating import Operator
 from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.queue_store import Administrator, Inspector, Schema, Timetable, there
 from stowhand.protocols.store import PARTS, Capabilities, Foreign, Terms
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claims import HeldProofs, HttpClaims
@@ -36,7 +39,7 @@ class HttpStore:
     a token that would be sent unencrypted.
     """
 
-    transactions = inspect = admin = operate = timetable = schema = settings = connections = flows = None
+    transactions = settings = connections = None
     """Done where the jobs are kept."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
@@ -132,6 +135,32 @@ class HttpStore:
         if self._offered is not None and self._offered.kind != "queue":
             return HttpHeartbeats(self._base, self._options, self._proofs)
         return QueueHeartbeats(self._base, self._options, self._proofs)
+
+    # -- done where the jobs are kept -------------------------------------------------------------
+
+    @property
+    def inspect(self) -> Inspector:
+        return there(self, "inspect", None)
+
+    @property
+    def admin(self) -> Administrator:
+        return there(self, "admin", None)
+
+    @property
+    def operate(self) -> Operator:
+        return there(self, "operate", None)
+
+    @property
+    def timetable(self) -> Timetable:
+        return there(self, "timetable", None)
+
+    @property
+    def schema(self) -> Schema:
+        return there(self, "schema", None)
+
+    @property
+    def flows(self) -> FlowTables:
+        return there(self, "flows", None)
 
     @property
     def terms(self) -> Terms | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Attempt
-from stowhand.protocols.offered import whole
 from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
 from stowhand.protocols.store import Claim
 from stowhand.remote.server.refusals import Refused
@@ -70,7 +69,7 @@ class SharedStore:
                 f"the table {self.name!r} cannot be {what} here",
                 "its rows belong to the application: use SQL where the database is",
             )
-        return whole(self.store)
+        return cast("QueueStore", self.store)
 
     async def holder(self, key: str) -> Job | None:
         """The job that has this key now."""
