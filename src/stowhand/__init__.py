@@ -21,8 +21,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stowhand.app.answers import ids_of
     from stowhand.app.app import App
-    from stowhand.app.job_ids import ids_of
     from stowhand.app.results import as_completed, gather
     from stowhand.errors import (
         ConfigurationError,
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "app.job_ids": "ids_of",
+    "app.answers": "ids_of",
     "app.app": "App",
     "app.results": "as_completed gather",
     "errors": "ConfigurationError InvalidJob JobCanceled JobFailed JobNotVisible JobRemoved JobReplaced NoResult "

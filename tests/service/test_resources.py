@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stowhand.app.opening import open_installed
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
+from stowhand.app.start import open_installed
 from stowhand.errors import ResourceUnavailable
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stowhand.app.long_tasks import cut_short
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
+from stowhand.app.start import cut_short
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code

@@ -1,4 +1,7 @@
-"""An answer for each job also from the calls that act on many, which say only what they have changed."""
+"""Acting on many jobs: on all that a filter describes, and an answer for each.
+
+await store.admin.cancel_jobs(await ids_of(store, JobFilter(task="send", error="no such order")))
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,23 @@ import msgspec
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
+from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore, Reschedule
 
+PAGE = 500
+"""Jobs read in one call: with their payloads, 500 MiB at most."""
 Change = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
 """Acts on the jobs of these ids, and returns those that it has changed."""
+
+
+async def ids_of(store: QueueStore, wanted: JobFilter) -> list[int]:
+    """Their ids, rising; ``limit``, ``after`` and ``newest_first`` are ignored. Raises what ``list`` raises."""
+    found: list[int] = []
+    while True:
+        after = found[-1] if found else 0
+        page = await store.inspect.list(msgspec.structs.replace(wanted, newest_first=False, after=after, limit=PAGE))
+        found += [job.id for job in page]
+        if len(page) < PAGE:
+            return found
 
 
 def answer_for(job: Job) -> Answer:

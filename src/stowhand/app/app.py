@@ -20,12 +20,21 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 
 from stowhand.app.built_in import built_in
 from stowhand.app.draining import AtOnce
-from stowhand.app.embedding import log_in_the_name_of, observed, report, seated, traced
-from stowhand.app.long_tasks import warn_of_long_tasks
-from stowhand.app.opening import open_installed, report_listening, store_at, warn_of_tasks_without_worker
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.results import AppJobs, gathered, listed
+from stowhand.app.start import (
+    log_in_the_name_of,
+    observed,
+    open_installed,
+    report,
+    report_listening,
+    seated,
+    store_at,
+    traced,
+    warn_of_long_tasks,
+    warn_of_tasks_without_worker,
+)
 from stowhand.app.store import AppStore, checked_store
 from stowhand.app.sync import Sync
 from stowhand.clock import Clock
@@ -307,9 +316,6 @@ class App:
 
         Raises StoreUnreachable, SchemaError.
         """
-        opening = self._connected.stores.get(asyncio.get_running_loop())
-        if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
-            return opening.result()
         return await self._open_in(self._connected, install=install)
 
     async def open_to_read(self) -> QueueStore:

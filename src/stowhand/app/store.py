@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import msgspec
 
-from stowhand.app.opening import store_at
 from stowhand.app.options import StoreKeywords, store_options
 from stowhand.app.own_store import OBJECT, OwnStore, same_store
 from stowhand.app.settings.resolver import read_setting, read_store
 from stowhand.app.settings.settings import SETTINGS
+from stowhand.app.start import store_at
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.app.job_ids import ids_of
+from stowhand.app.answers import ids_of
 from stowhand.cli.options import completing
 from stowhand.cli.reading import Read, with_options
 from stowhand.jobs.job import State

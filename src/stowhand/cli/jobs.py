@@ -9,8 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.app.answers import answer_for, answers_of, fail, reschedule, retry_failed
-from stowhand.app.job_ids import PAGE
+from stowhand.app.answers import PAGE, answer_for, answers_of, fail, reschedule, retry_failed
 from stowhand.cli.add import when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of

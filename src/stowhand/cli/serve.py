@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from stowhand.app.app import App
-from stowhand.app.opening import open_installed
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.app.start import open_installed
 from stowhand.cli.options import http_option, settings_of, store_options
 from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store

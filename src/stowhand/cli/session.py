@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from stowhand.app.embedding import traced
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import StoreSettings
+from stowhand.app.start import traced
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.safe_text import scrub

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import msgspec
 
 from stowhand.app.built_in import with_built_in
-from stowhand.app.embedding import traced
 from stowhand.app.options import KeptKeywords, WorkKeywords
 from stowhand.app.own_store import UNNAMED
 from stowhand.app.settings.resolver import read_setting, resolve_store_url
+from stowhand.app.start import traced
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.sources import declared, items_of
 from stowhand.errors import ConfigurationError, StowhandError, suggest

@@ -13,8 +13,7 @@ from typing import Any, Self, Unpack
 import msgspec
 
 from stowhand.app.built_in import handler_on
-from stowhand.app.embedding import report
-from stowhand.app.opening import open_installed, report_warnings
+from stowhand.app.start import open_installed, report, report_warnings
 from stowhand.cron.scheduler import Scheduler
 from stowhand.cron.sources import RecurringWorker
 from stowhand.errors import ConfigurationError, StowhandError

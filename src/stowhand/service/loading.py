@@ -6,8 +6,8 @@ import msgspec
 
 from stowhand.app.app import App, adopt_store
 from stowhand.app.built_in import handler_on
-from stowhand.app.long_tasks import warn_of_long_tasks
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.app.start import warn_of_long_tasks
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, UnknownTask
 from stowhand.events import Events

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stowhand.app.opening import open_installed, store_at
 from stowhand.app.settings.settings import StoreSettings
+from stowhand.app.start import open_installed, store_at
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
 

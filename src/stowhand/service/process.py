@@ -21,9 +21,8 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from stowhand.app.embedding import observed, traced
-from stowhand.app.opening import report_listening, warn_of_tasks_without_worker
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.app.start import observed, report_listening, traced, warn_of_tasks_without_worker
 from stowhand.clock import SystemClock, sleep_blocking
 from stowhand.cron.sources import scheduling
 from stowhand.errors import StoreError

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from stowhand.app.embedding import traced
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.app.start import traced
 from stowhand.jobs.job import Job
 from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import About, bind

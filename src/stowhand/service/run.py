@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from stowhand.app.embedding import traced
-from stowhand.app.opening import open_installed
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.app.start import open_installed, traced
 from stowhand.cron.sources import scheduling
 from stowhand.errors import (
     ConfigurationError,

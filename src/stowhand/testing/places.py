@@ -17,7 +17,7 @@ from uuid import getnode
 
 import msgspec
 
-from stowhand.app.embedding import events_that_log
+from stowhand.app.start import events_that_log
 from stowhand.events import StoreWarned
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore, lent_connection

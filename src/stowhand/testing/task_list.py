@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from stowhand.app.draining import Ran, Recorder
-from stowhand.app.embedding import log_in_the_name_of
-from stowhand.errors import SchemaMissing
+from stowhand.app.start import log_in_the_name_of, open_installed
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Snooze
@@ -37,19 +36,11 @@ async def run_task_list_once(
     if isinstance(store, str):
         opened = open_store(store)
         try:
-            await _open(opened)
+            await open_installed(opened)
             return await _run(opened, read_task_list(tasks), concurrency, options)
         finally:
             await opened.close()
     return await _run(store, read_task_list(tasks), concurrency, options)
-
-
-async def _open(store: QueueStore) -> None:
-    try:
-        await store.open()
-    except SchemaMissing:
-        await store.schema.install()
-        await store.open()
 
 
 async def _run(store: QueueStore, registry: Registry, concurrency: int, options: dict[str, Any]) -> Sequence[Ran]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.app.opening import report_listening
+from stowhand.app.start import report_listening
 from stowhand.errors import SchemaError, SchemaMissing
 from stowhand.events import Events, JobEnded, StoreTrouble, StoreWarned
 from stowhand.jobs.job import Job, NewJob, State

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, a_type
+from stowhand.app.start import open_installed
+from stowhand.errors import ConfigurationError, StoreError, a_type
 from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
 from stowhand.flows.ids import Ids
@@ -87,11 +88,7 @@ class QueueEngine:
 
     async def open(self) -> Sequence[str]:
         """Connect, and install the schema if it is missing. Returns warnings."""
-        try:
-            await self._store.open()
-        except SchemaMissing:
-            await self._store.schema.install()
-            await self._store.open()
+        await open_installed(self._store)
         if self._tables.keeps:
             return []
         if any(queue.is_parent for queue in self.shape.all_queues()):

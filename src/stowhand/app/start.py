@@ -1,0 +1,152 @@
+"""The start of a worker in any process: opening its store, its events and log, and warnings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from stowhand.app.presets import SERVICE
+from stowhand.errors import SchemaMissing, StoreError
+from stowhand.events import Events, Listening, StoreWarned
+from stowhand.jobs.durations import say_duration
+from stowhand.jobs.job import Job
+from stowhand.observe.job_logger import core_logger, job_logger
+from stowhand.observe.safe_text import escape
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
+from stowhand.stores.opening import open_store
+from stowhand.stores.url import MEMORY
+from stowhand.tasks.registry import TaskDefinition
+
+if TYPE_CHECKING:
+    from stowhand.observe.traces import Traces
+
+SHOWN_TASKS = 5
+SHOWN_LONG_TASKS = 20
+"""Tasks named in one line, at most."""
+HINT_SECONDS = 1.0
+"""How long the start of a worker waits for a hint: an application may hold every connection of its pool."""
+
+
+def store_at(url: str, options: StoreOptions) -> QueueStore:
+    """As ``open_store``; and ``memory://``, for trying out and for tests."""
+    if url == MEMORY:
+        from stowhand.stores.sqlite.queue.memory import MemoryStore
+
+        return MemoryStore(options=options)
+    return open_store(url, options)
+
+
+async def open_installed(store: QueueStore) -> None:
+    """Open the store; install an absent schema first. An older one is refused: upgrading is ``stowhand migrate``."""
+    try:
+        await store.open()
+    except SchemaMissing:
+        await store.schema.install()
+        await store.open()
+    if store.capabilities.lent:
+        return  # the server looks after its schema
+    status = await store.schema.status()
+    if status.installed is not None and status.installed > status.expected:
+        core_logger().warning(
+            f"The schema is at {status.installed}, newer than the {status.expected} that this version knows."
+            " It still fits; upgrade this program soon."
+        )
+
+
+async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str] | None) -> None:
+    """Log which tasks have due jobs that neither a live worker nor this one, with ``tasks``, will run."""
+    if store.capabilities.lent or tasks is None:
+        return
+    try:
+        async with asyncio.timeout(HINT_SECONDS):
+            rows = await store.inspect.tasks()
+    except (StoreError, TimeoutError):
+        return  # this login may not look; a store that is away is reported by the worker
+    left = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_orphaned and row.name not in tasks]
+    if left:
+        more = f" and {len(left) - SHOWN_TASKS} more" if len(left) > SHOWN_TASKS else ""
+        core_logger().warning(
+            f"Jobs are due of tasks that no worker has: {', '.join(left[:SHOWN_TASKS])}{more}; start a worker that has"
+            " them (--app, --tasks, --group), or correct their names"
+        )
+
+
+def report_listening(store: QueueStore, events: Events, worker: str) -> None:
+    """Emit an event when the store's listening connection changes its state, and when the store warns."""
+
+    def emit(state: str, error: BaseException | None, _: object) -> None:
+        if events.wants(Listening):
+            events.emit(Listening(worker, state, None if error is None else str(error)))
+
+    store.notices.on_listening(emit)
+    report_warnings(store, events)
+
+
+def report_warnings(store: QueueStore, events: Events) -> None:
+    """Emit an event when the store warns."""
+    description = store.description
+    store.notices.on_warning(lambda warning, mend: events.emit(StoreWarned(description, warning, mend)))
+
+
+def report(running: asyncio.Task[None]) -> None:
+    """Call the loop's exception handler if an embedded worker ended by an error."""
+    if not running.cancelled() and (error := running.exception()) is not None:
+        running.get_loop().call_exception_handler(
+            {"message": "stowhand: the embedded worker ended by itself", "exception": error, "task": running}
+        )
+
+
+def log_in_the_name_of(job: Job) -> Any:
+    """The logger of one job's attempt."""
+    return job_logger(job.worker or "worker", job.task, job.id, job.attempts)
+
+
+def events_that_log() -> Events:
+    """Events with a listener that writes the log."""
+    from stowhand.observe.listener import LogListener
+
+    events = Events()
+    LogListener(events)
+    return events
+
+
+def seated(store: QueueStore, slots: int) -> None:
+    """Let the store have a connection for each slot; warn where it cannot. Raises ConfigurationError."""
+    if store.connections is not None and (shortage := store.connections.seat(slots)) is not None:
+        core_logger().warning(shortage)
+
+
+def traced(store: QueueStore, traces: Traces | None) -> QueueStore:
+    """The store; what is enqueued through it makes spans, if ``traces`` is given."""
+    return store if traces is None else traces.store(store)
+
+
+def observed(events: Events | None, traces: Traces | None) -> Events:
+    """The events, else new ones that log; the attempts of their workers make spans, if ``traces`` is given."""
+    events = events or events_that_log()
+    return events if traces is None else traces.of(events)
+
+
+def warn_of_long_tasks(tasks: Iterable[TaskDefinition], preset: str, grace: float, option: str) -> None:
+    """Warn at the start of a worker. Only with the preset ``service`` is a stop meant to let everything end; for the
+    others ``stowhand doctor`` reports it."""
+    if preset == SERVICE and (warning := cut_short(tasks, grace, option)) is not None:
+        core_logger().warning(warning)
+
+
+def cut_short(tasks: Iterable[TaskDefinition], grace: float, option: str) -> str | None:
+    """A warning about tasks with a timeout of their own that is longer than the grace; ``None``: there are none.
+
+    ``option``: the name of the grace in the message.
+    """
+    longer = [one for one in tasks if one.timeout is not None and one.timeout > grace]
+    if not longer:
+        return None
+    named = ", ".join(f"{escape(one.name)} ({say_duration(one.timeout or 0.0)})" for one in longer[:SHOWN_LONG_TASKS])
+    more = f" and {len(longer) - SHOWN_LONG_TASKS} more" if len(longer) > SHOWN_LONG_TASKS else ""
+    return (
+        f"A stop leaves running jobs {say_duration(grace)} ({option}); tasks that may take longer are handed"
+        f" back then, and begin anew elsewhere: {named}{more}"
+    )
