@@ -92,8 +92,10 @@ def read_settings(
     """
     sources = _Sources(flags or {}, environ, folder)
     one_of = sources.tasks_or_app()
-    app = None if own_store is None or "app" in one_of else sources.app_named()
-    connection = sources.connection(None if app is None or own_store is None else own_store(app))
+    own = None
+    if own_store is not None and "app" not in one_of and (app := sources.given("app")) is not None:
+        own = own_store(app.value)
+    connection = sources.connection(own)
     values = sources.values() | one_of
     sources.check(values, connection)
     sources.finish()
@@ -181,6 +183,10 @@ class _Sources:
         if problems := [*self._problems, *self._store_problems]:
             raise ConfigurationError("\n".join(problems))
 
+    def given(self, name: str) -> Given | None:
+        """What the strongest source gives."""
+        return next((source[name] for source in self._in_order if name in source), None)
+
     def values(self, wanted: Iterable[Option] = SETTINGS.values()) -> dict[str, Any]:
         """What is set, by field, and the preset in any case."""
         preset = SETTINGS["preset"]
@@ -197,17 +203,12 @@ class _Sources:
 
     def tasks_or_app(self) -> dict[str, Any]:
         """One of the two: a stronger source silences the other; the same source may not name both."""
-        tasks, app = self._given("tasks"), self._given("app")
+        tasks, app = self.given("tasks"), self.given("app")
         if tasks is None or app is None:
             return {}
         if tasks.rank == app.rank:
             self._problems.append(f"{tasks.source} and {app.source} are both given: leave out one of them")
         return {"app": None} if tasks.rank <= app.rank else {"tasks": None}
-
-    def app_named(self) -> str | None:
-        """The App."""
-        app = self._given("app")
-        return None if app is None else app.value
 
     def add_app(self, own: OwnStore, place: int) -> None:
         """Let the App's arguments count before the source at this place."""
@@ -222,7 +223,7 @@ class _Sources:
 
     def leave_out_stores_but(self, url: str) -> None:
         """Leave out what the source that names a connection gives about stores, if it names another."""
-        given = self._given("connection")
+        given = self.given("connection")
         if given is not None and not self._is_same(_readable(given), url):
             for name in _OF_A_STORE:
                 self._in_order[given.rank].pop(name, None)
@@ -240,7 +241,7 @@ class _Sources:
         return store
 
     def _choose(self, own: OwnStore | None) -> ResolvedStore:
-        given, note = self._given("connection"), ""
+        given, note = self.given("connection"), ""
         if given is None:
             given, note = _of_the_environment(self.environ)
         if own is None or own.url is None:
@@ -270,7 +271,7 @@ class _Sources:
         return url is not None and other is not None and same_store(url, other, self.environ)
 
     def _with_its_schema(self, store: ResolvedStore, own: OwnStore) -> ResolvedStore:
-        given = self._given("schema")
+        given = self.given("schema")
         kept = own.options.get("schema", "stowhand" if own.url is not None else None)
         if store.scheme != "postgresql" or given is None or given.rank > ENVIRONMENT or kept in (None, given.value):
             return store
@@ -292,7 +293,7 @@ class _Sources:
             self._problems.extend(_in_memory(connection, values.get("processes", 1)))
         if connection.is_lent:
             for name in NOT_REMOTE:
-                if (given := self._given(name)) is not None and given.rank != APP:
+                if (given := self.given(name)) is not None and given.rank != APP:
                     self._problems.append(
                         f"{given.source}: means nothing for {connection.url}, which another process keeps;"
                         " it is set where 'stowhand serve' runs"
@@ -300,7 +301,7 @@ class _Sources:
 
     def _value(self, option: Option, defaults: Mapping[str, Any]) -> Any:
         """``UNSET``: it is set nowhere."""
-        given = self._given(option.name)
+        given = self.given(option.name)
         if given is not None and given.rank == APP:
             return given.value
         if given is not None:
@@ -309,10 +310,6 @@ class _Sources:
             except ValueError as error:
                 self._problems.append(f"{given.source}: {error}")
         return defaults.get(option.field, UNSET)
-
-    def _given(self, name: str) -> Given | None:
-        """What the strongest source gives."""
-        return next((source[name] for source in self._in_order if name in source), None)
 
 
 def _of_the_environment(environ: Mapping[str, str]) -> tuple[Given, str]:
