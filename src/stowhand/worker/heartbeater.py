@@ -72,18 +72,7 @@ class Heartbeater:
         self._events = state.events
         self._clock = state.clock
         self._worker = state.worker
-        lease = state.options.lease
-        self._sweeper = Sweeper(
-            heartbeats,
-            state.events,
-            state.clock,
-            name=state.worker,
-            interval=state.options.sweep_interval,
-            slack=slack(lease),
-            memory=lease + state.options.every_beat + state.options.sweep_interval,
-            lease=lease,
-            on_reset=counter.count_resets,
-        )
+        self._sweeper = _sweeper_of(heartbeats, counter, state)
         self._write_check = WriteCheck(heartbeats, state.clock)
         self.progress = (
             ProgressBoard(heartbeats, state.options.lease) if isinstance(heartbeats, ProgressKeeper) else None
@@ -368,3 +357,18 @@ class WriteCheck:
             self.succeeded = False
             await self._heartbeats.check_writable()
             self.succeeded = True
+
+
+def _sweeper_of(heartbeats: Heartbeats, counter: ThroughputCounter, state: WorkerState) -> Sweeper:
+    options = state.options
+    return Sweeper(
+        heartbeats,
+        state.events,
+        state.clock,
+        name=state.worker,
+        interval=options.sweep_interval,
+        slack=slack(options.lease),
+        memory=options.lease + options.every_beat + options.sweep_interval,
+        lease=options.lease,
+        on_reset=counter.count_resets,
+    )

@@ -34,6 +34,33 @@ MAX_UNRECORDED = 1000
 class WorkerState:
     """Of one worker."""
 
+    is_quiet = False
+    """Claim nothing for the time being."""
+    over_because: str | None = None
+    """Claim nothing more; end when nothing runs: the worker has reached this limit."""
+    is_stopping = False
+    """Claim nothing more, and end within the grace."""
+    stopped_at = 0.0
+    """When it was first asked to stop, by the monotonic clock."""
+    at_once = False
+    """It stops without a grace."""
+    running = 0
+    """Handlers at work."""
+    unrecorded = 0
+    """Jobs that have ended and are not recorded yet."""
+    ended = 0
+    """Handlers that have ended so far."""
+    worked = 0.0
+    """Seconds that these took, all added up."""
+    errands = 0
+    """Calls that the heartbeater is still to make, besides beats."""
+    returned = 0
+    """Jobs that were given back so far."""
+    wakes = 0
+    """How often the store was said to have work."""
+    changes = 0
+    """How often anything changed, wake-ups included."""
+
     def __init__(
         self,
         worker: str,
@@ -58,42 +85,13 @@ class WorkerState:
 
         self.tasks = options.tasks
         """Claim only these; ``None``: any."""
-        self.is_quiet = False
-        """Claim nothing for the time being."""
-        self.over_because: str | None = None
-        """Claim nothing more; end when nothing runs: the worker has reached this limit."""
-        self.is_stopping = False
-        """Claim nothing more, and end within the grace."""
-        self.stopped_at = 0.0
-        """When it was first asked to stop, by the monotonic clock."""
-        self.at_once = False
-        """It stops without a grace."""
-
         self.ready: deque[Held] = deque()
         """Claimed, not started, in claim order."""
-        self.running = 0
-        """Handlers at work."""
         self.occupying: set[Attempt[Any]] = set()
         """They have ended, and still hold their slots: for the store's answer, and for post_handle."""
-        self.unrecorded = 0
-        """Jobs that have ended and are not recorded yet."""
-        self.ended = 0
-        """Handlers that have ended so far."""
-        self.worked = 0.0
-        """Seconds that these took, all added up."""
-
-        self.errands = 0
-        """Calls that the heartbeater is still to make, besides beats."""
-        self.returned = 0
-        """Jobs that were given back so far."""
-
         self._asks_handler = asks_handler
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
-        self.wakes = 0
-        """How often the store was said to have work."""
-        self.changes = 0
-        """How often anything changed, wake-ups included."""
 
     def open(self) -> None:
         """The current task runs the worker, and the running loop is the worker's."""
