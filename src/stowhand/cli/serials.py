@@ -126,7 +126,7 @@ def _cells(row: SerialRow) -> tuple[str, ...]:
 
 def _json(row: SerialRow) -> str:
     about = {name: getattr(row, name) for name in row.__struct_fields__}
-    return json.dumps(about | {"paused_since": iso(row.paused_since)})
+    return json.dumps(about | {"paused_since": iso(row.paused_since), "due_since": iso(row.due_since)})
 
 
 def _pauses_json(pauses: Pauses) -> Iterator[str]:
