@@ -125,7 +125,7 @@ def test_what_is_given_is_changed_and_what_is_not_is_kept(serial: Stowhand) -> N
     options = ["--run-at", "2031-02-03T04:05:06+01:00", "--priority", -5, "--attempts", 2, "--max-attempts", 7]
     ended = serial("jobs", "reschedule", 1, *options)
     assert (ended.code, ended.out) == (0, "1: done (it is queued)\n")
-    changed = {"run_at": "2031-02-03T03:05:06+00:00", "priority": -5, "attempts": 2, "max_attempts": 7}
+    changed = {"run_at": "2031-02-03T03:05:06Z", "priority": -5, "attempts": 2, "max_attempts": 7}
     assert shown(serial, 1) == before | changed | {"updated_at": shown(serial, 1)["updated_at"]}
     serial("jobs", "reschedule", 1, "--priority", 0)
     assert shown(serial, 1)["run_at"] == changed["run_at"]

@@ -153,7 +153,7 @@ def test_a_queue_with_priorities_has_a_line_for_each(run: Run, call: Stowhand, p
     second, first, third = run(story())
     listed = [line.split() for line in call("flows", "list", f"{program}:ranked").out.splitlines()]
     assert listed[0][:5] == ["QUEUE", "NEXT", "SLOTS", "PRIO", "WAITING"]
-    assert (listed[1][:5], listed[2][:2]) == (["only", "-", "0", "1", "1"], ["2", "2"])
+    assert (listed[1][:5], listed[2][:5]) == (["only", "-", "0", "1", "1"], ["only", "-", "0", "2", "2"])
     rows = call("flows", "jobs", f"{program}:ranked", "--json").rows()
     assert [(row["job_id"], row["priority"]) for row in rows] == [(first, 1), (second, 2), (third, 2)]
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stowhand.cli.job_views import table_lines
+from stowhand.cli.columns import table
+from stowhand.cli.job_views import listed
+from stowhand.jobs.job import Job, State
 from stowhand.observe.safe_text import columns
 from tests.cli.conftest import Stowhand
 
@@ -56,7 +60,7 @@ def test_add_prints_the_id_and_list_shows_every_field(serial: Stowhand) -> None:
             "max_attempts": 3,
             "priority": -2,
             "flags": ["a", "b"],
-            "run_at": "2031-02-03T03:05:06+00:00",
+            "run_at": "2031-02-03T03:05:06Z",
             "last_error": None,
         }
         == row
@@ -186,19 +190,34 @@ def test_json_is_ascii_so_that_it_may_be_looked_at(serial: Stowhand) -> None:
     assert serial("jobs", "list", "--json").out.isascii()
 
 
+def a_job(job_id: int, **fields: Any) -> Job:
+    moment = datetime(2031, 2, 3, 3, 5, 6, tzinfo=UTC)
+    common: dict[str, Any] = {
+        "payload_text": "{}",
+        "attempts": 0,
+        "max_attempts": 25,
+        "run_at": moment,
+        "created_at": moment,
+    }
+    return Job(id=job_id, **common | {"serial": None, "priority": 0} | fields)
+
+
 @pytest.mark.parametrize("width", [80, 100, 200])
-def test_a_table_fits_its_terminal_whatever_names_are_like(width: int) -> None:
-    rows = [
-        ("1", "queued", "x" * 128, "0/25", "日本語" * 30, "k" * 512, "-100", "2031-02-03 03:05:06Z", "E" * 900),
-        ("22222", "processing", "short", "25/25", "-", "-", "0", "2031-02-03 03:05:06Z", "-"),
+def test_a_table_fits_its_terminal_whatever_names_are_like(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    names = {"task": "x" * 128, "serial": "日本語" * 30, "key": "k" * 512}
+    jobs = [
+        a_job(1, **names, state=State.QUEUED, priority=-100, last_error="E" * 900),
+        a_job(22222, task="short", state=State.PROCESSING, attempts=25),
     ]
-    lines = table_lines(rows, width)
-    least = 111  # every column at its narrowest; a narrower terminal wraps
+    lines = table(listed(jobs), jobs)
+    least = 101  # every column at its narrowest; a narrower terminal wraps
     assert max(columns(line) for line in lines) <= max(width, least)
     starts = {columns(line.partition("2031-")[0]) for line in lines[1:]}
     assert starts == {columns(lines[0].partition("RUN AT")[0])}
     assert "\x1b" not in "".join(lines)
-    assert "\x1b[" in "".join(table_lines(rows, width, painted=True)[2]), "a state has a colour where it is wanted"
+    monkeypatch.setattr("stowhand.cli.columns.wants_color", lambda stream: True)
+    assert "\x1b[" in table(listed(jobs), jobs)[2], "a state has a color where it is wanted"
 
 
 def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_the_error(serial: Stowhand) -> None:

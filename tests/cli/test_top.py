@@ -11,6 +11,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from stowhand.cli.stats import Stats
 from stowhand.cli.top import _tasks, pause_after
 from stowhand.jobs.job import NewJob
@@ -63,13 +65,14 @@ def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> N
     assert b"Traceback" not in said
 
 
-def test_on_eighty_columns_names_give_way_and_no_count_is_cut() -> None:
+def test_on_eighty_columns_names_give_way_and_no_count_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     long = "a_task_with_a_name_that_is_longer_than_anybody_would_write_it"
     amount = Amount(123_456_789)
     line = LiveCounts(name=long, queued=amount, due=amount, processing=amount, failed=amount)
     figures = Figures(states={}, tasks=[line], serials=[], workers=[], paused={})
     stats = Stats(figures=figures, oldest_due=0.0, workers=[], now=datetime(2030, 1, 1, tzinfo=UTC))
-    rows = list(_tasks(stats, 80))
+    rows = list(_tasks(stats))
     assert all(len(row) <= 80 for row in rows)
     assert rows[1].count("123456789") == 4
 

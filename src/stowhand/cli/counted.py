@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import msgspec
 
-from stowhand.cli.text_table import table
+from stowhand.cli.columns import Column, fields, table
 from stowhand.jobs.moments import say_brief
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import Period, Tally, tally_of
@@ -18,7 +18,6 @@ MINUTES = 4
 SPANS = (1, 5, 15)
 """The same of all tasks together."""
 OTHERS = "(others)"
-_HEADS = ("PER SECOND", "FAILED", "RETRIED", "RESETS", "WAIT P50", "WAIT P95", "RUN P50", "RUN P95")
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -31,6 +30,9 @@ class Ended(msgspec.Struct, frozen=True):
     def rate(self) -> float:
         """Jobs that were over, a second."""
         return self.tally.finished / self.seconds
+
+
+TaskEnded = tuple[str | None, Ended]
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -64,33 +66,42 @@ async def read_counted(store: QueueStore) -> Counted:
     )
 
 
-def counted_lines(counted: Counted, most: int | None = None, width: int | None = None) -> Iterator[str]:
+def counted_lines(counted: Counted, most: int | None = None) -> Iterator[str]:
     """A table of the busiest tasks, after an empty line; nothing where nothing was counted."""
     if not counted.tasks:
         return
     yield ""
-    heads = (f"COUNTED IN {MINUTES}M", *_HEADS)
-    rows = [_row(task or OTHERS, ended) for task, ended in counted.tasks.items()]
-    yield from table(heads, rows[:most], right=_HEADS, squeezed=heads[:1], width=width)
-    if most is not None and len(rows) > most:
-        yield f"and {len(rows) - most} more tasks"
+    yield from table(TASK_ENDED, [*counted.tasks.items()][:most])
+    if most is not None and len(counted.tasks) > most:
+        yield f"and {len(counted.tasks) - most} more tasks"
 
 
 def counted_json(counted: Counted) -> dict[str, object]:
     """For programs."""
-    tasks = [
-        {"task": task, "per_second": round(ended.rate, 3)}
-        | {name: getattr(ended.tally, name) for name in ("ended", "finished", "failures", "retry", "resets", "late")}
-        | {f"wait_p{share}": ended.tally.wait(share / 100) for share in (50, 95)}
-        | {f"run_p{share}": ended.tally.run(share / 100) for share in (50, 95)}
-        for task, ended in counted.tasks.items()
-    ]
     seconds = max((ended.seconds for ended in counted.tasks.values()), default=60.0 * MINUTES)
-    return {"seconds": round(seconds, 3), "tasks": tasks}
+    return {"seconds": round(seconds, 3), "tasks": [fields(TASK_ENDED, row) for row in counted.tasks.items()]}
 
 
-def _row(task: str, ended: Ended) -> tuple[str, ...]:
-    tally = ended.tally
-    numbers = (f"{ended.rate:.2f}", *map(str, (tally.failures, tally.retry, tally.resets)))
-    times = (tally.wait(0.5), tally.wait(0.95), tally.run(0.5), tally.run(0.95))
-    return (task, *numbers, *map(say_brief, times))
+def _number(name: str, heading: str = "") -> Column[TaskEnded]:
+    return Column(name, heading, lambda row: getattr(row[1].tally, name), right=True)
+
+
+def _time(what: str, share: int) -> Column[TaskEnded]:
+    def value(row: TaskEnded) -> float | None:
+        tally = row[1].tally
+        return tally.wait(share / 100) if what == "wait" else tally.run(share / 100)
+
+    name = f"{what}_p{share}"
+    heading = name.replace("_", " ").upper()
+    return Column(name, heading, value, lambda row: say_brief(value(row)), right=True)
+
+
+TASK_ENDED: list[Column[TaskEnded]] = [
+    Column("task", f"COUNTED IN {MINUTES}M", lambda row: row[0], lambda row: row[0] or OTHERS, squeezed=True),
+    Column("per_second", "PER SECOND", lambda row: round(row[1].rate, 3), lambda row: f"{row[1].rate:.2f}", right=True),
+    _number("failures", "FAILED"),
+    _number("retry", "RETRIED"),
+    _number("resets", "RESETS"),
+    *(_time(what, share) for what in ("wait", "run") for share in (50, 95)),
+    *map(_number, ("ended", "finished", "late")),
+]

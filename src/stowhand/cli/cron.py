@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import json
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.cli.columns import Column, json_line
 from stowhand.cli.groups import Group
 from stowhand.cli.options import crontab_options, json_option, otel_option, settings_of, store_options
 from stowhand.cli.reading import Read
 from stowhand.cli.replies import show_all
 from stowhand.cli.session import with_store
-from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.cron.agenda import this_minute
 from stowhand.cron.crontab import refuse_duplicates
@@ -28,7 +27,7 @@ from stowhand.cron.sources import declared, read_crontab
 from stowhand.cron.zones import find_zone
 from stowhand.errors import hint, suggest
 from stowhand.jobs.job import Job
-from stowhand.jobs.moments import iso, read_when
+from stowhand.jobs.moments import read_when, say
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.queue_store import KnownItem, QueueStore
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 RUNS = 5
 """How many runs of each item ``check`` shows."""
 MOST = 10_000
-HEADINGS = ("ITEM", "SCHEDULED BY", "LAST TICK", "NEXT RUN", "CRONTAB")
-NOBODY = "nobody"
 
 
 def _read_moment(text: str) -> datetime:
@@ -77,13 +74,7 @@ def list_items(as_json: bool, **typed: Any) -> None:
     """
     settings = settings_of(typed)
     known, now = with_store(settings.store, _look)
-    show_all(
-        known,
-        "No recurring tasks.",
-        lambda items: table(HEADINGS, [_row(item, now) for item in items]),
-        lambda item: _json(item, now),
-        as_json=as_json,
-    )
+    show_all(known, "No recurring tasks.", item_columns(now), as_json=as_json)
 
 
 @command.command("run")
@@ -134,8 +125,7 @@ def remove_item(name: str, **typed: Any) -> None:
                 f"{name!r} is scheduled by {item.scheduled_by}: take it out of that crontab and reload it; the item can"
                 " be removed three minutes later"
             )
-    names = sorted(item.identifier for item in known)
-    raise click.UsageError(f"nothing recurs under the name {name!r}{hint(name, names) or suggest(name, names)}")
+    raise _no_item(name, (item.identifier for item in known))
 
 
 @command.command("check")
@@ -147,17 +137,15 @@ def check(file: str, start: datetime, as_json: bool) -> None:
 
     All errors are reported at once, line by line, with exit code 2.
     """
-    items = _items(file)
-    if as_json:
-        for item in items:
-            runs = [_iso(run) for run in islice(_runs(item, start), RUNS)]
-            about = {"identifier": item.identifier, "task": item.task, "tz": item.tz, "fill": item.fill}
-            click.echo(json.dumps({**about, "spec": item.spec, "runs": runs}))
-        return
-    for item in items:
+    for item in _items(file):
+        runs = list(islice(_runs(item, start), RUNS))
+        if as_json:
+            about = {name: getattr(item, name) for name in ("identifier", "task", "tz", "fill", "spec")}
+            click.echo(json_line(about | {"runs": runs}))
+            continue
         click.echo(f"{escape(item.place)}: {escape(item.spec)}")
-        for run in islice(_runs(item, start), RUNS):
-            click.echo(f"  {_utc(run)}  {_there(item, run)}")
+        for run in runs:
+            click.echo(f"  {say(run)}  {_there(item, run)}")
 
 
 @command.command("next")
@@ -169,12 +157,16 @@ def show_next(file: str, number: int, start: datetime, as_json: bool) -> None:
     """Show the next runs of all items of the crontab FILE, merged."""
     merged = heapq.merge(*(_placed(item, start, place) for place, item in enumerate(_items(file))))
     runs = [(item, run) for run, _, item in islice(merged, number)]
-    if as_json:
-        for item, run in runs:
-            click.echo(json.dumps({"identifier": item.identifier, "task": item.task, "run_at": _iso(run)}))
-    elif runs:
-        rows = [(item.identifier, item.task, _utc(run), _there(item, run)) for item, run in runs]
-        click.echo("\n".join(table(("ITEM", "TASK", "UTC", "IN ITS ZONE"), rows)))
+    if runs or as_json:
+        show_all(runs, "", RUN, as_json=as_json)
+
+
+RUN: list[Column[tuple[ParsedItem, datetime]]] = [
+    Column("identifier", "ITEM", lambda run: run[0].identifier),
+    Column("task", "TASK", lambda run: run[0].task),
+    Column("run_at", "UTC", lambda run: run[1]),
+    Column(heading="IN ITS ZONE", text=lambda run: _there(*run)),
+]
 
 
 def _items(file: str) -> tuple[ParsedItem, ...]:
@@ -197,38 +189,34 @@ def _placed(item: ParsedItem, start: datetime, place: int) -> Iterator[tuple[dat
     return ((run, place, item) for run in _runs(item, start))
 
 
-def _iso(run: datetime) -> str:
-    return f"{run:%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _utc(run: datetime) -> str:
-    return f"{run:%Y-%m-%d %H:%M:%SZ}"
-
-
 def _there(item: ParsedItem, run: datetime) -> str:
     """``Mon 09:00 Europe/Berlin``"""
     return f"{run.astimezone(find_zone(item.tz).info):%a %H:%M} {item.tz}"
 
 
-def _row(item: KnownItem, now: datetime) -> tuple[str, ...]:
-    return item.identifier, _scheduler(item, now), _say(item.last_tick), _say(_next_run(item, now)), item.spec
+def item_columns(now: datetime) -> list[Column[KnownItem]]:
+    """Items. ``now``: the store's time."""
 
+    def next_run(item: KnownItem) -> datetime | None:
+        parsed = item_of_spec(item.spec) if item.is_scheduled(now) else None
+        return None if parsed is None else parsed.next_after(now)
 
-def _scheduler(item: KnownItem, now: datetime) -> str:
-    if item.is_scheduled(now):
-        return str(item.scheduled_by)
-    return NOBODY if item.scheduled_at is None else f"{NOBODY} since {_say(item.scheduled_at)}"
+    def scheduler(item: KnownItem) -> str:
+        if item.is_scheduled(now):
+            return str(item.scheduled_by)
+        return "nobody" if item.scheduled_at is None else f"nobody since {say(item.scheduled_at)}"
 
-
-def _json(item: KnownItem, now: datetime) -> str:
-    about = {"identifier": item.identifier, "known_since": iso(item.known_since)}
-    scheduled = {
-        "is_scheduled": item.is_scheduled(now),
-        "scheduled_by": item.scheduled_by,
-        "scheduled_at": iso(item.scheduled_at),
-    }
-    times = {"last_tick": iso(item.last_tick), "missed_tick": iso(missed_tick(item, now))}
-    return json.dumps({**about, **scheduled, **times, "next_run": iso(_next_run(item, now)), "spec": item.spec})
+    return [
+        Column("identifier", "ITEM"),
+        Column("scheduled_by", "SCHEDULED BY", text=scheduler),
+        Column("last_tick", "LAST TICK"),
+        Column("next_run", "NEXT RUN", next_run),
+        Column("spec", "CRONTAB"),
+        Column("is_scheduled", value=lambda item: item.is_scheduled(now)),
+        Column("scheduled_at"),
+        Column("known_since"),
+        Column("missed_tick", value=lambda item: missed_tick(item, now)),
+    ]
 
 
 async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
@@ -252,8 +240,7 @@ def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedIt
     """The item as the store knows it."""
     specs = {item.identifier: item.spec for item in known}
     if name not in specs:
-        names = sorted({*items, *specs})
-        raise click.UsageError(f"nothing recurs under the name {name!r}{hint(name, names) or suggest(name, names)}")
+        raise _no_item(name, {*items, *specs})
     item = item_of_spec(specs[name])
     if item is None:
         raise click.UsageError(
@@ -262,10 +249,6 @@ def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedIt
     return item
 
 
-def _next_run(item: KnownItem, now: datetime) -> datetime | None:
-    parsed = item_of_spec(item.spec) if item.is_scheduled(now) else None
-    return None if parsed is None else parsed.next_after(now)
-
-
-def _say(moment: datetime | None) -> str:
-    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+def _no_item(name: str, names: Iterable[str]) -> click.UsageError:
+    known = sorted(names)
+    return click.UsageError(f"nothing recurs under the name {name!r}{hint(name, known) or suggest(name, known)}")

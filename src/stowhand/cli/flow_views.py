@@ -1,114 +1,117 @@
-"""Queues of a flow, their jobs, and single jobs, as tables and JSON. Escaped: no text of a job drives a terminal."""
+"""Queues of a flow, their jobs, and single jobs, for people and for programs."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from stowhand.cli.columns import Column
 from stowhand.cli.screen import output_width
-from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.flows import FlowJobView, Position, QueueCount, Stage
-from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
+from stowhand.jobs.moments import say
+from stowhand.observe.safe_text import escape, escape_lines, fit
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
 Job = dict[str, Any]
 STATES = ("waiting", "processing", "delayed", "parked", "failed")
-NUMBERS = frozenset({"SLOTS", "PRIO", "POSITION", *(state.upper() for state in STATES)})
 NAME_WIDE = 18
 CHILDREN = re.compile(r"children:.*:jobs")
 """The attributes under which a parent keeps its children: their names, or all of each where that was asked for."""
 
 
-def queue_table(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[str, int]) -> list[str]:
+class QueueLine(msgspec.Struct, frozen=True):
+    """A queue at one priority."""
+
+    name: str
+    next: str | None
+    slots: int
+    count: QueueCount
+
+
+def queue_lines(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[str, int]) -> list[QueueLine]:
     """Every queue, children below their parent; a line for each priority."""
-    rows = []
-    for queue in shape.all_queues():
-        following = queue.declared.next_for(shape.name) or "-"
-        declared = [_shown(queue, counts), following, str(slots.get(queue.name, 0))]
-        for count in _of_queue(counts, queue):
-            rows.append([*declared, *_numbers(count)])
-            declared = ["", "", ""]
-    return _counted(("QUEUE", "NEXT", "SLOTS"), rows, counts)
+    return [
+        QueueLine(_shown(queue, count), queue.declared.next_for(shape.name), slots[queue.name], count)
+        for queue in shape.all_queues()
+        for count in _of_queue(counts, queue)
+    ]
 
 
-def queue_json(shape: FlowShape, queue: FlowQueue, counts: Sequence[QueueCount], slots: int) -> str:
-    """One line for each queue."""
-    about = {"queue": queue.name, "parent": queue.parent, "next": queue.declared.next_for(shape.name), "slots": slots}
-    found = [msgspec.structs.asdict(count) for count in _of_queue(counts, queue)]
-    return plain_json({**about, "priorities": [{k: v for k, v in one.items() if k != "queue"} for one in found]})
-
-
-def look_table(shape: FlowShape, counts: Sequence[QueueCount]) -> list[str]:
-    """The figures of one look, with their sum."""
-    rows = []
-    for queue in shape.all_queues():
-        name = _shown(queue, counts)
-        for count in _of_queue(counts, queue):
-            rows.append([name, *_numbers(count)])
-            name = ""
+def sum_line(counts: Sequence[QueueCount]) -> QueueLine:
+    """The sum of all queues."""
     sums = {state: sum(getattr(count, state) for count in counts) for state in STATES}
-    rows.append(["all", "", *(str(each) for each in sums.values())])
-    return _counted(("QUEUE",), rows, counts)
+    return QueueLine("all", None, 0, QueueCount(queue="all", priority=0, **sums))
+
+
+NAME: Column[QueueLine] = Column("name", "QUEUE", squeezed=True)
+NEXT_AND_SLOTS: list[Column[QueueLine]] = [
+    Column("next", "NEXT", squeezed=True),
+    Column("slots", "SLOTS", right=True),
+]
+PRIORITY: Column[QueueLine] = Column("count.priority", "PRIO", right=True)
+COUNTS: list[Column[QueueLine]] = [Column(f"count.{state}", state.upper(), right=True) for state in STATES]
+
+
+def queue_columns(counts: Sequence[QueueCount], *, declared: bool) -> list[Column[QueueLine]]:
+    """Priorities only where there are several. ``declared``: with what the program declares."""
+    priority = [PRIORITY] if any(count.priority != 1 for count in counts) else []
+    return [NAME, *(NEXT_AND_SLOTS if declared else []), *priority, *COUNTS]
+
+
+def queue_object(shape: FlowShape, queue: FlowQueue, counts: Sequence[QueueCount], slots: int) -> dict[str, Any]:
+    """A queue, for JSON."""
+    about = {"queue": queue.name, "parent": queue.parent, "next": queue.declared.next_for(shape.name), "slots": slots}
+    priorities = [msgspec.structs.asdict(count) for count in _of_queue(counts, queue)]
+    for priority in priorities:
+        del priority["queue"]
+    return {**about, "priorities": priorities}
 
 
 def look_heading(flow: str, where: str, returned: int) -> str:
-    """Which flow, when, and how many jobs the looks have brought back."""
-    back = f"  {returned} taken back from dead workers" if returned else ""
-    words, width = f"{escape(flow)}  {_clock(wall_clock())}{back}  {escape(where)}", output_width()
+    """The flow, the time, and how many jobs were reset because their workers were lost."""
+    back = f"  {returned} reset (worker lost)" if returned else ""
+    words, width = f"{escape(flow)}  {wall_clock():%H:%M:%S}Z{back}  {escape(where)}", output_width()
     return words if width is None else fit(words, width)
 
 
-def look_json(flow: str, counts: Sequence[QueueCount], returned: int) -> str:
-    """One look, one line."""
-    about = {"flow": flow, "at": wall_clock().isoformat(), "returned": returned}
-    return plain_json({**about, "queues": list(counts)})
-
-
-def position_table(positions: Sequence[Position], *, several: bool) -> list[str]:
+def position_columns(positions: Sequence[Position], *, several: bool) -> list[Column[Position]]:
     """The jobs of a queue in their order; ``several``: of several queues, so that each line names its own."""
-    rows = [
-        [
-            one.queue,
-            one.state,
-            str(one.priority),
-            str(one.position),
-            "-" if one.ready_at is None else _moment(one.ready_at),
-            one.job_id,
-        ]
-        for one in positions
-    ]
     hidden = {
-        *(() if several else ("QUEUE",)),
-        *(() if any(one.priority != 1 for one in positions) else ("PRIO",)),
-        *(() if any(one.ready_at is not None for one in positions) else ("READY AT",)),
+        *(() if several else ("queue",)),
+        *(() if any(one.priority != 1 for one in positions) else ("priority",)),
+        *(() if any(one.ready_at is not None for one in positions) else ("ready_at",)),
     }
-    return _without(hidden, ("QUEUE", "STATE", "PRIO", "POSITION", "READY AT", "ID"), rows)
+    return [msgspec.structs.replace(column, heading="") if column.key in hidden else column for column in POSITION]
 
 
-def ended_table(jobs: Sequence[Job]) -> list[str]:
-    """Jobs by how far they have come; of failed ones the queue and the message."""
-    rows = [
-        [
-            str(job["id"]),
-            _text(job.get("completed-queue")),
-            _text(job.get("failedQueue")),
-            telling_line(_text(job.get("failedErrorMsg"))),
-        ]
-        for job in jobs
-    ]
-    return _without((), ("ID", "COMPLETED", "FAILED IN", "ERROR"), rows)
+POSITION: list[Column[Position]] = [
+    Column("queue", "QUEUE", squeezed=True),
+    Column("state", "STATE"),
+    Column("priority", "PRIO", right=True),
+    Column("position", "POSITION", right=True),
+    Column("ready_at", "READY AT", text=lambda one: _moment(one.ready_at)),
+    Column("job_id", "ID"),
+]
 
 
-def plain_json(value: object) -> str:
-    """One line. ASCII only, so that it may be looked at in a terminal as well."""
-    return json.dumps(value, default=_plain)
+def _attribute(name: str, heading: str, *, squeezed: bool = False, lines: bool = False) -> Column[Job]:
+    return Column(name, heading, lambda job: job.get(name), squeezed=squeezed, lines=lines)
+
+
+ENDED = [
+    _attribute("id", "ID"),
+    _attribute("completed-queue", "COMPLETED", squeezed=True),
+    _attribute("failedQueue", "FAILED IN", squeezed=True),
+    _attribute("failedErrorMsg", "ERROR", lines=True),
+]
+"""Jobs by how far they have come; of failed ones the queue and the message."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -127,11 +130,11 @@ class Shown(msgspec.Struct, frozen=True):
 def state_text(shown: Shown) -> str:
     """The job's state and position, in a sentence."""
     view, position = shown.view, shown.position
-    words = f"{view.state} in {_text(view.queue)}"
+    words = f"{view.state} in {view.queue or '-'}"
     if position is not None:
         words += f", priority {position.priority}, position {position.position}"
     if view.ready_at is not None:
-        words += f", ready at {_moment(view.ready_at.timestamp())}"
+        words += f", ready at {say(view.ready_at)}"
     if shown.paused:
         words += "; the queue is paused"
     return f"{words}: {view.failure}" if view.state is Stage.LOST else words
@@ -144,11 +147,11 @@ def child_state(child: Job) -> str:
     return "done" if child.get("done") else "not ended"
 
 
-def shown_json(shown: Shown) -> str:
-    """One line. ``job``: all attributes; ``stands``: its position, ``null`` if it has none."""
+def shown_object(shown: Shown) -> dict[str, Any]:
+    """For JSON. ``job``: all attributes; ``stands``: its position, ``null`` if it has none."""
     view = shown.view
     about = {"state": view.state, "queue": view.queue, "failure": view.failure, "paused": shown.paused}
-    return plain_json({"job": shown.job, **about, "stands": shown.position, "children": shown.children})
+    return {"job": shown.job, **about, "stands": shown.position, "children": shown.children}
 
 
 def job_page(shown: Shown) -> str:
@@ -186,42 +189,9 @@ def _of_queue(counts: Sequence[QueueCount], queue: FlowQueue) -> list[QueueCount
     return found or [QueueCount(queue=queue.name, priority=1)]
 
 
-def _shown(queue: FlowQueue, counts: Sequence[QueueCount]) -> str:
-    paused = any(count.paused for count in counts if count.queue == queue.name)
-    return f"{'' if queue.parent is None else '  '}{queue.name}{' (paused)' if paused else ''}"
+def _shown(queue: FlowQueue, count: QueueCount) -> str:
+    return f"{'' if queue.parent is None else '  '}{queue.name}{' (paused)' if count.paused else ''}"
 
 
-def _numbers(count: QueueCount) -> list[str]:
-    return [str(count.priority), *(str(getattr(count, state)) for state in STATES)]
-
-
-def _counted(names: tuple[str, ...], rows: list[list[str]], counts: Sequence[QueueCount]) -> list[str]:
-    """With a column for priorities only where there are several."""
-    headings = [*names, "PRIO", *(state.upper() for state in STATES)]
-    return _without(() if any(count.priority != 1 for count in counts) else ("PRIO",), headings, rows)
-
-
-def _without(hidden: Collection[str], headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table of the other columns, as wide as the terminal if names can give way."""
-    kept = [at for at, heading in enumerate(headings) if heading not in hidden]
-    shown = [[row[at] for at in kept] for row in rows]
-    names = [headings[at] for at in kept]
-    squeezed = [name for name in ("QUEUE", "NEXT", "COMPLETED", "FAILED IN") if name in names]
-    return table(names, shown, right=NUMBERS, squeezed=squeezed, width=output_width())
-
-
-def _text(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
-def _moment(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}Z"
-
-
-def _clock(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%H:%M:%S}Z"
-
-
-def _plain(value: object) -> dict[str, Any]:
-    assert isinstance(value, msgspec.Struct)
-    return msgspec.structs.asdict(value)
+def _moment(seconds: float | None) -> str:
+    return say(None if seconds is None else datetime.fromtimestamp(seconds, UTC))

@@ -5,31 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import click
 
+from stowhand.cli.columns import json_line, table
 from stowhand.cli.flow_views import (
+    ENDED,
     Job,
     Shown,
     child_state,
-    ended_table,
     job_page,
     look_heading,
-    look_json,
-    look_table,
-    plain_json,
-    position_table,
-    queue_json,
-    queue_table,
-    shown_json,
+    position_columns,
+    queue_columns,
+    queue_lines,
+    queue_object,
+    shown_object,
+    sum_line,
 )
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option, log_options, otel_option, settings_of
 from stowhand.cli.reading import agreed
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import Screen
+from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import WorkerStopped
 from stowhand.flows import Flow, Position, QueueCount, Stage
@@ -83,9 +83,9 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
     slots = _slots(flow)
     if as_json:
         for queue in flow.shape.all_queues():
-            click.echo(queue_json(flow.shape, queue, counts, slots[queue.name]))
+            click.echo(json_line(queue_object(flow.shape, queue, counts, slots[queue.name])))
     else:
-        click.echo("\n".join(queue_table(flow.shape, counts, slots)))
+        click.echo("\n".join(table(queue_columns(counts, declared=True), queue_lines(flow.shape, counts, slots))))
 
 
 @command.command("show")
@@ -110,7 +110,7 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
     return show_one(
         with_flow(read_flow(target, typed), look),
         f"job {escape(job_id)}",
-        shown_json if as_json else job_page,
+        (lambda shown: json_line(shown_object(shown))) if as_json else job_page,
     )
 
 
@@ -145,21 +145,21 @@ def list_jobs(
     flow = read_flow(target, typed)
     if queue is not None:
         flow.shape.find_queue(queue)
-    if looked_up is not None:
-        attribute, value = looked_up
-        jobs = with_flow(flow, lambda flow: flow.get_jobs_by_key(attribute, value))
-        show_all(jobs[:limit], "No jobs.", ended_table, plain_json, as_json=as_json)
-        if len(jobs) > limit:
-            click.echo(f"These are the first of {len(jobs)}: --limit", err=True)
-    elif failed:
-        found, last = with_flow(flow, lambda flow: _failed(flow, queue, after, limit))
-        show_all(found, "No jobs.", ended_table, plain_json, as_json=as_json)
-        if last is not None:
-            click.echo(f"There may be more: --after {escape(last)}", err=True)
-    else:
+    if looked_up is None and not failed:
         positions = with_flow(flow, lambda flow: _positions(flow, queue, limit))
-        lines = partial(position_table, several=queue is None)
-        show_all(positions, "No jobs.", lines, plain_json, as_json=as_json)
+        columns = position_columns(positions, several=queue is None)
+        show_all(positions, "No jobs.", columns, as_json=as_json)
+        return
+    more = ""
+    if looked_up is not None:
+        jobs = with_flow(flow, lambda flow: flow.get_jobs_by_key(*looked_up))
+        more = f"These are the first of {len(jobs)}: --limit" if len(jobs) > limit else ""
+    else:
+        jobs, last = with_flow(flow, lambda flow: _failed(flow, queue, after, limit))
+        more = f"There may be more: --after {escape(last)}" if last is not None else ""
+    show_all(jobs[:limit], "No jobs.", ENDED, as_json=as_json, encode=lambda job: job)
+    if more:
+        click.echo(more, err=True)
 
 
 @command.command("retry")
@@ -261,10 +261,12 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
 
         def show(counts: Sequence[QueueCount]) -> None:
             if as_json:
-                click.echo(look_json(flow.name, counts, monitor.returned))
+                about = {"flow": flow.name, "at": wall_clock(), "returned": monitor.returned}
+                click.echo(json_line({**about, "queues": list(counts)}))
                 return
             heading = look_heading(flow.name, flow.engine.description, monitor.returned)
-            screen.show([heading, "", *look_table(flow.shape, counts)])
+            lines = [*queue_lines(flow.shape, counts, Counter()), sum_line(counts)]
+            screen.show([heading, "", *table(queue_columns(counts, declared=False), lines)])
 
         if once:
             await monitor.sweep()

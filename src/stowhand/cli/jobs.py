@@ -11,9 +11,10 @@ import msgspec
 
 from stowhand.app.answers import PAGE, answer_for, answers_of, fail, reschedule, retry_failed
 from stowhand.cli.add import when_option
+from stowhand.cli.columns import json_line
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
-from stowhand.cli.job_views import failures_json, failures_table, job_json, job_page, job_table
+from stowhand.cli.job_views import FAILURES, job_fields, job_page, listed
 from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.program import as_called
 from stowhand.cli.reading import Read, agreed, with_options
@@ -93,7 +94,7 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
         )
 
     jobs = with_store(settings_of(typed).store, find)
-    show_all(jobs, "No jobs.", job_table, job_json, as_json=as_json)
+    show_all(jobs, "No jobs.", listed(jobs), as_json=as_json, encode=job_fields)
     if len(jobs) == limit and not as_json:
         click.echo(f"There may be more: --after {jobs[-1].id}", err=True)
 
@@ -110,7 +111,12 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
         return None if job is None else (job, await store.jobs.tries(job_id))
 
     found = with_store(settings_of(typed).store, find)
-    return show_one(found, f"job {job_id}", lambda both: (job_json if as_json else job_page)(*both))
+
+    def show(both: tuple[Job, Sequence[Try]]) -> str:
+        job, tries = both
+        return json_line(job_fields(job) | {"tries": tries}) if as_json else job_page(job, tries)
+
+    return show_one(found, f"job {job_id}", show)
 
 
 @command.command("failures")
@@ -119,7 +125,7 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 def list_failures(as_json: bool, **typed: Any) -> None:
     """Group the newest 10,000 failed jobs by task and by the class of their last error, with when it began."""
     found = with_store(settings_of(typed).store, lambda store: _failure_groups(store).failures())
-    show_all(found, "No failed jobs.", failures_table, failures_json, as_json=as_json)
+    show_all(found, "No failed jobs.", FAILURES, as_json=as_json)
 
 
 @command.command("retry")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from stowhand.cli.columns import Column, fields, json_line, table
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.service.exit_codes import FAILURE, OK
@@ -16,19 +16,22 @@ T = TypeVar("T")
 
 
 def show_all(
-    found: Sequence[T],
+    rows: Sequence[T],
     nothing: str,
-    lines: Callable[[Sequence[T]], Iterable[str]],
-    encode: Callable[[T], str],
+    columns: Sequence[Column[T]],
     *,
     as_json: bool,
+    encode: Callable[[T], Any] | None = None,
 ) -> None:
-    """A line of JSON for each; else a table of them, or a word on stderr that there are none."""
+    """A line of JSON for each; else a table of them, or a word on stderr that there are none.
+
+    ``encode``: the object that a row is in JSON; by default that of the columns.
+    """
     if as_json:
-        for one in found:
-            click.echo(encode(one))
-    elif found:
-        click.echo("\n".join(lines(found)))
+        for row in rows:
+            click.echo(json_line(fields(columns, row) if encode is None else encode(row)))
+    elif rows:
+        click.echo("\n".join(table(columns, rows)))
     else:
         click.echo(nothing, err=True)
 
@@ -46,18 +49,16 @@ def show_answers(answers: Iterable[Answer], *, as_json: bool) -> int:
     """Each as it comes; 1 if any was refused or is missing."""
     code = OK
     for answer in answers:
-        click.echo(answer_json(answer) if as_json else answer_line(answer))
+        name = "-" if answer.job_id is None else str(answer.job_id)
+        show_answer(name, {"id": answer.job_id}, answer.done.value, answer.why, as_json=as_json)
         if answer.done in (Done.REFUSED, Done.MISSING):
             code = FAILURE
     return code
 
 
-def answer_line(answer: Answer) -> str:
-    """``5: refused (it is running; cancel it instead)``"""
-    job = escape(str(answer.job_id)) if answer.job_id is not None else "-"
-    return f"{job}: {answer.done.value}" + (f" ({escape(answer.why)})" if answer.why else "")
-
-
-def answer_json(answer: Answer) -> str:
-    """The same for programs."""
-    return json.dumps({"id": answer.job_id, "done": answer.done.value, "why": answer.why})
+def show_answer(name: str, about: dict[str, Any], done: str, why: str, *, as_json: bool) -> None:
+    """``5: refused (it is running; cancel it instead)``, or the same for programs, where ``about`` names the thing."""
+    if as_json:
+        click.echo(json_line({**about, "done": done, "why": why}))
+    else:
+        click.echo(escape(f"{name}: {done} ({why})" if why else f"{name}: {done}"))

@@ -28,11 +28,6 @@ class Screen:
         self._in_place = sys.stdout.isatty() if in_place is None else in_place
         self._pages = 0
 
-    @property
-    def width(self) -> int | None:
-        """Columns of a page; ``None``: unlimited."""
-        return shutil.get_terminal_size().columns if self._in_place else output_width()
-
     def show(self, lines: Sequence[str]) -> None:
         """The next page."""
         if self._in_place:

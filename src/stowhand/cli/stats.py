@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,17 +9,16 @@ from typing import Any
 import click
 import msgspec
 
+from stowhand.cli.columns import Column, fields, json_line, table
 from stowhand.cli.counted import OTHERS, Counted, Ended, counted_json, counted_lines, read_counted
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import with_store
-from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
-from stowhand.jobs.moments import ago, iso, say_span
-from stowhand.protocols.figures import Amount, Figures, LiveCounts
-from stowhand.protocols.operating import WorkerRow
+from stowhand.jobs.moments import ago, say_span
+from stowhand.observe.safe_text import escape
+from stowhand.protocols.figures import Figures, LiveCounts
+from stowhand.protocols.operating import WorkerCard, WorkerRow
 from stowhand.protocols.queue_store import QueueStore
-
-WORKER_HEADS = ("WORKER", "STATE", "BUSY", "AHEAD", "ABANDONED", "VERSION", "UP", "SEEN", "TASKS")
 
 
 class WorkerLine(msgspec.Struct, frozen=True):
@@ -69,7 +67,7 @@ def command(as_json: bool, **typed: Any) -> None:
     Numbers are exact up to 10,000, and beyond it "more than 10,000"; in tables >10000.
     """
     found = with_store(settings_of(typed).store, read_stats)
-    click.echo(stats_json(found) if as_json else "\n".join(_lines(found)))
+    click.echo(json_line(_object(found)) if as_json else "\n".join(_lines(found)))
 
 
 async def read_stats(store: QueueStore) -> Stats:
@@ -96,31 +94,17 @@ def state_line(found: Stats) -> str:
 def _lines(found: Stats) -> Iterator[str]:
     yield state_line(found)
     yield f"oldest due: {say_span(found.oldest_due)}" if found.oldest_due else "oldest due: nothing is due"
-    yield from table(
-        ("LAST", "COMPLETED", "FAILED", "CANCELED", "PER SECOND"),
-        [_ended(minutes, ended) for minutes, ended in found.counted.lately.items()],
-        right=("COMPLETED", "FAILED", "CANCELED", "PER SECOND"),
-    )
+    yield from table(LATELY, found.counted.lately.items())
     if found.figures.paused:
-        yield from table(("PAUSED QUEUES",), [(", ".join(found.figures.paused),)])
+        yield f"paused serial keys: {', '.join(map(escape, found.figures.paused))}"
     if names := found.figures.pauses.names():
-        yield from table(("PAUSED",), [(", ".join(names),)])
+        yield f"paused: {', '.join(map(escape, names))}"
     if found.figures.tasks:
-        heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED")
         yield ""
-        yield from table(heads, [_task(one) for one in by_name(found.figures.tasks)], right=heads[1:])
+        yield from table(TASK, by_name(found.figures.tasks))
     yield from counted_lines(found.counted)
     yield ""
-    if found.workers:
-        workers = [_worker(line, found.now) for line in found.workers]
-        yield from table(WORKER_HEADS, workers, right=("BUSY", "AHEAD", "ABANDONED"))
-    else:
-        yield "No workers."
-
-
-def _ended(minutes: int, ended: Ended) -> tuple[str, ...]:
-    tally = ended.tally
-    return (f"{minutes}m", str(tally.ok), str(tally.failures), str(tally.canceled), f"{ended.rate:.2f}")
+    yield from table(worker_columns(found.now), found.workers) if found.workers else ["No workers."]
 
 
 def by_name(counts: Sequence[LiveCounts]) -> list[LiveCounts]:
@@ -128,61 +112,88 @@ def by_name(counts: Sequence[LiveCounts]) -> list[LiveCounts]:
     return sorted(counts, key=lambda one: (one.name is None, one.name or ""))
 
 
-def _task(one: LiveCounts) -> tuple[str, ...]:
-    return (one.name or OTHERS, *map(str, (one.waiting, one.due, one.processing, one.failed)))
-
-
-def _worker(line: WorkerLine, now: datetime) -> tuple[str, ...]:
-    card = line.row.card
-    tasks = "any" if card.tasks is None else ", ".join(card.tasks)
-    busy, up = f"{line.busy}/{card.concurrency}", say_span((now - line.row.started_at).total_seconds())
-    version = card.version if card.app_version is None else f"{card.version}, app {card.app_version}"
-    threads = str(card.abandoned_threads)
-    return (card.name, line.row.state, busy, str(line.ahead), threads, version, up, ago(line.row.seen_at, now), tasks)
-
-
-def stats_json(found: Stats) -> str:
-    """One object; numbers of which there are more are named in ``more_than``."""
+def _object(found: Stats) -> dict[str, Any]:
+    """Numbers of which there are more are named in ``more_than``."""
     states = found.figures.states
-    return json.dumps(
-        {
-            "states": {state: amount.number for state, amount in states.items()},
-            "more_than": [state for state, amount in states.items() if amount.least],
-            "claimed_ahead": found.ahead,
-            "tasks": [_task_json(one) for one in by_name(found.figures.tasks)],
-            "serials": [_standing_json("serial", one, found.figures) for one in found.figures.serials],
-            "oldest_due": found.oldest_due,
-            "finished": {f"{minutes}m": _ended_json(ended) for minutes, ended in found.counted.lately.items()},
-            "counted": counted_json(found.counted),
-            "paused": list(found.figures.paused),
-            "paused_tasks": list(found.figures.pauses.tasks),
-            "workers": [
-                msgspec.structs.asdict(line.row.card)
-                | {"alive": line.row.alive, "busy": line.busy, "claimed_ahead": line.ahead}
-                | {"started_at": iso(line.row.started_at), "seen_at": iso(line.row.seen_at)}
-                for line in found.workers
-            ],
-        }
-    )
+    serial = serial_columns(found.figures)
+    return {
+        "states": states,
+        "more_than": [state for state, amount in states.items() if amount.least],
+        "claimed_ahead": found.ahead,
+        "tasks": [fields(TASK, one) for one in by_name(found.figures.tasks)],
+        "serials": [fields(serial, one) for one in found.figures.serials],
+        "oldest_due": found.oldest_due,
+        "finished": {
+            f"{minutes}m": fields(LATELY, (minutes, ended)) for minutes, ended in found.counted.lately.items()
+        },
+        "counted": counted_json(found.counted),
+        "paused": list(found.figures.paused),
+        "paused_tasks": list(found.figures.pauses.tasks),
+        "workers": [fields(worker_columns(found.now), line) for line in found.workers],
+    }
 
 
-def _task_json(one: LiveCounts) -> dict[str, object]:
-    amounts = {"waiting": one.waiting, "due": one.due, "errored": one.errored, "running": one.processing}
-    return {"task": one.name, **_numbers(amounts | {"failed": one.failed})}
+LATELY: list[Column[tuple[int, Ended]]] = [
+    Column(heading="LAST", text=lambda row: f"{row[0]}m"),
+    Column("completed", "COMPLETED", lambda row: row[1].tally.ok, right=True),
+    Column("failed", "FAILED", lambda row: row[1].tally.failures, right=True),
+    Column("canceled", "CANCELED", lambda row: row[1].tally.canceled, right=True),
+    Column("per_second", "PER SECOND", lambda row: round(row[1].rate, 3), lambda row: f"{row[1].rate:.2f}", right=True),
+]
+"""What was counted in so many minutes."""
+AMOUNTS: list[Column[LiveCounts]] = [
+    Column("waiting", "WAITING", right=True),
+    Column("due", "DUE", right=True),
+    Column("running", "RUNNING", lambda one: one.processing, right=True),
+    Column("failed", "FAILED", right=True),
+]
+TASK: list[Column[LiveCounts]] = [
+    Column("task", "TASK", lambda one: one.name, lambda one: one.name or OTHERS, squeezed=True),
+    *AMOUNTS,
+    Column("errored"),
+]
 
 
-def _standing_json(what: str, one: LiveCounts, figures: Figures) -> dict[str, object]:
-    amounts = {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
-    return {what: one.name, "paused": one.name in figures.paused, **_numbers(amounts)}
+def serial_columns(figures: Figures) -> list[Column[LiveCounts]]:
+    """Serial keys, and which of them are paused."""
+
+    def is_paused(one: LiveCounts) -> bool:
+        return one.name in figures.paused
+
+    return [
+        Column("serial", "SERIAL", lambda one: one.name, lambda one: one.name or OTHERS, squeezed=True),
+        *AMOUNTS,
+        Column("paused", "STATE", is_paused, lambda one: "paused" if is_paused(one) else "-"),
+    ]
 
 
-def _ended_json(ended: Ended) -> dict[str, object]:
-    tally = ended.tally
-    counts = {"completed": tally.ok, "failed": tally.failures, "canceled": tally.canceled}
-    return {**counts, "per_second": round(ended.rate, 3)}
+def worker_columns(now: datetime) -> list[Column[WorkerLine]]:
+    """Workers. ``now``: when they were asked for."""
 
+    def up(line: WorkerLine) -> str:
+        return say_span((now - line.row.started_at).total_seconds())
 
-def _numbers(amounts: dict[str, Amount]) -> dict[str, object]:
-    more = [name for name, amount in amounts.items() if amount.least]
-    numbers: dict[str, object] = {name: amount.number for name, amount in amounts.items()}
-    return numbers | ({"more_than": more} if more else {})
+    def version(line: WorkerLine) -> str:
+        card = line.row.card
+        return card.version if card.app_version is None else f"{card.version}, app {card.app_version}"
+
+    def tasks(line: WorkerLine) -> str:
+        return "any" if line.row.card.tasks is None else ", ".join(line.row.card.tasks)
+
+    def card(name: str, heading: str = "", **options: Any) -> Column[WorkerLine]:
+        return Column(name, heading, lambda line: getattr(line.row.card, name), **options)
+
+    shown = [
+        card("name", "WORKER"),
+        Column(heading="STATE", text=lambda line: line.row.state),
+        Column("busy", "BUSY", text=lambda line: f"{line.busy}/{line.row.card.concurrency}", right=True),
+        Column("claimed_ahead", "AHEAD", lambda line: line.ahead, right=True),
+        card("abandoned_threads", "ABANDONED", right=True),
+        card("version", "VERSION", text=version),
+        Column("started_at", "UP", lambda line: line.row.started_at, up),
+        Column("seen_at", "SEEN", lambda line: line.row.seen_at, lambda line: ago(line.row.seen_at, now)),
+        card("tasks", "TASKS", text=tasks),
+        Column("alive", value=lambda line: line.row.alive),
+    ]
+    keys = {column.key for column in shown}
+    return [*shown, *(card(name) for name in WorkerCard.__struct_fields__ if name not in keys)]

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import click
-import msgspec
 
 from stowhand.app.own_store import UNNAMED
+from stowhand.cli.columns import Column, fields, json_line, page
 from stowhand.cli.groups import Group
 from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
 from stowhand.cli.reading import Choice, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
-from stowhand.cli.screen import output_width
-from stowhand.cli.table_views import entry_json, finding_json, log_page, mapping_text, script
-from stowhand.cli.text_table import page, table
+from stowhand.cli.table_views import entry_object, log_page, mapping_text, script
 from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.moments import say
-from stowhand.observe.safe_text import escape, telling_line
+from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import Answer
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import Finding, TableOptions, TableStore
@@ -34,11 +31,6 @@ from stowhand.stores.table.record_view import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, Sh
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")
-
-HEADINGS = ("ID", "STATE", "FAILURES", "RESETS", "DUE", "STARTED", "WORKER", "LAST ERROR")
-TO_THE_RIGHT = ("ID", "FAILURES", "RESETS")
-UNLIMITED = 200
-"""Width where the output is no terminal."""
 
 words_argument = click.argument("words", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
 
@@ -102,7 +94,7 @@ def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
     found, columns, unique_ids = with_table(given, _examine)
-    for line in map(finding_json, found) if as_json else script(found, only_sql=only_sql):
+    for line in map(json_line, found) if as_json else script(found, only_sql=only_sql):
         click.echo(line)
     if columns and not as_json:
         click.echo(("" if only_sql else "-- ") + mapping_text(columns, unique_ids=unique_ids), err=only_sql)
@@ -169,8 +161,13 @@ def show_logs(record_id: str, as_json: bool, **given: Any) -> int:
     entries = with_table(given, read)
     if entries is None:
         return show_one(entries, f"record {escape(record_id)}", str)
-    numbered = list(enumerate(entries, 1))
-    show_all(numbered, "Nothing has been logged.", log_page, entry_json, as_json=as_json)
+    if as_json:
+        for number, entry in enumerate(entries, 1):
+            click.echo(json_line(entry_object(number, entry)))
+    elif entries:
+        click.echo(log_page(entries))
+    else:
+        click.echo("Nothing has been logged.", err=True)
     return OK
 
 
@@ -218,7 +215,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
         return await of_key(after, lambda key: store.records(*states, after=key, limit=limit))
 
     found = with_table(given, read)
-    show_all(found, "No records.", _lines, _json, as_json=as_json)
+    show_all(found, "No records.", RECORD, as_json=as_json)
     if len(found) == limit and not as_json:
         click.echo(f"There may be more: --after {escape(str(found[-1].id))}", err=True)
 
@@ -235,7 +232,10 @@ def show_record(key: str, as_json: bool, **given: Any) -> int:
         await store.open()
         return await of_key(key, store.look_up)
 
-    return show_one(with_table(given, read), f"record {escape(key)}", _json if as_json else _page)
+    def show(record: ShownRecord) -> str:
+        return json_line(fields(RECORD, record)) if as_json else page(RECORD, record)
+
+    return show_one(with_table(given, read), f"record {escape(key)}", show)
 
 
 @command.command("retry")
@@ -256,11 +256,6 @@ def retry_records(words: tuple[str, ...], as_json: bool, **given: Any) -> int:
 def cancel_records(words: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Cancel records: waiting ones at once, running ones are asked to stop (by the column cancel)."""
     return _act(given, words, TableStore.cancel_record, as_json=as_json)
-
-
-def _json(record: ShownRecord) -> str:
-    """One line. ASCII only, so that it may be looked at in a terminal as well."""
-    return json.dumps(msgspec.to_builtins(record))
 
 
 def _act(
@@ -285,28 +280,26 @@ def _act(
     return with_table(given | {"target": target}, all_of_them)
 
 
-def _cells(record: ShownRecord) -> tuple[str, ...]:
-    is_canceled = record.cancel and record.state == State.PROCESSING
-    return (
-        str(record.id),
-        f"{record.state} (cancel asked)" if is_canceled else record.state,
-        str(record.num_failures),
-        str(record.num_resets),
-        say(record.process_after) if record.state in (State.QUEUED, State.ERRORED) else "-",
-        say(record.started_at),
-        record.worker or "-",
-        telling_line(record.failure_message) if record.failure_message else "-",
-    )
+def _state(record: ShownRecord) -> str:
+    return f"{record.state} (cancel asked)" if record.cancel and record.state == State.PROCESSING else record.state
 
 
-def _lines(records: Sequence[ShownRecord]) -> list[str]:
-    width = output_width() or UNLIMITED
-    return table(HEADINGS, map(_cells, records), right=TO_THE_RIGHT, squeezed=("ID", "WORKER"), width=width)
+def _due(record: ShownRecord) -> str:
+    return say(record.process_after) if record.state in (State.QUEUED, State.ERRORED) else "-"
 
 
-def _page(record: ShownRecord) -> str:
-    fields = msgspec.structs.asdict(record) | {"failure_message": record.failure_message or None}
-    return page(fields, 20, whole=["failure_message"])
+SHOWN: list[Column[ShownRecord]] = [
+    Column("id", "ID", right=True, squeezed=True),
+    Column("state", "STATE", text=_state),
+    Column("num_failures", "FAILURES", right=True),
+    Column("num_resets", "RESETS", right=True),
+    Column(heading="DUE", text=_due),
+    Column("started_at", "STARTED"),
+    Column("worker", "WORKER", squeezed=True),
+    Column("failure_message", "LAST ERROR", lines=True, squeezed=True),
+]
+_REST = [name for name in ShownRecord.__struct_fields__ if name not in {column.key for column in SHOWN}]
+RECORD: list[Column[ShownRecord]] = [*SHOWN[:-1], *map(Column, _REST), SHOWN[-1]]
 
 
 def with_table(given: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]]) -> T:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC
 from shlex import join
+from typing import Any
 
 import click
 import msgspec
 
 from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.moments import say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 from stowhand.stores.table import Finding
-
-Numbered = tuple[int, ExecutionLogEntry]
 
 KEY_WIDEST = 40
 
@@ -52,26 +50,19 @@ def mapping_text(columns: Mapping[str, str], *, unique_ids: bool) -> str:
     return f"then: {' '.join(flags)}; in a program: {given}"
 
 
-def finding_json(finding: Finding) -> str:
-    """One line. ASCII only."""
-    return json.dumps(msgspec.structs.asdict(finding))
-
-
-def log_page(entries: Sequence[Numbered]) -> list[str]:
+def log_page(entries: Sequence[ExecutionLogEntry]) -> str:
     """Entry by entry: how it ended, its command, what it said."""
-    return ["\n\n".join(_entry(*one) for one in entries)]
+    return "\n\n".join(_entry(number, entry) for number, entry in enumerate(entries, 1))
 
 
-def entry_json(one: Numbered) -> str:
-    """One line, in the spelling of the table."""
-    number, entry = one
-    return json.dumps({"number": number, **msgspec.to_builtins(entry)})
+def entry_object(number: int, entry: ExecutionLogEntry) -> dict[str, Any]:
+    """For JSON, in the spelling of the table."""
+    return {"number": number, **msgspec.to_builtins(entry)}
 
 
 def _entry(number: int, entry: ExecutionLogEntry) -> str:
     key = fit(escape(entry.key), KEY_WIDEST)
-    begun = f"{entry.start_time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
-    lines = [f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {begun}  {_ended(entry)}"]
+    lines = [f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {say(entry.start_time)}  {_ended(entry)}"]
     if entry.command:
         lines.append(f"     $ {escape(join(entry.command))}")
     if entry.out:

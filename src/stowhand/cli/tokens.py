@@ -10,21 +10,21 @@ import msgspec
 
 from stowhand.app.settings.resolver import read_setting
 from stowhand.app.settings.settings import SETTINGS
+from stowhand.cli.columns import Column
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option
 from stowhand.cli.reading import Read
 from stowhand.cli.replies import show_all
-from stowhand.cli.text_table import table
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
+from stowhand.jobs.moments import say
 from stowhand.observe.safe_text import escape
 from stowhand.remote.server.tokens import DEFAULT, TokenFile, TokenRecord, check_limits, new_token
 from stowhand.remote.wire import Scope
 from stowhand.service.exit_codes import FAILURE, OK
 
-HEADINGS = ("id", "name", "standing", "expires", "scopes", "limits")
 NAME_LIMIT = 128
 COLUMN_LIMIT = 255
 
@@ -117,7 +117,7 @@ def make(
     )
     TokenFile(tokens[0]).change(lambda known: (*known, record))
     click.echo(token)
-    until = f"until {record.expires:%Y-%m-%d %H:%M}Z" if record.expires is not None else "for ever"
+    until = f"until {say(record.expires)}" if record.expires is not None else "for ever"
     click.echo(f"Token {token_id} ({escape(name)}) for {', '.join(scope)}, {until}. It is not shown again.", err=True)
 
 
@@ -126,21 +126,25 @@ def make(
 @tokens_option
 def list_tokens(as_json: bool, tokens: tuple[Path, bool]) -> None:
     """List all tokens, the expired and revoked ones too."""
-    now = wall_clock()
-    known = TokenFile(tokens[0]).read()
+    show_all(TokenFile(tokens[0]).read(), f"No tokens in {tokens[0]}.", token_columns(wall_clock()), as_json=as_json)
 
-    def encode(one: TokenRecord) -> str:
-        facts = {**msgspec.to_builtins(one), "standing": one.standing(now)}
-        facts.pop("sha256")
-        return msgspec.json.encode(facts).decode()
 
-    show_all(
-        known,
-        f"No tokens in {tokens[0]}.",
-        lambda known: table(HEADINGS, [_row(one, now) for one in known]),
-        encode,
-        as_json=as_json,
-    )
+def token_columns(now: datetime) -> list[Column[TokenRecord]]:
+    """Tokens, without their hashes."""
+    return [
+        Column("id", "ID"),
+        Column("name", "NAME"),
+        Column("standing", "STANDING", lambda one: one.standing(now)),
+        Column("expires", "EXPIRES", text=lambda one: "never" if one.expires is None else say(one.expires)),
+        Column("scopes", "SCOPES"),
+        Column(heading="LIMITS", text=_limits),
+        *map(Column, ("tasks", "serials", "conditions", "made", "revoked")),
+    ]
+
+
+def _limits(one: TokenRecord) -> str:
+    kinds = (("task", one.tasks), ("serial", one.serials), ("condition", one.conditions))
+    return ", ".join(f"{kind} {name}" for kind, names in kinds for name in names or ())
 
 
 @command.command("revoke")
@@ -172,10 +176,3 @@ def revoke(named: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
 
 def _after(now: datetime, seconds: float | None) -> datetime | None:
     return None if seconds is None else now + timedelta(seconds=seconds)
-
-
-def _row(one: TokenRecord, now: datetime) -> tuple[str, ...]:
-    kinds = (("task", one.tasks), ("serial", one.serials), ("condition", one.conditions))
-    bounds = [f"{kind} {name}" for kind, names in kinds for name in names or ()]
-    expires = f"{one.expires:%Y-%m-%d %H:%M}Z" if one.expires is not None else "never"
-    return one.id, one.name, one.standing(now), expires, ", ".join(one.scopes), ", ".join(bounds) or "-"

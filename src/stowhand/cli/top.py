@@ -11,17 +11,19 @@ from typing import Any
 
 import click
 
-from stowhand.cli.counted import OTHERS, counted_lines
+from stowhand.cli.columns import Column, table
+from stowhand.cli.counted import counted_lines
+from stowhand.cli.job_views import ATTEMPTS, JOB
 from stowhand.cli.options import settings_of, store_options
-from stowhand.cli.screen import Screen
+from stowhand.cli.screen import Screen, output_width
 from stowhand.cli.session import with_store
-from stowhand.cli.stats import Stats, read_stats, state_line
-from stowhand.cli.text_table import table
+from stowhand.cli.stats import TASK, Stats, read_stats, serial_columns, state_line, worker_columns
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.moments import ago, say, say_span
+from stowhand.jobs.moments import say, say_span
 from stowhand.observe.job_logger import core_logger
+from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import LiveCounts
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all
@@ -88,25 +90,25 @@ class _Top:
         self._screen.show(list(self._page(stats, running)))
 
     def _page(self, stats: Stats, running: Sequence[Job]) -> Iterator[str]:
-        width = self._screen.width
+        width = output_width() or 10_000
         yield f"{self._store.description}  {say(stats.now)}"
-        yield from wrap(state_line(stats), width or 10_000)
+        yield from wrap(state_line(stats), width)
         due = say_span(stats.oldest_due) if stats.oldest_due else "nothing"
         rates = ", ".join(f"{ended.rate:.1f}/s in {minutes}m" for minutes, ended in stats.counted.lately.items())
         yield f"oldest due: {due}   ended: {rates}"
         if paused := [*stats.figures.paused, *stats.figures.pauses.names()]:
-            yield from wrap(f"paused: {', '.join(paused)}", width or 10_000)
+            yield from wrap(f"paused: {', '.join(map(escape, paused))}", width)
         yield ""
-        yield from _tasks(stats, width)
-        yield from counted_lines(stats.counted, MAX_TASKS, width)
+        yield from _tasks(stats)
+        yield from counted_lines(stats.counted, MAX_TASKS)
         if stats.figures.serials:
             yield ""
-            yield from _serials(stats, width)
+            yield from _serials(stats)
         yield ""
-        yield from _workers(stats, width)
+        yield from _workers(stats)
         if running:
             yield ""
-            yield from _running(running, stats.now, width)
+            yield from table(_running(stats.now), running)
 
 
 def pause_after(took: float, interval: float) -> float:
@@ -114,73 +116,43 @@ def pause_after(took: float, interval: float) -> float:
     return max(interval, REST * took)
 
 
-def _tasks(stats: Stats, width: int | None) -> Iterator[str]:
-    heads = ("TASK", "WAITING", "DUE", "RUNNING", "FAILED")
+def _tasks(stats: Stats) -> Iterator[str]:
     busiest = sorted(stats.figures.tasks, key=_by_business)
-    rows = [(one.name or OTHERS, *_numbers(one)) for one in busiest[:MAX_TASKS]]
-    yield from table(heads, rows, right=heads[1:], squeezed=heads[:1], width=width) if rows else ["No jobs."]
+    yield from table(TASK, busiest[:MAX_TASKS]) if busiest else ["No jobs."]
     if len(busiest) > MAX_TASKS:
         yield f"and {len(busiest) - MAX_TASKS} more tasks"
 
 
-def _serials(stats: Stats, width: int | None) -> Iterator[str]:
-    heads = ("SERIAL", "WAITING", "DUE", "RUNNING", "FAILED", "")
+def _serials(stats: Stats) -> Iterator[str]:
     fullest = sorted(stats.figures.serials, key=_by_business)
-    rows = [
-        (one.name or OTHERS, *_numbers(one), "paused" if one.name in stats.figures.paused else "")
-        for one in fullest[:MAX_SERIALS]
-    ]
-    yield from table(heads, rows, right=heads[1:5], squeezed=heads[:1], width=width)
+    yield from table(serial_columns(stats.figures), fullest[:MAX_SERIALS])
     if len(fullest) > MAX_SERIALS:
         yield f"and {len(fullest) - MAX_SERIALS} more serial keys"
-
-
-def _numbers(one: LiveCounts) -> list[str]:
-    return [str(amount) for amount in (one.waiting, one.due, one.processing, one.failed)]
 
 
 def _by_business(one: LiveCounts) -> tuple[object, ...]:
     return (*(-amount.number for amount in (one.processing, one.due, one.waiting)), one.name or "")
 
 
-def _workers(stats: Stats, width: int | None) -> Iterator[str]:
+def _workers(stats: Stats) -> Iterator[str]:
     alive = [line for line in stats.workers if line.row.alive]
-    if not alive:
-        yield "No workers are alive."
-        return
-    heads = ("WORKER", "BUSY", "AHEAD", "UP", "SEEN", "TASKS")
-    rows = [
-        (
-            line.row.card.name + ("" if line.row.state == "alive" else f" ({line.row.state})"),
-            f"{line.busy}/{line.row.card.concurrency}",
-            str(line.ahead),
-            say_span((stats.now - line.row.started_at).total_seconds()),
-            ago(line.row.seen_at, stats.now),
-            "any" if line.row.card.tasks is None else ", ".join(line.row.card.tasks),
-        )
-        for line in alive
+    yield from table(worker_columns(stats.now), alive) if alive else ["No workers are alive."]
+
+
+def _running(now: datetime) -> list[Column[Job]]:
+    def running_for(job: Job) -> str:
+        return "-" if job.started_at is None else say_span((now - job.started_at).total_seconds())
+
+    def progress(job: Job) -> str:
+        return "-" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}".strip()
+
+    return [
+        Column("id", "RUNNING", right=True),
+        JOB["task"],
+        ATTEMPTS,
+        Column(heading="FOR", text=running_for),
+        JOB["serial"],
+        JOB["key"],
+        JOB["worker"],
+        Column(heading="PROGRESS", text=progress, squeezed=True),
     ]
-    yield from table(heads, rows, right=("BUSY", "AHEAD"), squeezed=("WORKER", "TASKS"), width=width)
-
-
-def _running(jobs: Sequence[Job], now: datetime, width: int | None) -> Iterator[str]:
-    heads = ("RUNNING", "TASK", "ATTEMPT", "FOR", "SERIAL", "KEY", "WORKER", "PROGRESS")
-    rows = [
-        (
-            str(job.id),
-            job.task,
-            f"{job.attempts} of {job.max_attempts}",
-            "-" if job.started_at is None else say_span((now - job.started_at).total_seconds()),
-            job.serial or "-",
-            job.key or "-",
-            job.worker or "-",
-            _progress(job),
-        )
-        for job in jobs
-    ]
-    squeezed = ("TASK", "SERIAL", "KEY", "WORKER", "PROGRESS")
-    yield from table(heads, rows, right=("RUNNING",), squeezed=squeezed, width=width)
-
-
-def _progress(job: Job) -> str:
-    return "-" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}".strip()

@@ -1,0 +1,142 @@
+"""Views as lists of columns. A list is printed as a table, as a page (a line for each field), or as JSON.
+
+Text is escaped: no value that a user has written can drive a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import click
+import msgspec
+
+from stowhand.cli.screen import output_width
+from stowhand.jobs.moments import iso, say
+from stowhand.observe.logs import wants_color
+from stowhand.observe.safe_text import columns as width_of
+from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
+from stowhand.protocols.figures import Amount
+
+T = TypeVar("T")
+
+MAX_CELL_WIDTH = 60
+"""Of every cell but those of the last column."""
+MIN_SQUEEZED_WIDTH = 8
+
+
+class Column(msgspec.Struct, Generic[T], frozen=True):
+    """One field of a view of ``T``."""
+
+    key: str = ""
+    """In JSON, and on a page with spaces for underscores; empty: in neither."""
+    heading: str = ""
+    """In a table; empty: not in tables."""
+    value: Callable[[T], Any] | None = None
+    """For JSON; by default the attribute ``key``."""
+    text: Callable[[T], str] | None = None
+    """For people; by default the value in words."""
+    right: bool = False
+    """Aligned to the right."""
+    squeezed: bool = False
+    """Cut where the table is wider than the terminal."""
+    lines: bool = False
+    """The text has line breaks: a page keeps them, a table shows the most telling line."""
+    colors: Mapping[str, str] = {}
+    """The color of a text, in a table on a terminal."""
+
+    def value_of(self, row: T) -> Any:
+        """The value for JSON."""
+        return attrgetter(self.key)(row) if self.value is None else self.value(row)
+
+    def text_of(self, row: T) -> str:
+        """The text for people; ``-``: none."""
+        text = _words(self.value_of(row)) if self.text is None else self.text(row)
+        return text or "-"
+
+    def cell_of(self, row: T) -> str:
+        """The text on one line."""
+        text = self.text_of(row)
+        return escape(telling_line(text) if self.lines else text)
+
+
+def table(columns: Sequence[Column[T]], rows: Iterable[T]) -> list[str]:
+    """Aligned lines, the headings first. At most as wide as the terminal, if cutting squeezed columns suffices."""
+    shown = [column for column in columns if column.heading]
+    cells = [[column.heading for column in shown], *([column.cell_of(row) for column in shown] for row in rows)]
+    cells = [[*(fit(cell, MAX_CELL_WIDTH) for cell in line[:-1]), line[-1]] for line in cells]
+    widths = _squeezed(shown, [max(map(width_of, column)) for column in zip(*cells, strict=True)])
+    painted = wants_color(sys.stdout)
+
+    def aligned(column: Column[T], cell: str, width: int) -> str:
+        text = fit(cell, width) if column.squeezed else cell
+        gap = " " * (width - width_of(text))
+        if painted and text in column.colors:
+            text = click.style(text, fg=column.colors[text])
+        return gap + text if column.right else text + gap
+
+    return ["  ".join(map(aligned, shown, line, widths)).rstrip() for line in cells]
+
+
+def _squeezed(columns: Sequence[Column[T]], widths: list[int]) -> list[int]:
+    """Take from the squeezed columns, the widest first, until all fit or nothing more can give way."""
+    width = output_width()
+    floors = {at: max(MIN_SQUEEZED_WIDTH, len(column.heading)) for at, column in enumerate(columns) if column.squeezed}
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        wide = [at for at, floor in floors.items() if widths[at] > floor]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def page(columns: Sequence[Column[T]], row: T) -> str:
+    """A line for each field that has a key."""
+    shown = [column for column in columns if column.key]
+    width = max(len(column.key) for column in shown) + 2
+    lines = []
+    for column in shown:
+        text = column.text_of(row)
+        name = column.key.replace("_", " ")
+        lines.append(f"{name:<{width}}{escape_lines(text) if column.lines else escape(text)}".rstrip())
+    return "\n".join(lines)
+
+
+def fields(columns: Sequence[Column[T]], row: T) -> dict[str, Any]:
+    """The object that a row is in JSON. Amounts of which there are more are named in ``more_than``."""
+    values = {column.key: column.value_of(row) for column in columns if column.key}
+    more = [key for key, value in values.items() if isinstance(value, Amount) and value.least]
+    return values | ({"more_than": more} if more else {})
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON. ASCII only, so that it can be printed to a terminal."""
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: object) -> Any:
+    match value:
+        case datetime():
+            return iso(value)
+        case Amount():
+            return value.number
+        case _:
+            return msgspec.structs.asdict(value)  # type: ignore[arg-type]
+
+
+def _words(value: object) -> str:
+    match value:
+        case datetime():
+            return say(value)
+        case bool():
+            return "yes" if value else "no"
+        case tuple() | list():
+            return ", ".join(map(str, value))
+        case None:
+            return ""
+        case _:
+            return str(value)
