@@ -41,8 +41,8 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.run_all import run_all
 from stowhand.tasks.loading import load_object
 
-FAR = (10_000, 1_000_000)
-"""How many of each queue and state are looked through for one job: first, and where there are more."""
+MAX_POSITIONS = 1_000_000
+"""Positions of each state that are searched for one job."""
 PAGE = 10_000
 BATCH = 500
 """Jobs in one call."""
@@ -102,7 +102,8 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
         (job,) = await flow.get_jobs([job_id], resolve_children=children)
         if view is None or job is None:
             return None
-        position = None if view.state.has_ended or view.state is Stage.LOST else await _find(flow, job_id)
+        is_live = not view.state.has_ended and view.state is not Stage.LOST
+        position = await _find(flow, view.queue, job_id) if is_live and view.queue is not None else None
         paused = {count.queue for count in await flow.monitor.counts() if count.paused}
         families = {} if children else await _families(flow, job)
         return Shown(view, job, position, families, paused=position is not None and position.queue in paused)
@@ -326,21 +327,12 @@ def _pair(text: str) -> tuple[str, str]:
     return attribute, value
 
 
-async def _find(flow: Flow, job_id: str) -> Position | None:
-    beyond = []
-    for queue in flow.shape.all_queues():
-        for limit in FAR:
-            positions = await flow.monitor.positions(queue.name, limit)
-            found = next((position for position in positions if position.job_id == job_id), None)
-            if found is not None:
-                return found
-            if max(Counter(position.state for position in positions).values(), default=0) < limit:
-                break
-        else:
-            beyond.append(queue.name)
-    if beyond:
-        click.echo(f"Only the first {FAR[-1]} of {', '.join(beyond)} were looked at: it may be behind them.", err=True)
-    return None
+async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
+    positions = await flow.monitor.positions(queue, MAX_POSITIONS)
+    found = next((position for position in positions if position.job_id == job_id), None)
+    if found is None and max(Counter(one.state for one in positions).values(), default=0) == MAX_POSITIONS:
+        click.echo(f"Only the first {MAX_POSITIONS} of {queue} were looked at: it may be behind them.", err=True)
+    return found
 
 
 async def _families(flow: Flow, job: Job) -> dict[str, Counter[str]]:
